@@ -1,0 +1,138 @@
+"""Messages as a plain header and a list of arrays, and back: the one form behind slabs and stream files.
+
+The header is msgpack-able (dicts, lists, strings, numbers); it names each array's place, dtype and shape, so that
+`build` needs nothing but the header and one buffer. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from queues.errors import ShapeError
+from queues.messages import Array, Barrier, Columns, Message, PolicyUpdate, StepBatch, TrajectoryBatch
+
+ALIGNMENT = 64
+"""Arrays start at multiples of this many bytes, so that views of them are aligned."""
+
+_ALLOWED_KINDS = "biuf"
+_STEP_ARRAYS = (
+    "agent_ids env_ids episode_ids rewards terminated truncated policy_versions generations learning opponents"
+).split()
+_STEP_GROUPS = ("decisions", "games")
+_TRAJECTORY_GROUPS = ("rows", "trajectories", "episodes", "games")
+
+
+def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
+    """The message's header, and its arrays (C-contiguous) in the order that the header lists them.
+
+    Raises:
+        TypeError: if it is not one of the pipeline's messages.
+    """
+    named: list[tuple[str, Array]]
+    match message:
+        case TrajectoryBatch():
+            fields: dict[str, Any] = {"behavior_id": message.behavior_id, "source": message.source}
+            named = [(f"{group}/{name}", array) for group in _TRAJECTORY_GROUPS for name, array in getattr(message, group).items()]
+        case PolicyUpdate():
+            fields = {
+                "behavior_id": message.behavior_id,
+                "version": message.version,
+                "layout": [[name, list(shape)] for name, shape in message.layout],
+                "step": message.step,
+                "snapshot": message.snapshot,
+            }
+            named = [("weights", message.weights)]
+        case Barrier():
+            fields = {"number": message.number, "source": message.source}
+            named = []
+        case StepBatch():
+            fields = {"behavior_id": message.behavior_id, "group": message.group, "ended": message.ended}
+            named = [(name, getattr(message, name)) for name in _STEP_ARRAYS]
+            named += [(f"observations/{i}", array) for i, array in enumerate(message.observations)]
+            named += [(f"{group}/{name}", array) for group in _STEP_GROUPS for name, array in getattr(message, group).items()]
+        case _:
+            raise TypeError(f"not a pipeline message: {type(message).__name__}")
+    arrays = [np.ascontiguousarray(array) for _, array in named]
+    table = [[name, array.dtype.str, list(array.shape)] for (name, _), array in zip(named, arrays, strict=True)]
+    return {"type": type(message).__name__, "fields": fields, "arrays": table}, arrays
+
+
+def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
+    """Where each array of the header starts in one buffer, and how many bytes the buffer needs.
+
+    Raises:
+        ShapeError: if the header lists an array with a negative size or a dtype that is not plain numbers.
+    """
+    starts, at = [], 0
+    for name, dtype, shape in header["arrays"]:
+        starts.append(at)
+        kind = np.dtype(dtype)
+        if kind.kind not in _ALLOWED_KINDS or any(extent < 0 for extent in shape):
+            raise ShapeError(f"array {name!r}: dtype {dtype!r} and shape {shape} can't be in a message")
+        count = 1
+        for extent in shape:
+            count *= int(extent)
+        at += -(-count * kind.itemsize // ALIGNMENT) * ALIGNMENT
+    return starts, at
+
+
+def write_arrays(arrays: Sequence[Array], starts: Sequence[int], buffer: memoryview) -> None:
+    """Copy the arrays to their places in the buffer."""
+    for array, start in zip(arrays, starts, strict=True):
+        target = np.frombuffer(buffer, array.dtype, array.size, start)
+        target[:] = array.reshape(-1)
+
+
+def read_arrays(header: Mapping[str, Any], buffer: Any) -> list[Array]:
+    """Views into the buffer, one per array of the header; they keep the buffer alive.
+
+    Raises:
+        ShapeError: if the buffer is too small for what the header claims.
+    """
+    starts, total = offsets(header)
+    size = memoryview(buffer).nbytes
+    if size < total:
+        raise ShapeError(f"the header claims {total} bytes of arrays, got {size}")
+    arrays = []
+    for (_, dtype, shape), start in zip(header["arrays"], starts, strict=True):
+        kind = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays.append(np.frombuffer(buffer, kind, count, start).reshape(shape))
+    return arrays
+
+
+def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
+    """The inverse of `describe`.
+
+    Raises:
+        ShapeError: if the header is not that of a message, or its arrays don't fit together.
+    """
+    try:
+        fields = dict(header["fields"])
+        named = {row[0]: array for row, array in zip(header["arrays"], arrays, strict=True)}
+        match header["type"]:
+            case "TrajectoryBatch":
+                groups = {group: _group(named, group) for group in _TRAJECTORY_GROUPS}
+                return TrajectoryBatch(**fields, **groups)
+            case "PolicyUpdate":
+                fields["layout"] = tuple((str(name), tuple(int(s) for s in shape)) for name, shape in fields["layout"])
+                return PolicyUpdate(weights=named["weights"], **fields)
+            case "Barrier":
+                return Barrier(**fields)
+            case "StepBatch":
+                observations = tuple(_group(named, "observations").values())
+                plain = {name: named[name] for name in _STEP_ARRAYS}
+                groups = {group: _group(named, group) for group in _STEP_GROUPS}
+                return StepBatch(observations=observations, **fields, **plain, **groups)
+            case other:
+                raise ShapeError(f"no message of type {other!r}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ShapeError(f"not a message header: {error!r}") from error
+
+
+def _group(named: Mapping[str, Array], group: str) -> Columns:
+    prefix = f"{group}/"
+    return {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}

@@ -1,0 +1,84 @@
+"""The column table: name, dtype and trailing shape of every column, as data.
+
+Buffers, checks and stream headers derive from it. Columns that it does not know pass through every stage untouched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queues.specs import BehaviorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a batch; its leading axis (rows, trajectories, episodes, games) is given by the table it is in."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+
+TRAJECTORY_COLUMNS: tuple[Column, ...] = (
+    Column("lengths", "int32"),  # rows of the trajectory
+    Column("agent_ids", "int64"),
+    Column("episode_ids", "int64"),
+    Column("terminated", "bool"),
+    Column("truncated", "bool"),
+    Column("first_version", "int64"),  # policy version of the first and of the last decision
+    Column("last_version", "int64"),
+    Column("generation", "int32"),  # self-play stamp: assignment generation, role, opponent (snapshot, -1 newest)
+    Column("learning", "bool"),
+    Column("opponent", "int32"),
+    Column("credits", "int32"),  # flow credits carried: the length if the learning team played it, else 0
+)
+"""Columns [K] of every trajectory batch, beside `next_obs_i` and `previous_*_actions` (from `final_columns`)."""
+
+EPISODE_COLUMNS: tuple[Column, ...] = (
+    Column("episode_agent_ids", "int64"),
+    Column("episode_returns", "float32"),  # undiscounted sum of the environment's rewards
+    Column("episode_lengths", "int32"),  # decisions
+    Column("episode_learning", "bool"),  # whether the learning team played it
+)
+"""Columns [E]: episodes that ended with the batch."""
+
+GAME_COLUMNS: tuple[Column, ...] = (
+    Column("game_generation", "int32"),
+    Column("game_team", "int32"),  # the learning team in that game
+    Column("game_opponent", "int32"),  # snapshot played against, -1 newest
+    Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost
+)
+"""Columns [G]: games that ended with the batch, one row per match, from the learning team's side."""
+
+
+def observation_columns(spec: BehaviorSpec, prefix: str = "obs_") -> tuple[Column, ...]:
+    """`obs_0`, `obs_1`, … (or `next_obs_0`, …) as the behaviour's observation specs say."""
+    return tuple(Column(f"{prefix}{i}", o.dtype, o.shape) for i, o in enumerate(spec.observations))
+
+
+def action_columns(spec: BehaviorSpec, prefix: str = "") -> tuple[Column, ...]:
+    """`continuous_actions` and/or `discrete_actions`: the policy's own (unclipped, unscaled) action."""
+    columns = []
+    if spec.actions.continuous_size:
+        columns.append(Column(f"{prefix}continuous_actions", "float32", (spec.actions.continuous_size,)))
+    if spec.actions.discrete_branches:
+        columns.append(Column(f"{prefix}discrete_actions", "int32", (len(spec.actions.discrete_branches),)))
+    return tuple(columns)
+
+
+def decision_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Column, ...]:
+    """Columns [d] that a decision adds to a step: actions, `log_probs`, `action_masks` (true = allowed), extras."""
+    columns = [*action_columns(spec), Column("log_probs", "float32", (spec.actions.log_prob_size,))]
+    if spec.actions.masked:
+        columns.append(Column("action_masks", "bool", (spec.actions.mask_size,)))
+    return (*columns, *extra)
+
+
+def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Column, ...]:
+    """Columns [N] of a trajectory batch of this behaviour; `extra` is what the trainer declared."""
+    return (*observation_columns(spec), *decision_columns(spec, extra), Column("rewards", "float32"))
+
+
+def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
+    """Columns [K] at the cut: the observation after the last row, and the action before the first one."""
+    return (*observation_columns(spec, "next_obs_"), *action_columns(spec, "previous_"))

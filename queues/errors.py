@@ -1,0 +1,31 @@
+"""The mistakes and conditions that callers of `queues` can tell apart."""
+
+from __future__ import annotations
+
+
+class QueueError(Exception):
+    """Any condition of a queue."""
+
+
+class QueueFull(QueueError):
+    """`put_nowait` found the queue at its bound."""
+
+
+class QueueEmpty(QueueError):
+    """`get_nowait` found nothing to take."""
+
+
+class QueueClosed(QueueError):
+    """A put after `close()`, or a get from a queue that is closed and drained."""
+
+
+class SpecError(Exception):
+    """A behaviour spec or behaviour id is malformed."""
+
+
+class ShapeError(Exception):
+    """An array in a message does not have the shape or dtype that the column table states."""
+
+
+class StreamError(Exception):
+    """A stream file can't be read as one: wrong magic, version, header or an impossible frame."""

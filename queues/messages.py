@@ -1,0 +1,233 @@
+"""The messages that flow through the pipeline: columnar batches and policies.
+
+A message is a frozen dataclass around NumPy arrays. Whoever takes one from a queue must not change its arrays
+(others may read them) and copies what it keeps. How messages become bytes is in `codec`; which columns a batch
+has is declared in `columns`.
+
+Axis letters: N rows (agent steps), K trajectories, E episodes, G games, T teams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.errors import ShapeError
+from queues.specs import behavior_name
+
+Array = NDArray[Any]
+Columns = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """One tick of one environment group, for one behaviour id: what happened to its agents, what they decided.
+
+    A row is an agent seen at this tick. The first `ended` rows are endings (an episode's final observation and
+    last reward; no decision); the other rows are decisions. An agent whose episode ended and restarted within
+    the tick has two rows, the ending first. The axis letter n counts all rows, d = n - ended the decisions.
+    """
+
+    behavior_id: str
+    group: int
+    """Which environment group of this actor it comes from; the batches of one group arrive in order."""
+    agent_ids: NDArray[np.int64]
+    """[n] unique across environment instances and actors; stays the same over an agent's episodes."""
+    env_ids: NDArray[np.int32]
+    """[n] environment instance within the group."""
+    episode_ids: NDArray[np.int64]
+    """[n] number of the agent's episode, rising."""
+    observations: tuple[Array, ...]
+    """One array [n, *shape] per observation spec; final observations in the rows that are endings."""
+    rewards: NDArray[np.float32]
+    """[n] reward received since the agent's previous decision (0 in an episode's first row)."""
+    ended: int
+    """How many leading rows are endings."""
+    terminated: NDArray[np.bool_]
+    """[ended] the episode ended by the task's own rules: the value beyond is zero."""
+    truncated: NDArray[np.bool_]
+    """[ended] the episode was cut short (ML-Agents' interrupted): bootstrap from the final observation."""
+    decisions: Columns
+    """Columns [d, ...] of the decision taken: actions, log_probs, action_masks and what else the trainer asked for."""
+    policy_versions: NDArray[np.int64]
+    """[d] version of the policy that decided."""
+    generations: NDArray[np.int32]
+    """[d] generation of the self-play assignment that the game is played under; 0 without self-play."""
+    learning: NDArray[np.bool_]
+    """[d] whether the agent played for the learning team (always true without self-play)."""
+    opponents: NDArray[np.int32]
+    """[d] snapshot played against, -1 for the newest policy or no opponent."""
+    games: Columns = field(default_factory=dict)
+    """[G] games that ended at this tick (`columns.GAME_COLUMNS`), told with the learning team's behaviour id."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryBatch:
+    """K trajectories of one behaviour id, packed end to end into N rows; never padded.
+
+    A trajectory is a run of consecutive steps of one agent, cut at its episode's end, at `time_horizon`, or where
+    flow control closed it. Rows of trajectory k follow those of k-1; row order is step order.
+
+    Raises:
+        ShapeError: if columns of one axis differ in length or `lengths` does not add up to N.
+    """
+
+    behavior_id: str
+    source: int
+    """Which incarnation of which actor emitted it: flow credits are accounted by source."""
+    rows: Columns
+    """[N, ...] per step: obs_0…, continuous_actions, discrete_actions, log_probs, action_masks, rewards, …"""
+    trajectories: Columns
+    """[K, ...] per trajectory: see `columns.TRAJECTORY_COLUMNS`, and next_obs_0… (the final next observation)."""
+    episodes: Columns = field(default_factory=dict)
+    """[E] per episode that ended with this batch: see `columns.EPISODE_COLUMNS`."""
+    games: Columns = field(default_factory=dict)
+    """[G] per game that ended with this batch: see `columns.GAME_COLUMNS`."""
+
+    def __post_init__(self) -> None:
+        n = _common_length(self.rows, "rows")
+        k = _common_length(self.trajectories, "trajectories")
+        _common_length(self.episodes, "episodes")
+        _common_length(self.games, "games")
+        lengths = self.trajectories["lengths"]
+        if int(lengths.sum()) != n:
+            raise ShapeError(f"{self.behavior_id}: lengths of {k} trajectories add up to {int(lengths.sum())}, got {n} rows")
+
+    @property
+    def behavior(self) -> str:
+        """The behaviour name, without team."""
+        return behavior_name(self.behavior_id)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return len(self.rows["rewards"])
+
+    @property
+    def num_trajectories(self) -> int:
+        """K."""
+        return len(self.trajectories["lengths"])
+
+    @property
+    def rewards(self) -> NDArray[np.float32]:
+        """[N] reward received after the action of the same row."""
+        return self.rows["rewards"]
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """[K] rows of each trajectory."""
+        return self.trajectories["lengths"]
+
+    @property
+    def terminated(self) -> NDArray[np.bool_]:
+        """[K] the trajectory's last step ended the episode: no bootstrap."""
+        return self.trajectories["terminated"]
+
+    @property
+    def truncated(self) -> NDArray[np.bool_]:
+        """[K] the episode was cut short after the last step: bootstrap from `next_obs_*`."""
+        return self.trajectories["truncated"]
+
+    @property
+    def credits(self) -> int:
+        """Flow credits that it carries: learning-team steps, to be returned by whoever ends the batch."""
+        return int(self.trajectories["credits"].sum())
+
+    def replace(self, **columns: Array) -> TrajectoryBatch:
+        """A batch with some columns replaced (or added, where their length is N) by name.
+
+        Raises:
+            ShapeError: if a column fits no axis of the batch.
+        """
+        rows, trajectories = dict(self.rows), dict(self.trajectories)
+        episodes, games = dict(self.episodes), dict(self.games)
+        for name, value in columns.items():
+            home = next((axis for axis in (rows, trajectories, episodes, games) if name in axis), rows)
+            home[name] = value
+        return replace(self, rows=rows, trajectories=trajectories, episodes=episodes, games=games)
+
+    def select(self, keep: NDArray[np.bool_]) -> TrajectoryBatch:
+        """Only the trajectories where `keep` [K] is true; episodes and games stay with the batch."""
+        row_mask = np.repeat(keep, self.lengths)
+        return replace(
+            self,
+            rows={name: column[row_mask] for name, column in self.rows.items()},
+            trajectories={name: column[keep] for name, column in self.trajectories.items()},
+        )
+
+    def split(self, first: int) -> tuple[TrajectoryBatch, TrajectoryBatch]:
+        """The first `first` trajectories, and the rest; views, no copies. Episodes and games go with the rest."""
+        at = int(self.lengths[:first].sum())
+        head = replace(
+            self,
+            rows={name: column[:at] for name, column in self.rows.items()},
+            trajectories={name: column[:first] for name, column in self.trajectories.items()},
+            episodes={},
+            games={},
+        )
+        tail = replace(
+            self,
+            rows={name: column[at:] for name, column in self.rows.items()},
+            trajectories={name: column[first:] for name, column in self.trajectories.items()},
+        )
+        return head, tail
+
+    def copy(self) -> TrajectoryBatch:
+        """A batch with arrays of its own, to be kept beyond the item it was taken as."""
+        return replace(
+            self,
+            rows={name: column.copy() for name, column in self.rows.items()},
+            trajectories={name: column.copy() for name, column in self.trajectories.items()},
+            episodes={name: column.copy() for name, column in self.episodes.items()},
+            games={name: column.copy() for name, column in self.games.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyUpdate:
+    """A policy to act with: full state, never a difference, so that only the newest one matters."""
+
+    behavior_id: str
+    version: int
+    """Number of updates that the trainer had made; 0 is the untrained policy."""
+    weights: NDArray[np.float32]
+    """All parameters and the normaliser's state, end to end."""
+    layout: tuple[tuple[str, tuple[int, ...]], ...]
+    """(name, shape) of each tensor in `weights`, in order."""
+    step: int
+    """Trainer steps (agent decisions learned from or counted) at this version."""
+    snapshot: int = -1
+    """Number of the self-play snapshot that it is, -1 for a policy straight from the trainer."""
+
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        """Views into `weights` by name, shaped as the layout says."""
+        views, at = {}, 0
+        for name, shape in self.layout:
+            size = int(np.prod(shape, dtype=np.int64))
+            views[name] = self.weights[at : at + size].reshape(shape)
+            at += size
+        return views
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Marks a checkpoint in the stream: what came before is in checkpoint `number`, what follows is not."""
+
+    number: int
+    source: int = 0
+    """The actor incarnation that sent it."""
+
+
+Message = Union[StepBatch, TrajectoryBatch, PolicyUpdate, Barrier]
+
+
+def _common_length(columns: Columns, axis: str) -> int:
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1:
+        found = {name: len(column) for name, column in columns.items()}
+        raise ShapeError(f"{axis}: all columns need the same length, got {found}")
+    return lengths.pop() if lengths else 0

@@ -1,0 +1,127 @@
+"""What a behaviour looks like from outside: its observations, its actions, its name and team.
+
+A spec is plain data. It is announced by the environment when a behaviour id is first seen, travels on the
+control channel and in stream headers, and sizes every buffer; the columns derived from it are in `columns`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from queues.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationSpec:
+    """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one observation."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """What an agent decides: continuous values, discrete branches, or both (hybrid)."""
+
+    continuous_size: int = 0
+    """Number of continuous actions; policies give them in [-1, 1]."""
+    discrete_branches: tuple[int, ...] = ()
+    """Number of choices of each discrete branch."""
+    masked: bool = False
+    """Whether the environment may forbid discrete choices (then `action_masks` is a column)."""
+    unbounded: tuple[int, ...] = ()
+    """Indices of continuous actions without finite bounds: the environment gets the policy's raw sample."""
+
+    @property
+    def log_prob_size(self) -> int:
+        """Log-probabilities stored per decision: one per continuous action and one per branch."""
+        return self.continuous_size + len(self.discrete_branches)
+
+    @property
+    def mask_size(self) -> int:
+        """Width of a row of `action_masks`: the choices of all branches side by side."""
+        return sum(self.discrete_branches)
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorSpec:
+    """Everything that is needed to build a policy, a buffer or a stream for one behaviour id."""
+
+    behavior_id: str
+    """`Name` or `Name?team=N`."""
+    observations: tuple[ObservationSpec, ...]
+    actions: ActionSpec
+
+    @property
+    def name(self) -> str:
+        """The behaviour name: the key of `behaviors` in the YAML."""
+        return behavior_name(self.behavior_id)
+
+    @property
+    def team(self) -> int:
+        """The team id, 0 where the behaviour id states none."""
+        return behavior_team(self.behavior_id)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The spec as dictionaries, lists and scalars, for msgpack and JSON."""
+        return {
+            "behavior_id": self.behavior_id,
+            "observations": [{"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in self.observations],
+            "actions": {
+                "continuous_size": self.actions.continuous_size,
+                "discrete_branches": list(self.actions.discrete_branches),
+                "masked": self.actions.masked,
+                "unbounded": list(self.actions.unbounded),
+            },
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> BehaviorSpec:
+        """The inverse of `to_plain`.
+
+        Raises:
+            SpecError: if a field is missing or of the wrong kind.
+        """
+        try:
+            actions = plain["actions"]
+            return cls(
+                behavior_id=str(plain["behavior_id"]),
+                observations=tuple(
+                    ObservationSpec(str(o["name"]), tuple(int(s) for s in o["shape"]), str(o["dtype"]))
+                    for o in plain["observations"]
+                ),
+                actions=ActionSpec(
+                    int(actions["continuous_size"]),
+                    tuple(int(b) for b in actions["discrete_branches"]),
+                    bool(actions["masked"]),
+                    tuple(int(i) for i in actions["unbounded"]),
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(f"not a behaviour spec: {plain!r} ({error})") from error
+
+
+def behavior_name(behavior_id: str) -> str:
+    """The part of a behaviour id before `?`."""
+    return behavior_id.partition("?")[0]
+
+
+def behavior_team(behavior_id: str) -> int:
+    """The team id in a behaviour id, 0 where none is stated.
+
+    Raises:
+        SpecError: if the team is not a whole number of at least 0.
+    """
+    teams = parse_qs(urlsplit(behavior_id).query).get("team", ["0"])
+    if not teams[0].isdigit():
+        raise SpecError(f"behaviour id {behavior_id!r}: the team must be a whole number of at least 0, got {teams[0]!r}")
+    return int(teams[0])

@@ -1,0 +1,112 @@
+"""What an environment is to the pipeline: a group of instances that are stepped together, in columns.
+
+Adapters (Gymnasium, …) and built-in environments implement `EnvironmentGroup`; the environment stage drives it.
+A group of one instance is as good as one of a thousand; what counts is that rows are arrays, never objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+from queues.specs import BehaviorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSteps:
+    """What one behaviour id's agents saw at one tick. The first `ended` rows are endings, the rest ask for a decision.
+
+    n rows in all, d = n - ended of them decisions. Arrays may be reused by the environment only after the next
+    `step` has returned; the pipeline copies what it keeps before that.
+    """
+
+    agent_ids: NDArray[np.int64]
+    """[n] unique within the group; an agent that restarts keeps its id."""
+    env_ids: NDArray[np.int32]
+    """[n] instance within the group, 0 … num_envs-1."""
+    episode_ids: NDArray[np.int64]
+    """[n] rising with each episode of the agent."""
+    observations: tuple[Array, ...]
+    """[n, *shape] per observation spec, in its dtype."""
+    rewards: NDArray[np.float32]
+    """[n] since the agent's previous decision; 0 in the first row of an episode."""
+    ended: int
+    terminated: NDArray[np.bool_]
+    """[ended] true where the task itself ended the episode. Not exclusive with `truncated`: terminated wins."""
+    truncated: NDArray[np.bool_]
+    """[ended] true where the episode was cut short."""
+    action_masks: NDArray[np.bool_] | None = None
+    """[d, sum of branches] true = allowed; None where the spec is not `masked`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionBatch:
+    """Actions for the decision rows of the last AgentSteps, in their order."""
+
+    continuous: NDArray[np.float32]
+    """[d, continuous_size] in [-1, 1], raw in dimensions that the spec calls unbounded."""
+    discrete: NDArray[np.int32]
+    """[d, branches] index of the choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class GameResults:
+    """Games (one instance's match between teams) that ended at this tick."""
+
+    env_ids: NDArray[np.int32]
+    """[g] the instances whose game ended."""
+    outcomes: NDArray[np.float32]
+    """[g, teams] per team, by team id: 1 won, 0.5 drawn, 0 lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Everything that one tick of a group brought."""
+
+    steps: Mapping[str, AgentSteps]
+    """By behaviour id."""
+    games: GameResults | None = None
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    """The environment's own numbers, for TensorBoard."""
+
+
+@runtime_checkable
+class EnvironmentGroup(Protocol):
+    """A group of environment instances stepped together. `reset` and `step` may be `async`.
+
+    Attributes:
+        num_envs: number of instances.
+        behavior_specs: by behaviour id; may grow during `reset` and `step`, never change.
+    """
+
+    num_envs: int
+    behavior_specs: Mapping[str, BehaviorSpec]
+
+    def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
+        """Start all instances anew; with a seed, everything that follows is determined by it and the actions."""
+        ...
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
+        """Apply the actions and advance one tick. Instances restart by themselves within the tick in which they end."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; closing twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class Rendering(Protocol):
+    """An environment group that can be looked at."""
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """One instance as an RGB picture [height, width, 3]."""
+        ...
+
+
+EnvironmentOptions = Mapping[str, Any]

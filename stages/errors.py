@@ -1,0 +1,19 @@
+"""The mistakes and conditions that callers of `stages` can tell apart."""
+
+from __future__ import annotations
+
+
+class StageError(Exception):
+    """A stage could not do its work; the message says on what and why."""
+
+
+class BrokenEnvironmentError(StageError):
+    """An environment broke its contract, crashed or hung; the message names it."""
+
+
+class NotFiniteError(StageError):
+    """A NaN or infinity in a loss, reward, observation or action; the message names behaviour, agent and step."""
+
+
+class LoadError(StageError):
+    """A `module:attribute` named in the YAML could not be imported, or is not of the expected kind."""

@@ -1,0 +1,55 @@
+"""What acts: the small interface between the environment stage and whatever computes actions.
+
+Behind it stands a NumPy forward pass of the trainer's network (`numpy_policy`), or anything else that can load the
+same flat weights. Acting is over columns: one call per tick, group and policy, never per agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array, PolicyUpdate
+from stages.environment.protocol import ActionBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy decided for d agents."""
+
+    actions: ActionBatch
+    """What goes to the environment: squashed to [-1, 1] where bounded."""
+    columns: Mapping[str, Array]
+    """[d, ...] what goes into the trajectory: the policy's own actions, log_probs, declared extras."""
+
+
+class ActingPolicy(Protocol):
+    """A policy of one behaviour id, as an actor holds it."""
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Take up the weights of an update (copied)."""
+        ...
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool = False,
+    ) -> Decision:
+        """Decide for d agents.
+
+        Args:
+            observations: one array [d, *shape] per observation spec.
+            masks: [d, sum of branches] true = allowed, or None.
+            random: the source of all chance in the decision.
+            deterministic: mean and most likely choice instead of a sample.
+
+        Raises:
+            NotFiniteError: if the result is not finite.
+        """
+        ...

@@ -1,0 +1,110 @@
+"""The Stage: one class with one job, typed input and output, and no knowledge of its neighbours.
+
+A stage says what it does with one item (`process`); all waiting, closing, credits and checkpoints live in the one
+loop that runs it, `stages.loop.run_stage`. Sources, which have no inlet, say what they make (`produce`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, Union
+
+from collections.abc import AsyncIterable
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+Yielded = Union[Iterable[Out], AsyncIterable[Out], None]
+
+
+class Statistics(Protocol):
+    """Where a stage reports numbers; `pipeline` sends them to TensorBoard, the console and `timers.json`."""
+
+    def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
+        """Report a value.
+
+        Args:
+            category: behaviour name, or `Pipeline`.
+            name: the statistic's name, such as `Policy/Learning Rate`.
+            value: the number.
+            how: `mean`, `sum`, `last` or `histogram` (mean, with the distribution beside it) over a summary period.
+        """
+
+    def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
+        """Report many values of one statistic."""
+
+
+class NoStatistics:
+    """Statistics that go nowhere: a stage alone, in a test or a script."""
+
+    def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
+        """Ignore a value."""
+
+    def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
+        """Ignore the values."""
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """What a stage is given at its start: who it is, and where it may report and write."""
+
+    name: str
+    """The stage's name in the graph, unique with `replica`: the key of its part of a checkpoint."""
+    replica: int = 0
+    seed: int = 0
+    """Seed of this stage in this replica, derived from the run's seed."""
+    run_folder: Path | None = None
+    """`results/<run-id>`, where a stage may write files of its own; None for a stage alone."""
+    statistics: Statistics = field(default_factory=NoStatistics)
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("stages"))
+
+
+class Stage(Generic[In, Out]):
+    """Base class of stages; override what is needed.
+
+    The loop calls `start`, then `process` for each item, `finish` when the inlet has ended, and always `stop`.
+    """
+
+    may_block = False
+    """True for stages whose work is meant to occupy their host (a trainer); others are named when they block."""
+
+    def start(self, context: StageContext) -> Awaitable[None] | None:
+        """Open what the stage needs. May be `async`."""
+        return None
+
+    def process(self, item: In) -> Yielded[Out]:
+        """Handle one item: a generator, plain or async, that yields none, one or many items; or None.
+
+        Arrays in `item` must not be changed, and what is kept beyond the call must be copied.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a process() method")
+
+    def finish(self) -> Yielded[Out]:
+        """Flush what is half-made, when the inlet has ended."""
+        return None
+
+    def stop(self) -> Awaitable[None] | None:
+        """Release what `start` opened; called exactly once, also after a failure. May be `async`."""
+        return None
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What must survive a resume: plain values and NumPy arrays, nested in dicts and lists."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that `state_dict` gave. Called after `start` and before the first item."""
+
+
+class Source(Stage[None, Out]):
+    """A stage without an inlet."""
+
+    def produce(self) -> AsyncIterator[Out]:
+        """Yield items until the source is exhausted or `request_stop` was called."""
+        raise NotImplementedError(f"{type(self).__name__} needs a produce() method")
+
+    def request_stop(self) -> None:
+        """Ask `produce` to end soon, so that the pipeline drains."""
+        raise NotImplementedError(f"{type(self).__name__} needs a request_stop() method")

@@ -1,0 +1,93 @@
+"""The Trainer: what learns from trajectories, as the trainer stage drives it.
+
+Any class with this interface can be named in the YAML (`trainer_type: "module:Class"`). A trainer knows nothing of
+queues, credits, hosts or files; it depends on nothing but its constructor's arguments and the order of `add` calls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from config import BehaviorSettings
+from queues.columns import Column
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from stages.stage import NoStatistics, Statistics
+
+
+@dataclass(frozen=True)
+class TrainerContext:
+    """What a trainer is built from."""
+
+    behavior: str
+    """The behaviour name."""
+    settings: BehaviorSettings
+    """Its block of `behaviors` in the YAML."""
+    spec: BehaviorSpec
+    """The observations and actions (of the first behaviour id with this name; all must agree)."""
+    seed: int = 0
+    device: str = "cpu"
+    statistics: Statistics = field(default_factory=NoStatistics)
+
+
+class Trainer(ABC):
+    """Learns one behaviour."""
+
+    extra_columns: ClassVar[tuple[Column, ...]] = ()
+    """Decision columns that it needs beyond the common ones."""
+    needs_trajectories: ClassVar[bool] = True
+    """False for off-policy trainers, which take steps in any grouping: flow control then bounds no lag."""
+
+    @property
+    @abstractmethod
+    def step(self) -> int:
+        """Agent steps added so far (continues over a resume)."""
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Updates made so far: the version of `policy()`."""
+
+    @property
+    @abstractmethod
+    def rows_per_update(self) -> int:
+        """Rows at which it is ready (`buffer_size` for on-policy trainers): flow control sizes its window by it."""
+
+    @abstractmethod
+    def add(self, batch: TrajectoryBatch) -> None:
+        """Take trajectories in, copying what is kept; may compute values, normalise, report statistics.
+
+        Raises:
+            NotFiniteError: if observations or rewards are NaN or infinite.
+        """
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether there is enough to learn from."""
+
+    @abstractmethod
+    def learn(self) -> int:
+        """Learn from what was added; returns how many rows are now used up (and may be given back as credits).
+
+        Raises:
+            NotFiniteError: if a loss is NaN or infinite; the weights are then those before the update.
+        """
+
+    @abstractmethod
+    def policy(self) -> PolicyUpdate:
+        """The current policy, to act with; its behaviour id is the behaviour name."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that influences what it will learn: plain values and NumPy arrays, nested in dicts and lists."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if the state belongs to another network or spec; the message says which tensor differs.
+        """
