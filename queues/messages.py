@@ -222,6 +222,32 @@ class Barrier:
     """The actor incarnation that sent it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Who plays whom from now on: the whole state of matchmaking, never a difference.
+
+    Actors take it up game by game, at a game's start, as soon as they hold the policies that it names.
+    """
+
+    generation: int
+    """Rises with every assignment; trajectories and game results are stamped with it."""
+    learning_team: int
+    policies: Mapping[str, tuple[int, int]]
+    """Behaviour id → (snapshot, version) that it plays with: exactly this one, or, for the learning team, -1 and this
+    version or a newer one."""
+    opponent: int = -1
+    """The snapshot that the learning team plays against, -1 for the newest policy: what results are stamped with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matchup:
+    """An assignment together with the weights that it names: what the ghost stage hands to the publisher."""
+
+    assignment: Assignment
+    policies: tuple[PolicyUpdate, ...]
+    """Full weights for every team's behaviour id: the learning team's newest, the others' opponents."""
+
+
 Message = Union[StepBatch, TrajectoryBatch, PolicyUpdate, Barrier]
 
 

@@ -1,0 +1,6 @@
+"""Trainers, and what they share. A trainer's own module, and torch with it, is imported where it is built."""
+
+from stages.trainer.protocol import Trainer, TrainerContext
+from stages.trainer.schedules import Schedule
+
+__all__ = ["Schedule", "Trainer", "TrainerContext"]

@@ -1,0 +1,139 @@
+"""What the agent processor costs per agent step, trajectories made and emitted, against plainly copying the columns.
+
+    taskset -c 1 python benchmarks/agent_processor.py
+
+The steps are made beforehand. An agent step is a row of an emitted trajectory. `fixed`: 64 agents, all deciding every
+tick, 0.5 % of their episodes ending per step. `churn`: 64 agents, each deciding every fifth tick, 3.2 leaving and 3.2
+joining per tick; so about 16 rows arrive per tick, of them 3 endings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from queues.messages import StepBatch
+from stages.agent import AgentProcessor
+
+AGENTS = 64
+HORIZON = 32
+PERIOD = 5
+
+
+def step_batch(
+    random: np.random.Generator, ended: NDArray[np.int64], deciding: NDArray[np.int64], episodes: dict[int, int]
+) -> StepBatch:
+    """CartPole-like columns for these agents; the ended ones' episode numbers rise."""
+    d, n = len(deciding), len(ended) + len(deciding)
+    episode_ids = [episodes.setdefault(int(agent), 0) for agent in ended]
+    for agent in ended:
+        episodes[int(agent)] += 1
+    episode_ids += [episodes.setdefault(int(agent), 0) for agent in deciding]
+    return StepBatch(
+        behavior_id="CartPole",
+        group=0,
+        agent_ids=np.concatenate((ended, deciding)),
+        env_ids=np.zeros(n, np.int32),
+        episode_ids=np.array(episode_ids, np.int64),
+        observations=(random.random((n, 4), np.float32),),
+        rewards=np.ones(n, np.float32),
+        ended=len(ended),
+        terminated=np.ones(len(ended), np.bool_),
+        truncated=np.zeros(len(ended), np.bool_),
+        decisions={
+            "discrete_actions": random.integers(0, 2, (d, 1), np.int32),
+            "log_probs": random.random((d, 1), np.float32),
+        },
+        policy_versions=np.zeros(d, np.int64),
+        generations=np.zeros(d, np.int32),
+        learning=np.ones(d, np.bool_),
+        opponents=np.full(d, -1, np.int32),
+    )
+
+
+def fixed(ticks: int, agents: int) -> list[StepBatch]:
+    """The same agents every tick, some of which end and restart within it."""
+    random = np.random.default_rng(1)
+    ids = np.arange(agents) + (7 << 32)
+    episodes: dict[int, int] = {}
+    return [
+        step_batch(random, ids[random.random(agents) < (0.005 if tick else 0)], ids, episodes) for tick in range(ticks)
+    ]
+
+
+def churn(ticks: int, agents: int) -> list[StepBatch]:
+    """A tenth of the agents is replaced every two ticks; each decides every fifth tick, from the one it joined at."""
+    random = np.random.default_rng(2)
+    ids = np.arange(agents) + (7 << 32)
+    phases = ids % PERIOD
+    episodes: dict[int, int] = {}
+    steps = []
+    for tick in range(ticks):
+        leaving = random.random(agents) < 0.05
+        ended = ids[leaving]
+        ids = np.where(leaving, ids + 1000, ids)
+        phases = np.where(leaving, tick % PERIOD, phases)
+        steps.append(step_batch(random, ended, ids[phases == tick % PERIOD], episodes))
+    return steps
+
+
+def process(steps: Sequence[StepBatch], min_rows: int) -> tuple[float, int]:
+    """Seconds and rows emitted of one pass through a new processor."""
+    processor = AgentProcessor({"CartPole": HORIZON}, min_rows=min_rows)
+    rows = 0
+    start = time.perf_counter()
+    for step in steps:
+        for batch in processor.process(step):
+            rows += batch.num_rows
+    for batch in processor.finish():
+        rows += batch.num_rows
+    return time.perf_counter() - start, rows
+
+
+def copy(steps: Sequence[StepBatch]) -> float:
+    """Seconds for copying the row columns of all steps once, to places that follow each other."""
+    total = sum(len(step.agent_ids) for step in steps)
+    first = steps[0]
+    targets = [np.zeros((total, 4), np.float32), np.zeros(total, np.float32)]
+    decided = [np.zeros((total, *values.shape[1:]), values.dtype) for values in first.decisions.values()]
+    at = at_decided = 0
+    start = time.perf_counter()
+    for step in steps:
+        n, d = len(step.agent_ids), len(step.policy_versions)
+        targets[0][at : at + n] = step.observations[0]
+        targets[1][at : at + n] = step.rewards
+        for target, values in zip(decided, step.decisions.values(), strict=True):
+            target[at_decided : at_decided + d] = values
+        at, at_decided = at + n, at_decided + d
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ticks", type=int, default=3000)
+    parser.add_argument("--agents", type=int, default=AGENTS)
+    parser.add_argument("--repeats", type=int, default=7)
+    arguments = parser.parse_args()
+    print(f"{arguments.agents} agents, horizon {HORIZON}, median of {arguments.repeats} passes of {arguments.ticks} ticks")
+    print(f"{'steps':<8}{'min_rows':>9}{'agent steps':>13}{'µs per agent step':>19}{'× one copy':>12}")
+    for make in (fixed, churn):
+        steps = make(arguments.ticks, arguments.agents)
+        for min_rows in (1, 256):
+            passes = [(*process(steps, min_rows), copy(steps)) for _ in range(arguments.repeats)]
+            seconds = statistics.median(row[0] for row in passes)
+            ratio = statistics.median(row[0] / row[2] for row in passes)
+            rows = passes[0][1]
+            print(f"{make.__name__:<8}{min_rows:>9}{rows:>13}{seconds / rows * 1e6:>19.3f}{ratio:>12.1f}")
+
+
+if __name__ == "__main__":
+    main()

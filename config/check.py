@@ -1,0 +1,99 @@
+"""Check plain data against a model, and report everything that is wrong at once.
+
+Pydantic leaves out the checks between keys while any key of the same model, or of one below it, is wrong. So
+what is wrong gets taken out and the rest is checked again, until nothing new turns up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from config.errors import ConfigError, Finding, KeyPath, Mistake
+from config.explain import explain
+
+Model = TypeVar("Model", bound=BaseModel)
+
+COMPLETE = {"complete": True}
+"""Context of a validation of data that `complete` has seen: doing it again would undo what was taken out."""
+
+_TAGS = ("kind", "sampler_type", "trainer_type", "use")
+"""Keys that say what their whole map means: when one is wrong, the keys beside it can't be judged."""
+
+
+def check(model: type[Model], data: dict[str, Any], locate: Callable[[KeyPath, str], Mistake]) -> Model:
+    """Build the model from plain data.
+
+    Args:
+        model: the model to build.
+        data: the plain data; it is not changed.
+        locate: makes a mistake of a path in the data and a message.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    found: list[Finding] = []
+    removed: list[KeyPath] = []
+    while True:
+        try:
+            valid = model.model_validate(data, context=COMPLETE)
+        except ValidationError as error:
+            findings = explain(model, error, data)
+        else:
+            break
+        found += [finding for finding in findings if not _follows(finding, removed)]
+        culprits = {_culprit(finding.path, data) for finding in findings} - {()}
+        if not culprits:
+            break
+        for path in culprits:
+            data = _without(data, path)
+        removed += culprits
+    if found:
+        own = [finding for finding in found if not _is_echo(finding, found)]
+        raise ConfigError(list(dict.fromkeys(locate(each.path, each.message) for each in own)))
+    return valid
+
+
+def _follows(finding: Finding, removed: list[KeyPath]) -> bool:
+    """Whether a finding only says that something is missing which was taken out before."""
+    return any(finding.path[: len(path)] == path for path in removed) or any(
+        other[: len(path)] == path or path[: len(other)] == other
+        for other in finding.involves
+        for path in removed
+    )
+
+
+def _is_echo(finding: Finding, findings: list[Finding]) -> bool:
+    """Whether a behaviour only repeats what is wrong in the `default_settings` that it inherits."""
+    origin = ("default_settings", *finding.path[2:])
+    return finding.path[:1] == ("behaviors",) and any(
+        other.path == origin and other.message == finding.message for other in findings
+    )
+
+
+def _culprit(path: KeyPath, data: Any) -> KeyPath:
+    """Find what to take out: the key, or what is around it if that makes no sense without it."""
+    numbers = [index for index, part in enumerate(path) if isinstance(part, int)]
+    if numbers:
+        path = path[: numbers[0]]  # a list without one of its items is another list
+    while path and (path[-1] in _TAGS or not _has(data, path)):
+        path = path[:-1]
+    return path
+
+
+def _has(data: Any, path: KeyPath) -> bool:
+    for part in path:
+        if not isinstance(data, dict) or part not in data:
+            return False
+        data = data[part]
+    return True
+
+
+def _without(data: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    if not _has(data, path):
+        return data  # something around it went already
+    key, *below = path
+    rest = {name: value for name, value in data.items() if name != key}
+    return {**rest, str(key): _without(data[str(key)], tuple(below))} if below else rest

@@ -1,0 +1,60 @@
+"""What is wrong with a configuration: one `Mistake` each, all of them together in one `ConfigError`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Where a value stands: the keys (and list indices) from the top of the YAML down to it."""
+
+
+def dotted(path: KeyPath) -> str:
+    """Write a path as `--set` takes it: `behaviors.Tennis.max_steps`, `pipeline.stages.0.use`."""
+    return ".".join(map(str, path))
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong in a configuration."""
+
+    file: str
+    """The file as the user named it, `--set key=value` for an override, or empty for plain data."""
+    line: int | None
+    """Line in the file, from 1; None where there is none."""
+    path: str
+    """Dotted path of the key; empty when the whole file is meant."""
+    message: str
+    """What is wrong, what was expected, and how to mend it."""
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+class ConfigError(Exception):
+    """A configuration cannot be used; `mistakes` is all that is wrong with it, and `str()` shows it."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check of several keys found: like a `Mistake`, but it knows no file, only where it stands."""
+
+    path: KeyPath
+    """The key to blame, relative to the model that checks (or absolute, once explained)."""
+    message: str
+    involves: tuple[KeyPath, ...] = ()
+    """Other keys that were looked at; when one of them is itself wrong, this finding means nothing."""
+
+
+class FindingsError(ValueError):
+    """Raised inside a pydantic validator that blames particular keys, several at once if need be."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        super().__init__("; ".join(f"{dotted(finding.path)}: {finding.message}" for finding in self.findings))

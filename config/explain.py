@@ -1,0 +1,189 @@
+"""From pydantic's errors to sentences for people: which key, what is wrong with it, what was expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from config.errors import Finding, FindingsError, KeyPath
+from config.schema import alternatives, fields_of, is_model, models_at, tags_of
+
+_MOVED = {
+    "parameter_randomization": "environment_parameters",
+    "play_against_current_self_ratio": "play_against_latest_model_ratio",
+    "pretraining": "behavioral_cloning",
+    "sequence_length": "network_settings.memory",
+    "memory_size": "network_settings.memory",
+    "trainer": "trainer_type",
+    "use_recurrent": "network_settings.memory",
+}
+"""Keys of ML-Agents' older formats, and where their meaning went."""
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a map of keys and values",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "a map of keys and values",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "greater than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+_AS_BOOL = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+def explain(top: type[BaseModel], error: ValidationError, data: Any) -> list[Finding]:
+    """Say in words what pydantic found.
+
+    Args:
+        top: the model that was validated.
+        error: what pydantic raised.
+        data: the plain data that it was given, to tell keys from the union tags in pydantic's paths.
+    """
+    findings: list[Finding] = []
+    for item in error.errors(include_url=False):
+        if item["type"] == "too_short" and item["input"]:
+            continue  # pydantic counts the items that it accepted; the others are reported themselves
+        path = _real_path(item["loc"], data, missing=item["type"] == "missing")
+        for finding in _one(top, path, item, data):
+            if finding not in findings:  # each member of a union reports the same thing
+                findings.append(finding)
+    return findings
+
+
+def show(value: object) -> str:
+    """Write a value as the YAML has it, shortened."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a map"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """Give `; did you mean '…'?` for a word that nearly is a known one, else nothing."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
+
+
+def _real_path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> KeyPath:
+    path: list[int | str] = []
+    for position, part in enumerate(loc):
+        inside = (
+            part in data
+            if isinstance(data, dict)
+            else isinstance(data, list | tuple) and isinstance(part, int)
+        )
+        if inside:
+            path.append(part)
+            data = data[part]
+        elif missing and position == len(loc) - 1:
+            path.append(part)
+        # Anything else is the tag of a union's member, which the YAML does not have.
+    return tuple(path)
+
+
+def _one(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> list[Finding]:
+    kind, context, value = item["type"], item.get("ctx", {}), item["input"]
+    cause = context.get("error")
+    if isinstance(cause, FindingsError):
+        return [
+            Finding((*path, *each.path), each.message, tuple((*path, *other) for other in each.involves))
+            for each in cause.findings
+        ]
+    if kind == "missing":
+        return [Finding(path, _missing(top, path, data))]
+    if kind == "extra_forbidden":
+        return [Finding(path, _unknown(models_at(top, path[:-1], data), str(path[-1])))]
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        return [_tag(top, path, item, data)]
+    return [Finding(path, _value(kind, context, value, item["msg"]))]
+
+
+def _missing(top: type[BaseModel], path: KeyPath, data: Any) -> str:
+    key = str(path[-1])
+    for model in models_at(top, path[:-1], data):
+        field = fields_of(model).get(key)
+        if field is not None and field.description:
+            return f"is required but missing: {field.description}"
+    return "is required but missing"
+
+
+def _unknown(models: list[type[BaseModel]], key: str) -> str:
+    known = sorted({name for model in models for name in fields_of(model)})
+    if _MOVED.get(key, ".").partition(".")[0] in known:
+        return f"unknown key, from an older format of ML-Agents; its place now is '{_MOVED[key]}'"
+    for model in models:
+        for name, field in fields_of(model).items():
+            if any(is_model(below) and key in fields_of(below) for below in alternatives(field.annotation)):
+                return f"unknown key here; it belongs under '{name}'"
+    hint = suggest(key, known) or f"; expected one of {', '.join(known)}"
+    return f"unknown key{hint}"
+
+
+def _tag(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> Finding:
+    """Explain a key that chooses between the members of a union: it is unknown, or not there."""
+    key = item["ctx"]["discriminator"].strip("'")
+    if "tag" in item["ctx"]:
+        words = _quoted(item["ctx"]["expected_tags"])
+        message = _not_known(item["ctx"]["tag"], words)
+    else:
+        words = [tags_of(model)[key] for model in models_at(top, path, data) if key in tags_of(model)]
+        message = f"is required but missing; expected {_one_of(words)}"
+    return Finding((*path, key), message, (path,))
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"'([^']*)'", text)
+
+
+def _not_known(value: object, words: list[str]) -> str:
+    return f"{show(value)} is not known; expected {_one_of(words)}{suggest(str(value), words)}"
+
+
+def _value(kind: str, context: Mapping[str, Any], value: Any, message: str) -> str:
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return _not_known(value, _quoted(context["expected"]))
+    if kind in _BOUNDS:
+        name, words_for_bound = _BOUNDS[kind]
+        return f"{show(value)} is out of range; expected a number {words_for_bound} {context[name]:g}"
+    if kind in ("too_short", "string_too_short"):
+        return "is empty; expected at least one"
+    if kind in _EXPECTED:
+        return f"{show(value)} does not fit; expected {_EXPECTED[kind]}{_mend(kind, value)}"
+    return f"{show(value)} does not fit: {message}"
+
+
+def _mend(kind: str, value: Any) -> str:
+    if kind == "bool_type" and isinstance(value, str):
+        word = _AS_BOOL.get(value.lower(), value.lower())
+        return f"; write {word}, without quotes" if word in ("true", "false") else ""
+    if kind == "string_type" and isinstance(value, int | float):
+        return "; put it in quotes"
+    if kind in ("model_type", "dict_type") and value is None:
+        return "; give it content, or leave the key out"
+    return ""
+
+
+def _one_of(words: list[str]) -> str:
+    quoted = [f"'{word}'" for word in words]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

@@ -1,0 +1,121 @@
+"""The base of all settings models, and the field types that they share.
+
+The types are strict where YAML surprises people (a quoted "false" is no bool, 1.7 is no whole number) and
+lenient where the meaning is plain (1e4 is a whole number; so is a number that stands in quotes).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
+
+from config.errors import Finding, FindingsError
+
+_NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re.ASCII)
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+LATER = "comes with a later version"
+
+
+class Settings(BaseModel):
+    """One section of the YAML: frozen, and strict about unknown keys."""
+
+    # Built at the first use, not at import: `--help` need not wait for it.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    def _fill(self, **values: object) -> None:
+        """Set fields whose default follows from other fields; for `after` validators only."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # the model is frozen for everybody else
+
+    def _given(self, name: str) -> bool:
+        """Whether the user wrote this key, as opposed to its default."""
+        return name in self.model_fields_set
+
+
+def report(findings: Sequence[Finding]) -> None:
+    """End a validator: raise what it found, if anything."""
+    if findings:
+        raise FindingsError(findings)
+
+
+def is_reference(text: str) -> bool:
+    """Whether the text has the form `module:Class`."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def to_number(text: str) -> int | float | None:
+    """Read a decimal number as YAML and Python write it (`1e-4`, `5e6`, `1_000`); None if it is not one."""
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    digits = text.replace("_", "")
+    whole = digits.lstrip("+-").isdigit() and len(digits) < 300  # beyond, Python may refuse to read an int
+    return int(digits) if whole else float(digits)
+
+
+def _number(value: object) -> object:
+    """Take a number out of its quotes: ML-Agents accepts them, so its files hold them."""
+    if isinstance(value, str):
+        number = to_number(value)
+        return value if number is None else number
+    return value
+
+
+def _whole(value: object) -> object:
+    value = _number(value)
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _text(value: object) -> object:
+    """Take `run_id: 7` for the text that it was meant to be."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _reference(value: object) -> object:
+    if isinstance(value, str) and not is_reference(value):
+        raise ValueError(f"'{value}' is not of the form module:Name, such as 'my_package.my_module:MyClass'")
+    return value
+
+
+def not_yet(**words: str) -> BeforeValidator:
+    """Refuse words of the schema whose meaning comes with a later version, saying what to do instead."""
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and value in words:
+            raise ValueError(f"'{value}' {LATER}; {words[value]}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def absent_until_later(what: str) -> BeforeValidator:
+    """Refuse anything but null under a key whose meaning comes with a later version."""
+
+    def check(value: object) -> object:
+        if value is not None:
+            raise ValueError(f"{what} {LATER}; leave the key out")
+        return value
+
+    return BeforeValidator(check)
+
+
+def as_tuple(value: object) -> object:
+    """Take a YAML list for the tuple that a frozen model holds."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Flag = Annotated[bool, Strict()]
+Int = Annotated[int, Strict(), BeforeValidator(_whole)]
+Float = Annotated[float, Strict(), BeforeValidator(_number)]
+Text = Annotated[str, Strict(), BeforeValidator(_text)]
+Reference = Annotated[str, Strict(), BeforeValidator(_reference)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
+
+PlainMap = dict[str, Any]
+"""A map that is handed on as it is: keyword arguments for code that the schema does not know."""

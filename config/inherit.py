@@ -1,0 +1,82 @@
+"""What happens to the plain data before it is checked: `default_settings` is merged under every behaviour.
+
+Here also the lessons of a curriculum that ML-Agents' own upgrade tool writes (`- Lesson0: {…}`) take the form
+that the schema has (`- {name: Lesson0, …}`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from config.behaviors import PPO, PPOHyperparameters
+from config.parameters import Lesson
+
+
+def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Merge `default_settings` and unfold lessons; doing it twice is doing it once.
+
+    Args:
+        plain: the YAML as plain data; it is not changed.
+
+    Returns:
+        The data to check, and warnings about what could not be inherited.
+    """
+    data = dict(plain)
+    warnings: list[str] = []
+    default, behaviors = data.get("default_settings"), data.get("behaviors")
+    if isinstance(default, Mapping) and isinstance(behaviors, Mapping):
+        data["behaviors"] = {
+            name: _inherit(str(name), default, own, warnings) if isinstance(own, Mapping) else own
+            for name, own in behaviors.items()
+        }
+    parameters = data.get("environment_parameters")
+    if isinstance(parameters, Mapping):
+        data["environment_parameters"] = {name: _unfold(value) for name, value in parameters.items()}
+    return data, tuple(warnings)
+
+
+def _inherit(
+    name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[str]
+) -> dict[str, Any]:
+    inherited = dict(default)
+    hyperparameters = default.get("hyperparameters")
+    theirs, ours = default.get("trainer_type", PPO), own.get("trainer_type", default.get("trainer_type", PPO))
+    if isinstance(hyperparameters, Mapping) and theirs != ours:
+        # Nobody here knows the schema of a trainer of the user's own: nothing of another's is sure to fit.
+        known = PPOHyperparameters.model_fields if ours == PPO else {}
+        dropped = [key for key in hyperparameters if key not in known]
+        inherited["hyperparameters"] = {key: value for key, value in hyperparameters.items() if key in known}
+        if not inherited["hyperparameters"]:
+            del inherited["hyperparameters"]
+        if dropped:
+            warnings.append(
+                f"behaviors.{name}: its trainer_type '{ours}' does not take over these hyperparameters of "
+                f"default_settings (trainer_type '{theirs}'): {', '.join(dropped)}"
+            )
+    return _merge(inherited, own)
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(under, Mapping):
+            merged[key] = _merge(under, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _unfold(parameter: Any) -> Any:
+    if not isinstance(parameter, Mapping) or not isinstance(parameter.get("curriculum"), list):
+        return parameter
+    return {**parameter, "curriculum": [_lesson(lesson) for lesson in parameter["curriculum"]]}
+
+
+def _lesson(lesson: Any) -> Any:
+    if isinstance(lesson, Mapping) and len(lesson) == 1:
+        (name, body), *_ = lesson.items()
+        if name not in Lesson.model_fields and isinstance(body, Mapping):
+            return {"name": name, **body}
+    return lesson

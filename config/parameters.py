@@ -1,0 +1,176 @@
+"""The `environment_parameters` section: numbers, samplers and curricula that are sent to the environment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from config.errors import Finding
+from config.fields import Flag, Float, Int, Settings, Text, as_tuple, report
+
+_SEED = "Seed of the sampler; -1: derived from the run's."
+
+
+class ConstantParameters(Settings):
+    """`sampler_parameters` of a `constant` sampler."""
+
+    value: Float = Field(0.0, description="The value.")
+    seed: Int = Field(-1, ge=-1, description=_SEED)
+
+
+class UniformParameters(Settings):
+    """`sampler_parameters` of a `uniform` sampler."""
+
+    min_value: Float = Field(0.0, description="Least value.")
+    max_value: Float = Field(1.0, description="Greatest value; at least `min_value`.")
+    seed: Int = Field(-1, ge=-1, description=_SEED)
+
+    @model_validator(mode="after")
+    def _order(self) -> UniformParameters:
+        if self.min_value > self.max_value:
+            message = f"{self.min_value:g} is greater than max_value ({self.max_value:g}); swap the two"
+            report([Finding(("min_value",), message, (("max_value",),))])
+        return self
+
+
+class GaussianParameters(Settings):
+    """`sampler_parameters` of a `gaussian` sampler."""
+
+    mean: Float = Field(1.0, description="Mean.")
+    st_dev: Float = Field(1.0, ge=0, description="Standard deviation.")
+    seed: Int = Field(-1, ge=-1, description=_SEED)
+
+
+def _interval(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) != 2:
+        raise ValueError(f"has {len(value)} numbers; expected a pair [least, greatest]")
+    return as_tuple(value)
+
+
+class MultiRangeParameters(Settings):
+    """`sampler_parameters` of a `multirangeuniform` sampler."""
+
+    intervals: Annotated[
+        tuple[Annotated[tuple[Float, Float], BeforeValidator(_interval)], ...], BeforeValidator(as_tuple)
+    ] = Field(((0.0, 1.0),), min_length=1, description="Pairs [least, greatest] that values come from.")
+    seed: Int = Field(-1, ge=-1, description=_SEED)
+
+    @model_validator(mode="after")
+    def _order(self) -> MultiRangeParameters:
+        report(
+            [
+                Finding(("intervals", index), f"{least:g} is greater than {greatest:g}; swap the two")
+                for index, (least, greatest) in enumerate(self.intervals)
+                if least > greatest
+            ]
+        )
+        return self
+
+
+class ConstantSampler(Settings):
+    """Always the same value."""
+
+    sampler_type: Literal["constant"] = Field(description="`constant`.")
+    sampler_parameters: ConstantParameters = Field(description="Its parameters.")
+
+
+class UniformSampler(Settings):
+    """Any value of a range, each as likely as the others."""
+
+    sampler_type: Literal["uniform"] = Field(description="`uniform`.")
+    sampler_parameters: UniformParameters = Field(description="Its parameters.")
+
+
+class GaussianSampler(Settings):
+    """Values around a mean."""
+
+    sampler_type: Literal["gaussian"] = Field(description="`gaussian`.")
+    sampler_parameters: GaussianParameters = Field(description="Its parameters.")
+
+
+class MultiRangeSampler(Settings):
+    """Values of several ranges."""
+
+    sampler_type: Literal["multirangeuniform"] = Field(description="`multirangeuniform`.")
+    sampler_parameters: MultiRangeParameters = Field(description="Its parameters.")
+
+
+Sampler: TypeAlias = Annotated[
+    ConstantSampler | UniformSampler | GaussianSampler | MultiRangeSampler, Discriminator("sampler_type")
+]
+
+
+class CompletionCriteria(Settings):
+    """When a lesson is learned."""
+
+    behavior: Text = Field(description="Name of the behaviour that is measured.")
+    measure: Literal["reward", "progress"] = Field(
+        "reward", description="`reward`: mean return of episodes; `progress`: its step / `max_steps`."
+    )
+    min_lesson_length: Int = Field(0, ge=0, description="Episodes before the lesson may end.")
+    signal_smoothing: Flag = Field(True, description="Smooth the mean return by a quarter of its last value.")
+    threshold: Float = Field(0.0, description="Value to exceed; from 0 to 1 for `progress`.")
+    require_reset: Flag = Field(False, description="Reset the environment when the lesson changes.")
+
+    @model_validator(mode="after")
+    def _range(self) -> CompletionCriteria:
+        if self.measure == "progress" and not 0 <= self.threshold <= 1:
+            message = f"{self.threshold:g} is no share of max_steps; expected 0 to 1 for 'measure: progress'"
+            report([Finding(("threshold",), message, (("measure",),))])
+        return self
+
+
+def _number_or_sampler(value: Any) -> str:
+    # Tags hold a space so that nobody takes them for keys in the paths of pydantic's errors.
+    return "a sampler" if isinstance(value, dict | Settings) else "a number"
+
+
+class Lesson(Settings):
+    """One lesson of a curriculum."""
+
+    name: Text = Field(min_length=1, description="What it is called in the console.")
+    value: Annotated[
+        Annotated[Float, Tag("a number")] | Annotated[Sampler, Tag("a sampler")],
+        Discriminator(_number_or_sampler),
+    ] = Field(description="The parameter's value during the lesson: a number or a sampler.")
+    completion_criteria: CompletionCriteria | None = Field(
+        None, description="When to go on to the next lesson; required in all but the last."
+    )
+
+
+class Curriculum(Settings):
+    """Lessons, one after the other."""
+
+    curriculum: Annotated[tuple[Lesson, ...], BeforeValidator(as_tuple)] = Field(
+        min_length=1, description="The lessons, in order."
+    )
+
+    @model_validator(mode="after")
+    def _ends(self) -> Curriculum:
+        message = (
+            "has no completion_criteria, which all lessons but the last need (behavior, measure, threshold)"
+        )
+        report(
+            [
+                Finding(("curriculum", index), f"lesson '{lesson.name}' {message}")
+                for index, lesson in enumerate(self.curriculum[:-1])
+                if lesson.completion_criteria is None
+            ]
+        )
+        return self
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, Curriculum) or (isinstance(value, dict) and "curriculum" in value):
+        return "a curriculum"
+    return _number_or_sampler(value)
+
+
+EnvironmentParameter: TypeAlias = Annotated[
+    Annotated[Float, Tag("a number")]
+    | Annotated[Sampler, Tag("a sampler")]
+    | Annotated[Curriculum, Tag("a curriculum")],
+    Discriminator(_form),
+]
+"""A number, a sampler, or a curriculum."""

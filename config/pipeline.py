@@ -1,0 +1,146 @@
+"""The `pipeline` section: where stages run, how far actors run ahead, and stages of the user's own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from config.errors import Finding
+from config.fields import Flag, Int, Names, PlainMap, Reference, Settings, Text, as_tuple, not_yet, report
+
+HostKind = Annotated[Literal["inline", "process"], not_yet(ray="use 'process' or 'inline'")]
+
+
+class ActorHosts(Settings):
+    """The hosts that hold environments and agent processors."""
+
+    kind: HostKind = Field(
+        "process", description="`process`: processes of their own; `inline`: in the main process."
+    )
+    replicas: Int = Field(
+        1, gt=0, description="How many of them, each with `environment.num_envs` instances."
+    )
+
+
+class LearnerHosts(Settings):
+    """The hosts that hold trainers, one for each behaviour."""
+
+    kind: HostKind = Field(
+        "process", description="`process`: processes of their own; `inline`: in the main process."
+    )
+
+
+class HostsSettings(Settings):
+    """Where the parts of the pipeline run."""
+
+    actors: ActorHosts = Field(default_factory=ActorHosts, description="Environments and agent processors.")
+    learners: LearnerHosts = Field(default_factory=LearnerHosts, description="Trainers.")
+
+
+class QueueSettings(Settings):
+    """One kind of queue."""
+
+    maxlen: Int = Field(4, gt=0, description="Most messages that wait in it; then its producers wait.")
+
+
+class QueuesSettings(Settings):
+    """The queues between stages. Policy queues are not among them: they hold the newest policy only."""
+
+    trajectories: QueueSettings = Field(
+        default_factory=QueueSettings, description="Queues of trajectories, up to the trainer."
+    )
+    slab_bytes: Int | None = Field(
+        None,
+        ge=4096,
+        description="Size of one shared-memory slab between processes, in bytes; null: worked out.",
+    )
+
+
+class StagePlacement(Settings):
+    """One stage of your own, and where it stands."""
+
+    use: Reference = Field(description="`module:Class` of the stage; modules beside the YAML are found.")
+    after: Literal["agent_processor", "ghost"] = Field(
+        "agent_processor", description="The stage whose output it takes. `ghost` exists with self-play only."
+    )
+    behaviors: Names | None = Field(
+        None, min_length=1, description="Behaviour names that it handles; null: all."
+    )
+    with_: PlainMap = Field(
+        default_factory=dict, alias="with", description="Keyword arguments for the class."
+    )
+    host: Literal["main"] | None = Field(
+        None, description="`main`: in the main process; null: in the host of the stage that it follows."
+    )
+    name: Text = Field(
+        "",
+        min_length=1,
+        description="What it is called in logs and checkpoints; unique.",
+        json_schema_extra={"default_text": "the class's name"},
+    )
+
+    @model_validator(mode="after")
+    def _name_it(self) -> StagePlacement:
+        if not self._given("name"):
+            self._fill(name=self.use.rpartition(":")[2])
+        return self
+
+
+class PipelineSettings(Settings):
+    """How the pipeline itself runs. ML-Agents has no such section."""
+
+    deterministic: Flag = Field(
+        False,
+        description="The same seed gives the same weights, bit for bit: inline hosts and `max_policy_lag` 0.",
+    )
+    max_policy_lag: Int = Field(
+        1,
+        ge=0,
+        description="Updates that actors may run ahead of the trainer: 0 waits, 1 collects while learning.",
+        json_schema_extra={"default_text": "1; 0 if `deterministic`"},
+    )
+    hosts: HostsSettings = Field(default_factory=HostsSettings, description="Where stages run.")
+    queues: QueuesSettings = Field(default_factory=QueuesSettings, description="What joins them.")
+    stages: Annotated[tuple[StagePlacement, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="Stages of your own, in their order on the edge where they stand."
+    )
+
+    @model_validator(mode="after")
+    def _relate(self) -> PipelineSettings:
+        report([*self._against_determinism(), *self._names_twice()])
+        if self.deterministic:
+            self._fill(max_policy_lag=0, hosts=_inline(self.hosts))
+        return self
+
+    def _against_determinism(self) -> list[Finding]:
+        if not self.deterministic:
+            return []
+        against, involves = "contradicts 'deterministic: true'", (("deterministic",),)
+        findings = []
+        if self._given("max_policy_lag") and self.max_policy_lag != 0:
+            message = f"{self.max_policy_lag} {against}, which needs 0; drop one of the two"
+            findings.append(Finding(("max_policy_lag",), message, involves))
+        for which in ("actors", "learners"):
+            hosts = getattr(self.hosts, which)
+            if "kind" in hosts.model_fields_set and hosts.kind != "inline":
+                message = f"'{hosts.kind}' {against}, which needs 'inline'; drop one of the two"
+                findings.append(Finding(("hosts", which, "kind"), message, involves))
+        return findings
+
+    def _names_twice(self) -> list[Finding]:
+        seen: set[str] = set()
+        findings = []
+        for index, stage in enumerate(self.stages):
+            if stage.name in seen:
+                message = f"is another stage called '{stage.name}'; give one of them a 'name' of its own"
+                findings.append(Finding(("stages", index), message))
+            seen.add(stage.name)
+        return findings
+
+
+def _inline(hosts: HostsSettings) -> HostsSettings:
+    return HostsSettings(
+        actors=hosts.actors.model_copy(update={"kind": "inline"}),
+        learners=hosts.learners.model_copy(update={"kind": "inline"}),
+    )

@@ -1,0 +1,138 @@
+"""Writes docs/configuration.md from the models: `python -m config.reference > docs/configuration.md`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from config.run import RunConfig
+from config.schema import alternatives, fields_of, is_model, tags_of
+
+_INTRODUCTION = """# The configuration file
+
+<!-- Written by `python -m config.reference > docs/configuration.md`; change the models in `config/`. -->
+
+One YAML file describes a run. `behaviors`, `default_settings`, `env_settings`, `engine_settings`,
+`environment_parameters`, `checkpoint_settings`, `torch_settings` and `debug` are Unity ML-Agents' own schema
+with its defaults, so its files work as they are; the keys among them that ML-Agents does not have say so. The
+other sections are ours.
+
+How it is read:
+
+- Everything is checked before anything starts, and every mistake is reported at once, as
+  `file:line: path.to.key: what is wrong; what was expected`. Unknown keys, and keys that stand twice, are
+  mistakes.
+- `1e-4`, `5e6`, `1.0e8` and `1_000` are numbers, also in quotes. A whole number may be written `1e4`.
+- Only `true` and `false` are true and false; `on`, `off`, `yes` and `no` are text.
+- Anchors (`&name`), aliases (`*name`) and merges (`<<: *name`) work.
+- `--set path.to.key=value` changes one value; the value is read as YAML. List items go by index:
+  `--set pipeline.stages.0.host=main`.
+- `default_settings` is merged, key by key, under every behaviour before defaults are filled in.
+  Hyperparameters that a behaviour's other `trainer_type` lacks are left out, with a warning.
+- What is accepted for ML-Agents' sake but has no effect gives a warning.
+
+The tables give each key's type, default and range. "required" means that there is no default; null stands for
+nothing at all. A parameter of `environment_parameters` is a number, a sampler, or a map with a `curriculum`.
+"""
+
+_TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+
+
+def reference() -> str:
+    """Describe every key of the YAML, as Markdown."""
+    return "\n".join([_INTRODUCTION, *_section("", RunConfig, 2, set())])
+
+
+def _section(path: str, model: type[BaseModel], level: int, told: set[type[BaseModel]]) -> Iterator[str]:
+    """Describe a model and those below it, each where it is met first."""
+    if model in told:
+        return
+    told.add(model)
+    yield f"{'#' * min(level, 4)} {f'`{path}`' if path else 'Sections'}"
+    yield ""
+    yield " ".join((model.__doc__ or "").split())
+    yield ""
+    yield "| Key | Type | Default | Range | Meaning |"
+    yield "|---|---|---|---|---|"
+    for key, field in fields_of(model).items():
+        cells = (f"`{key}`", _type_of(field), _default_of(field), _range_of(field), field.description or "")
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield ""
+    for key, field in fields_of(model).items():
+        yield from _below(f"{path}.{key}" if path else key, field, level + 1, told)
+
+
+def _below(path: str, field: FieldInfo, level: int, told: set[type[BaseModel]]) -> Iterator[str]:
+    for kind in alternatives(field.annotation):
+        suffix, inner = _unpacked(kind)
+        for model in inner:
+            if is_model(model):
+                yield from _section(f"{path}{suffix}{_tag_of(model)}", model, level, told)
+
+
+def _unpacked(kind: Any) -> tuple[str, list[Any]]:
+    """Look into maps and lists: what to write behind the key, and what is inside."""
+    if get_origin(kind) is dict:
+        return ".<name>", alternatives(get_args(kind)[1])
+    if get_origin(kind) is tuple:
+        return "[…]", alternatives(get_args(kind)[0])
+    return "", [kind]
+
+
+def _tag_of(model: type[BaseModel]) -> str:
+    """Tell the members of a union apart."""
+    tags = ", ".join(f"{key}: {word}" for key, word in tags_of(model).items())
+    return f" ({tags})" if tags else ""
+
+
+def _type_of(field: FieldInfo) -> str:
+    kinds = list(dict.fromkeys(_type_name(kind) for kind in alternatives(field.annotation)))
+    if type(None) in get_args(field.annotation):
+        kinds.append("null")
+    return ", ".join(kinds)
+
+
+def _type_name(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return ", ".join(f"`{word}`" for word in arguments)
+    if origin is tuple:
+        inside = arguments[:1] if arguments[-1] is Ellipsis else arguments
+        return f"list of {_type_name(alternatives(inside[0])[0])}"
+    return "map" if origin is dict or is_model(kind) else _TYPES[kind]
+
+
+def _default_of(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "default_text" in extra:
+        return str(extra["default_text"])
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    if isinstance(default, BaseModel):
+        return "its defaults"
+    return f"`{json.dumps(default)}`"
+
+
+def _range_of(field: FieldInfo) -> str:
+    bounds = []
+    for constraint in field.metadata:
+        if isinstance(constraint, annotated_types.Gt):
+            bounds.append(f"> {constraint.gt}")
+        elif isinstance(constraint, annotated_types.Ge):
+            bounds.append(f"≥ {constraint.ge}")
+        elif isinstance(constraint, annotated_types.Le):
+            bounds.append(f"≤ {constraint.le}")
+        elif isinstance(constraint, annotated_types.MinLen):
+            bounds.append("not empty")
+    return ", ".join(bounds)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

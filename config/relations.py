@@ -1,0 +1,100 @@
+"""Checks that span several sections of the YAML; what concerns one section only stands with its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from config.errors import Finding, KeyPath
+from config.parameters import Curriculum
+
+if TYPE_CHECKING:
+    from config.run import RunConfig
+
+_BEHAVIORS: KeyPath = ("behaviors",)
+_DEFAULT: KeyPath = ("default_settings",)
+
+
+def relate(config: RunConfig) -> list[Finding]:
+    """Find what contradicts itself between sections."""
+    return [
+        *_about_behaviors(config),
+        *_about_environment(config),
+        *_about_names(config),
+        *_about_ghosts(config),
+    ]
+
+
+def _about_behaviors(config: RunConfig) -> Iterator[Finding]:
+    if not config.behaviors and config.default_settings is None:
+        message = "lists nothing to train; add a behaviour, or give default_settings"
+        yield Finding(_BEHAVIORS, message, (_BEHAVIORS, _DEFAULT))
+    for name in config.behaviors:
+        if name in ("", ".", "..") or any(sign in name for sign in "?/\\"):
+            message = (
+                "can't be a behaviour's name, which is a folder's as well: no '?', '/' or '\\', and not empty"
+            )
+            yield Finding((*_BEHAVIORS, name), message)
+
+
+def _about_environment(config: RunConfig) -> Iterator[Finding]:
+    environment = config.environment
+    if environment is None:
+        if (
+            config.env_settings.num_envs > 1
+            and config.env_settings.env_path is None
+            and config.replay is None
+        ):
+            message = f"{config.env_settings.num_envs} environments of what? Add 'environment', or env_path"
+            involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
+            yield Finding(("env_settings", "num_envs"), message, involved)
+        if config.evaluation is not None:
+            yield Finding(
+                ("evaluation",), "needs 'environment', which says what to play", (("environment",),)
+            )
+    elif environment.behavior is not None:
+        yield from _listed(config, ("environment", "behavior"), environment.behavior)
+    elif environment.kind == "gymnasium":
+        message = (
+            f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed"
+        )
+        yield Finding(("environment",), message, (("environment", "behavior"), _BEHAVIORS, _DEFAULT))
+
+
+def _about_names(config: RunConfig) -> Iterator[Finding]:
+    if config.record is not None and config.record.behaviors != "all":
+        for index, name in enumerate(config.record.behaviors):
+            yield from _listed(config, ("record", "behaviors", index), name)
+    for number, stage in enumerate(config.pipeline.stages):
+        for index, name in enumerate(stage.behaviors or ()):
+            yield from _listed(config, ("pipeline", "stages", number, "behaviors", index), name)
+    for parameter, value in (config.environment_parameters or {}).items():
+        lessons = value.curriculum if isinstance(value, Curriculum) else ()
+        for number, lesson in enumerate(lessons):
+            if lesson.completion_criteria is not None:
+                below = ("curriculum", number, "completion_criteria", "behavior")
+                path = ("environment_parameters", parameter, *below)
+                yield from _listed(config, path, lesson.completion_criteria.behavior)
+
+
+def _listed(config: RunConfig, path: KeyPath, name: str) -> Iterator[Finding]:
+    """Check that a behaviour is listed, unless there are defaults for those that are not."""
+    if name in config.behaviors or config.default_settings is not None:
+        return
+    close = get_close_matches(name, config.behaviors, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"listed: {', '.join(config.behaviors) or 'none'}"
+    yield Finding(path, f"'{name}' is not listed under behaviors; {hint}", (path, _BEHAVIORS, _DEFAULT))
+
+
+def _about_ghosts(config: RunConfig) -> Iterator[Finding]:
+    for index, stage in enumerate(config.pipeline.stages):
+        names = stage.behaviors or tuple(config.behaviors)
+        known = [config.behaviors.get(name, config.default_settings) for name in names] or [
+            config.default_settings
+        ]
+        if stage.after == "ghost" and all(
+            settings is None or settings.self_play is None for settings in known
+        ):
+            message = "there is no ghost stage without self_play; use 'agent_processor'"
+            yield Finding(("pipeline", "stages", index, "after"), message, (_BEHAVIORS, _DEFAULT))

@@ -1,0 +1,182 @@
+"""The whole YAML: `RunConfig`, and the sections that are about the run as such."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
+
+from config.behaviors import BehaviorSettings
+from config.cautions import cautions
+from config.check import COMPLETE, check
+from config.environment import EnvironmentSettings, EvaluationSettings
+from config.errors import ConfigError, Mistake, dotted
+from config.fields import Flag, Settings, Text, report
+from config.inherit import complete
+from config.parameters import EnvironmentParameter
+from config.pipeline import PipelineSettings
+from config.relations import relate
+from config.streams import RecordSettings, ReplaySettings
+from config.unity import EngineSettings, EnvSettings
+
+
+def _folder_name(value: object) -> object:
+    if isinstance(value, str) and (value in ("", ".", "..") or any(sign in value for sign in '/\\:*?"<>|\0')):
+        raise ValueError(f"'{value}' is no name for a folder; use letters, digits, '-', '_' and '.'")
+    return value
+
+
+class CheckpointSettings(Settings):
+    """Which run this is, where it goes, and what it starts from."""
+
+    run_id: Annotated[Text, BeforeValidator(_folder_name)] = Field(
+        "ppo", description="Name of the run, and of its folder under `results_dir`."
+    )
+    initialize_from: Annotated[Text | None, BeforeValidator(_folder_name)] = Field(
+        None, description="Run id whose weights to start from, at step 0."
+    )
+    load_model: Flag = Field(False, description="Deprecated name of `resume`; a warning says so.")
+    resume: Flag = Field(False, description="Continue the run from its last checkpoint.")
+    force: Flag = Field(False, description="Put an existing run of this id aside and start anew.")
+    train_model: Flag = Field(False, description="Deprecated and without meaning; a warning says so.")
+    inference: Flag = Field(False, description="Act without learning, and save nothing.")
+    results_dir: Text = Field("results", min_length=1, description="Folder of all runs.")
+
+    @model_validator(mode="after")
+    def _renamed(self) -> CheckpointSettings:
+        if self.load_model:
+            self._fill(resume=True)
+        return self
+
+
+def _device(value: object) -> object:
+    if isinstance(value, str):
+        kind, _, index = value.partition(":")
+        if not kind.isalpha() or (":" in value and not index.isdigit()):
+            raise ValueError(f"'{value}' is no torch device; expected 'cpu', 'cuda', 'cuda:1' or the like")
+    return value
+
+
+class TorchSettings(Settings):
+    """How torch computes."""
+
+    device: Annotated[Text | None, BeforeValidator(_device)] = Field(
+        None,
+        description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if there is one.",
+    )
+
+
+class RunConfig(Settings):
+    """Everything that a run is made of. Attributes are called as the keys of the YAML."""
+
+    behaviors: dict[str, BehaviorSettings] = Field(
+        default_factory=dict, description="How to learn, by behaviour name."
+    )
+    default_settings: BehaviorSettings | None = Field(
+        None, description="Merged under every behaviour, and used for behaviours that are not listed."
+    )
+    environment: EnvironmentSettings | None = Field(
+        None, description="What to run when it is not a Unity build."
+    )
+    env_settings: EnvSettings = Field(
+        default_factory=EnvSettings, description="How environments are started."
+    )
+    engine_settings: EngineSettings = Field(default_factory=EngineSettings, description="The Unity engine.")
+    environment_parameters: dict[str, EnvironmentParameter] | None = Field(
+        None, description="Parameters sent to the environment: each a number, a sampler or a curriculum."
+    )
+    checkpoint_settings: CheckpointSettings = Field(
+        default_factory=CheckpointSettings, description="Which run this is, and what it starts from."
+    )
+    torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="How torch computes.")
+    debug: Flag = Field(False, description="Log in detail.")
+    evaluation: EvaluationSettings | None = Field(
+        None, description="Deterministic play beside training; null: none."
+    )
+    pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues, stages.")
+    record: RecordSettings | None = Field(None, description="Streams to write; null: none.")
+    replay: ReplaySettings | None = Field(None, description="Streams to learn from; null: act instead.")
+
+    _path: Path | None = PrivateAttr(None)
+    _warnings: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def path(self) -> Path | None:
+        """The file that it was loaded from; None for plain data."""
+        return self._path
+
+    @property
+    def source_folder(self) -> Path | None:
+        """Absolute folder of that file: modules that lie in it are importable by the YAML."""
+        return None if self._path is None else self._path.resolve().parent
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is accepted but has no effect, or hardly the one that was meant; found while loading."""
+        return self._warnings
+
+    def behavior_settings(self, name: str) -> BehaviorSettings:
+        """Give the settings of a behaviour that the environment has: its own, or `default_settings`.
+
+        Raises:
+            ConfigError: if it is not listed and there is no default.
+        """
+        settings = self.behaviors.get(name, self.default_settings)
+        if settings is not None:
+            return settings
+        close = get_close_matches(name, self.behaviors, n=1)
+        message = (
+            f"the environment has a behaviour '{name}', which is not listed here "
+            f"(listed: {', '.join(self.behaviors)}); "
+            f"{f'did you mean it by {close[0]!r}? ' if close else ''}add it, or give default_settings"
+        )
+        raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
+
+    def to_plain(self) -> dict[str, Any]:
+        """Give the configuration, defaults filled in, as plain data for YAML, JSON or msgpack."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any], path: Path | None = None) -> RunConfig:
+        """Build a configuration from plain data, such as `to_plain` gives.
+
+        Args:
+            plain: the data.
+            path: the file that it came from once, for `source_folder`.
+
+        Raises:
+            ConfigError: with everything that is wrong with it.
+        """
+        completed, warnings = complete(plain)
+        config = check(cls, completed, lambda path, message: Mistake("", None, dotted(path), message))
+        return config.loaded(path, warnings)
+
+    def loaded(self, path: Path | None, warnings: tuple[str, ...]) -> RunConfig:
+        """Note where it came from, and what was noticed on the way; for those who load configurations."""
+        self._path = path
+        self._warnings = (*warnings, *cautions(self))
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: Any, info: ValidationInfo) -> Any:
+        return data if info.context == COMPLETE or not isinstance(data, dict) else complete(data)[0]
+
+    @model_validator(mode="after")
+    def _relate(self) -> RunConfig:
+        if self.environment is not None:
+            self._fill(environment=self._filled(self.environment))
+        report(relate(self))
+        return self
+
+    def _filled(self, environment: EnvironmentSettings) -> EnvironmentSettings:
+        """Fill in what the section takes from others when it does not say it itself."""
+        update: dict[str, object] = {}
+        if "num_envs" not in environment.model_fields_set:
+            update["num_envs"] = self.env_settings.num_envs
+        if environment.behavior is None and len(self.behaviors) == 1:
+            (update["behavior"],) = self.behaviors
+        return environment.model_copy(update=update)

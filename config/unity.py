@@ -1,0 +1,45 @@
+"""The `env_settings` and `engine_settings` sections: ML-Agents' own, mostly about Unity executables."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from config.fields import Flag, Float, Int, Names, Settings, Text
+
+
+class EnvSettings(Settings):
+    """How environments are started. What is about Unity alone says so."""
+
+    env_path: Text | None = Field(
+        None, min_length=1, description="Unity executable; null: wait for the Unity Editor."
+    )
+    env_args: Names | None = Field(None, description="Arguments for the Unity executable.")
+    base_port: Int = Field(5005, ge=1, le=65535, description="First port towards Unity.")
+    num_envs: Int = Field(1, gt=0, description="Environments to run; `environment.num_envs` goes before it.")
+    num_areas: Int = Field(1, gt=0, description="Training areas in each Unity environment.")
+    timeout_wait: Int = Field(
+        60, gt=0, description="Seconds that an environment may take to start, and for each exchange."
+    )
+    seed: Int = Field(-1, ge=-1, description="Seed of the run; -1: a random one.")
+    max_lifetime_restarts: Int = Field(
+        10, ge=-1, description="Restarts of each crashed environment in all; -1: without limit."
+    )
+    restarts_rate_limit_n: Int = Field(
+        1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: without limit."
+    )
+    restarts_rate_limit_period_s: Int = Field(60, gt=0, description="Period of that limit, in seconds.")
+
+
+class EngineSettings(Settings):
+    """How the Unity engine draws and keeps time. Without meaning to other environments."""
+
+    width: Int = Field(84, gt=0, description="Width of the window, in pixels.")
+    height: Int = Field(84, gt=0, description="Height of the window, in pixels.")
+    quality_level: Int = Field(5, ge=0, description="Quality level of the Unity project.")
+    time_scale: Float = Field(20.0, gt=0, description="Speed of the game: 1 is real time.")
+    target_frame_rate: Int = Field(
+        -1, ge=-1, description="Frames per second to aim at; -1: as many as can be."
+    )
+    capture_frame_rate: Int = Field(60, ge=0, description="Frames per second of game time.")
+    no_graphics: Flag = Field(False, description="Run without a window.")
+    no_graphics_monitor: Flag = Field(False, description="Run all but the first without a window.")

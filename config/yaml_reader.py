@@ -1,0 +1,235 @@
+"""Read YAML as plain data that remembers its lines.
+
+PyYAML's own loader makes strings of `1e-4` and `5e6`, bools of `on` and `no`, numbers in base 60 of `12:30`,
+and lets the last of two equal keys win. Here PyYAML only parses (`compose`), and YAML 1.2's rules say what
+a scalar means (`1_000` is taken as well). Keys are always text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from config.errors import ConfigError, KeyPath, Mistake, dotted
+from config.fields import to_number
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = f"{_TAG}merge"
+_PLAIN = "plain"
+_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_TAGGED = {("int", int), ("float", float), ("bool", bool), ("null", type(None))}
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_NULLS = ("", "~", "null", "Null", "NULL")
+_INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
+
+
+class _Composer(yaml.SafeLoader):
+    """PyYAML's parser, which tells only the merge key and scalars without quotes or tag from the rest."""
+
+    # PyYAML's stubs take it for a variable of each instance, but the loader reads it from the class.
+    yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
+        "<": [(_MERGE, re.compile(r"<<\Z"))],
+        None: [(_PLAIN, re.compile(""))],
+    }
+
+
+class Document:
+    """One YAML text: its plain data, and where in the text each value stands."""
+
+    def __init__(self, name: str, data: Any, root: yaml.Node | None, mistakes: Sequence[Mistake]) -> None:
+        self.name = name
+        """The file as the user named it."""
+        self.data = data
+        """Dicts with text keys, lists, and scalars."""
+        self.mistakes = tuple(mistakes)
+        """Keys that stand twice and the like: what is wrong, though the rest can be read."""
+        self._root = root
+
+    def has(self, path: KeyPath) -> bool:
+        """Whether something stands at a path."""
+        node = self._root
+        for part in path:
+            found = None if node is None else _step(node, part)
+            if found is None:
+                return False
+            node = found[1]
+        return node is not None
+
+    def line_of(self, path: KeyPath) -> int | None:
+        """Give the line, from 1, of a key or of the nearest thing around it; None for an empty file."""
+        if self._root is None:
+            return None
+        node, line = self._root, self._root.start_mark.line + 1
+        for part in path:
+            found = _step(node, part)
+            if found is None:
+                break
+            place, node = found
+            line = place.start_mark.line + 1
+        return line
+
+
+def read_file(path: Path) -> Document:
+    """Read a YAML file.
+
+    Raises:
+        ConfigError: if it can't be read, is not UTF-8, or is not YAML.
+    """
+    name = str(path)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError([Mistake(name, None, "", f"there is no such file ({path.absolute()})")]) from error
+    except OSError as error:
+        raise ConfigError([Mistake(name, None, "", f"can't be read: {error.strerror}")]) from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        message = f"is not UTF-8 (byte {raw[error.start]:#04x}); save the file as UTF-8"
+        raise ConfigError([Mistake(name, line, "", message)]) from error
+    return read_text(text, name)
+
+
+def read_text(text: str, name: str) -> Document:
+    """Read YAML from a string.
+
+    Args:
+        text: the YAML.
+        name: what mistakes call it.
+
+    Raises:
+        ConfigError: if it is not YAML.
+    """
+    reader = _Reader(name)
+    try:
+        root = yaml.compose(text, Loader=_Composer)
+        data = None if root is None else reader.value(root, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ConfigError([Mistake(name, mark.line + 1 if mark else None, "", _syntax(error))]) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        message = f"the character {error.character!r} is not allowed in YAML"
+        raise ConfigError([Mistake(name, line, "", message)]) from error
+    except RecursionError as error:
+        raise ConfigError([Mistake(name, None, "", "is nested too deeply")]) from error
+    return Document(name, data, root, reader.mistakes)
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> str:
+    told = [part for part in (error.context, error.problem) if part]
+    hint = "; indent with spaces" if error.problem and "'\\t'" in error.problem else ""
+    return f"is not YAML: {', '.join(told)}{hint}"
+
+
+class _Reader:
+    """Makes plain data of nodes, and collects mistakes on the way."""
+
+    def __init__(self, name: str) -> None:
+        self.mistakes: list[Mistake] = []
+        self._name = name
+        self._open: set[int] = set()  # nodes being read: an alias to one of them would have no end
+
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
+        if id(node) in self._open:
+            self._wrong(node, path, "holds itself by an alias")
+            return None
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._map(node, path)
+            if isinstance(node, yaml.SequenceNode):
+                self._expect_tag(node, path, "seq")
+                return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+            return self._scalar(node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _map(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        self._expect_tag(node, path, "map")
+        own: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._wrong(key, path, "a key must be a single word, not a map or list")
+            elif key.tag == _MERGE:
+                merged = self._merged(value, path) | merged
+            elif key.value in own:
+                self._wrong(key, (*path, key.value), f"stands here twice (first in line {lines[key.value]})")
+            else:
+                own[key.value] = self.value(value, (*path, key.value))
+                lines[key.value] = key.start_mark.line + 1
+        return merged | own
+
+    def _merged(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
+        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        merged: dict[str, Any] = {}
+        for source in sources:
+            if isinstance(source, yaml.MappingNode):
+                merged = self.value(source, path) | merged  # the earlier source wins
+            else:
+                self._wrong(source, path, "'<<' takes a map, or a list of maps")
+        return merged
+
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
+        text: str = node.value
+        kind = node.tag.removeprefix(_TAG)
+        if kind == "str" or node.tag == _MERGE:
+            return text
+        read = _plain_scalar(text)
+        if kind == _PLAIN or (kind, type(read)) in _TAGGED:
+            return read
+        if kind == "float" and type(read) is int:
+            return float(read)
+        self._wrong(node, path, f"the tag '{node.tag}' does not fit '{text}'; leave it out")
+        return text
+
+    def _expect_tag(self, node: yaml.Node, path: KeyPath, kind: str) -> None:
+        if node.tag != f"{_TAG}{kind}":
+            self._wrong(node, path, f"the tag '{node.tag}' has no meaning here; leave it out")
+
+    def _wrong(self, node: yaml.Node, path: KeyPath, message: str) -> None:
+        self.mistakes.append(Mistake(self._name, node.start_mark.line + 1, dotted(path), message))
+
+
+def _plain_scalar(text: str) -> Any:
+    if text in _BOOLS:
+        return _BOOLS[text]
+    if text in _NULLS:
+        return None
+    if text.lower() in _INFINITIES:
+        return _INFINITIES[text.lower()]
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    number = to_number(text)
+    return text if number is None else number
+
+
+def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    """Go one key or index down: the node that names the place, and the node that stands there."""
+    if isinstance(node, yaml.SequenceNode):
+        inside = isinstance(part, int) and part < len(node.value)
+        return (node.value[part], node.value[part]) if inside else None
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    for key, value in node.value:
+        if key.tag != _MERGE and key.value == part:
+            return key, value
+    for source in _merge_sources(node):
+        found = _step(source, part)
+        if found is not None:
+            return found
+    return None
+
+
+def _merge_sources(node: yaml.MappingNode) -> Iterator[yaml.Node]:
+    for key, value in node.value:
+        if key.tag == _MERGE:
+            yield from value.value if isinstance(value, yaml.SequenceNode) else [value]

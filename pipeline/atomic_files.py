@@ -1,0 +1,178 @@
+"""Files that are there whole or not at all, whatever stops the process or the machine.
+
+`write_atomic` writes beside the target, makes that durable, renames, and makes the renaming durable. Every
+operation that changes the disk goes through a `FileOperations`, one primitive at a time, so that a test can
+let each of them fail, or end the process there. Checkpoints, the run folder's status files and `timers.json`
+are all written with it.
+
+These functions block (an fsync may take tens of milliseconds): on an event loop, call them in
+`asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SYNCS_FOLDERS = hasattr(
+    os, "O_DIRECTORY"
+)  # Windows has no such thing; its renames are journalled by the file system
+_TEMPORARY = re.compile(r"\..+\.\d+-\d+\.partial")
+_counter = itertools.count()
+
+
+class FileOperations:
+    """The file operations that atomic writing is made of.
+
+    The first group are primitives: each does one thing to the disk, through `perform`. The second group is
+    composed of them. A test overrides `perform` alone and sees every primitive by name, in order.
+    """
+
+    def perform(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do one primitive; `operation` is its name, for tests that let a certain one fail."""
+        return function(*args, **kwargs)
+
+    def open(self, path: Path, exclusive: bool = False) -> int:
+        """Create an empty file, or empty an existing one, and return its descriptor.
+
+        Raises:
+            FileExistsError: if it exists and `exclusive` is set.
+        """
+        flags = (
+            os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC) | getattr(os, "O_BINARY", 0)
+        )
+        return self.perform("open", os.open, path, flags, 0o666)
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        """Write some of `data` and return how many bytes that was."""
+        return self.perform("write", os.write, descriptor, data)
+
+    def fsync(self, descriptor: int) -> None:
+        """Make what was written to an open file, or what happened in an open folder, durable."""
+        self.perform("fsync", os.fsync, descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        self.perform("close", os.close, descriptor)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename a file or folder; an existing file of the new name is replaced in the same instant."""
+        self.perform("replace", os.replace, source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        self.perform("unlink", os.unlink, path)
+
+    def mkdir(self, path: Path) -> None:
+        """Create one folder.
+
+        Raises:
+            FileExistsError: if it exists.
+        """
+        self.perform("mkdir", os.mkdir, path)
+
+    def rmdir(self, path: Path) -> None:
+        """Remove one empty folder."""
+        self.perform("rmdir", os.rmdir, path)
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return the names in a folder, sorted, so that a failure happens at the same place each time."""
+        return sorted(self.perform("listdir", os.listdir, path))
+
+    def write_file(self, path: Path, data: bytes | bytearray | memoryview, exclusive: bool = False) -> None:
+        """Write a whole file and make its content durable (its name only after `sync_folder`).
+
+        Raises:
+            FileExistsError: if it exists and `exclusive` is set.
+        """
+        descriptor = self.open(path, exclusive)
+        try:
+            rest = memoryview(data).cast("B")
+            while rest:  # a large write may be cut short: Linux stops at 2 GiB
+                rest = rest[self.write(descriptor, rest) :]
+            self.fsync(descriptor)
+        finally:
+            self.close(descriptor)
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder and those above it, as far as they are missing, durably."""
+        if not path.is_dir():
+            self.make_folder(path.parent)
+            with contextlib.suppress(FileExistsError):  # somebody else made it just now
+                self.mkdir(path)
+            self.sync_folder(path.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.unlink(path)
+
+    def remove_tree(self, folder: Path) -> None:
+        """Remove a folder, if it is there, with everything in it. Links are removed, not followed."""
+        if not folder.is_dir():
+            return
+        for name in self.listdir(folder):
+            inner = folder / name
+            if inner.is_dir() and not inner.is_symlink():
+                self.remove_tree(inner)
+            else:
+                self.remove(inner)
+        self.rmdir(folder)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make what was created, renamed and removed in a folder durable, where the platform can."""
+        if not _SYNCS_FOLDERS:
+            return
+        descriptor = self.perform("open_folder", os.open, folder, os.O_RDONLY)
+        try:
+            self.fsync(descriptor)
+        except OSError as error:
+            # Some network file systems can't do it for folders; there is nothing better to do than go on.
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            self.close(descriptor)
+
+
+REAL = FileOperations()
+
+
+def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: FileOperations = REAL) -> None:
+    """Put `data` into the file `path`, so that a crash at any moment leaves the old file or the new, whole.
+
+    When it returns, the new one is durable. When it fails, the old one is still there and nothing is left
+    behind; only a process that ends in the middle leaves a temporary file, for `clean_temporary`.
+
+    Raises:
+        OSError: if the folder is missing, the disk full, …
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_counter)}.partial")
+    try:
+        files.write_file(temporary, data)
+        files.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.remove(temporary)
+        raise
+    files.sync_folder(path.parent)
+
+
+def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]:
+    """Remove what interrupted calls of `write_atomic` left in a folder (not below it), and return that.
+
+    Only for a folder that no running process writes to: it can't tell a temporary file in use from a
+    left-over one.
+    """
+    left = [folder / name for name in files.listdir(folder) if _TEMPORARY.fullmatch(name)]
+    for path in left:
+        files.remove(path)
+    return left

@@ -1,0 +1,593 @@
+"""Main: starts the hosts, answers what they say, keeps the books, and ends the run in order.
+
+It decides nothing about learning. Its parts each have a module: `wiring` joins hosts, `flow` accounts for credits,
+`checkpointer` gathers checkpoints, `reporting` tells people, `main_path` holds the stages that live in main, and
+`supervision` replaces actors that die. What is left here is who is told what, when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from config import ConfigError, RunConfig
+from pipeline import control
+from pipeline.checkpoint import Checkpoint, write_part
+from pipeline.checkpoint import folder_of as checkpoint_folder
+from pipeline.checkpointer import Checkpointer
+from pipeline.console import ConsoleWriter
+from pipeline.edges import LocalEdges
+from pipeline.flow import CreditLedger, CreditRequest, Grant
+from pipeline.graph import actor_names, expected_parts, learner_name, part_name, route
+from pipeline.hosts.handle import HostHandle, InlineHost
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.process import start_process
+from pipeline.hosts.runtime import describe_failure, plain_statistics
+from pipeline.lines import Line
+from pipeline.main_path import MainPath
+from pipeline.progress import Progress, ProgressSnapshot
+from pipeline.reporting import Reporter
+from pipeline.run_folder import BehaviorStatus, CheckpointEntry, RunFolder, TrainingStatus
+from pipeline.seeds import derive_seed
+from pipeline.statistics import StatisticsCollector
+from pipeline.supervision import Supervisor
+from pipeline.tensorboard_writer import TensorboardWriter
+from pipeline.timers import GaugeWriter, Timers
+from pipeline.wiring import ActorSlot, Wiring
+from queues.ends import Inlet, Outlet
+from queues.errors import QueueClosed
+from queues.messages import Assignment, PolicyUpdate
+from queues.specs import BehaviorSpec, behavior_name
+from stages.loop import StageHooks
+from stages.policy.publisher import PolicyPublisher, PublisherPort
+from stages.stage import StageContext
+from stages.trainer.stage import TrainerReport
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 20.0
+"""How long hosts may take to drain after the run was told to end; then they are killed."""
+EVERY_S = 1.0
+"""How often main looks at the clock: progress, heartbeats, overdue checkpoints."""
+
+
+class Coordinator:
+    """One run's main host; an async context manager that leaves no host behind.
+
+    Args:
+        config: what to run.
+        folder: where it is written.
+        seed: the run's seed.
+        checkpoint: what it goes on from, None for a fresh run.
+        console: whether to log a line per summary.
+        progress: the live table.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        seed: int,
+        checkpoint: Checkpoint | None,
+        console: bool,
+        progress: Progress,
+    ) -> None:
+        self.config = config
+        self.lines: dict[str, Line] = {}
+        self.failure: control.HostFailed | None = None
+        self.interrupted = False
+        self.checkpoints = Checkpointer(folder.checkpoints, checkpoint.number if checkpoint else -1)
+        self._folder = folder
+        self._seed = seed
+        self._resumed = checkpoint
+        self._timers = Timers()
+        before_s = float(checkpoint.progress.get("elapsed_s", 0.0)) if checkpoint else 0.0
+        writers: list[Any] = [TensorboardWriter(folder.path, checkpoint is not None), GaugeWriter(self._timers)]
+        self._collector = StatisticsCollector(seed)
+        self.reporter = Reporter(self._collector, writers, progress, before_s)
+        if console:
+            writers.append(ConsoleWriter(self.reporter.elapsed))
+        self._ledger = CreditLedger()
+        self._local = LocalEdges()
+        self._wiring = Wiring(config, self._local)
+        self._publisher = PolicyPublisher(PublisherPort(self._send_policy, self._send_assignment))
+        self._slots: dict[int, ActorSlot] = {}
+        self._evaluation: ActorSlot | None = None
+        self._supervisor = Supervisor(config.env_settings)
+        self._hosts: dict[str, HostHandle] = {}
+        self._ended: set[str] = set()
+        self._gated: set[str] = set()
+        self._sources = 0
+        self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
+        self._returned: dict[tuple[str, str, int], int] = {}
+        self._best: dict[str, float] = dict(checkpoint.progress.get("best", {})) if checkpoint else {}
+        self._finishing = False
+        self._all_ended = asyncio.Event()
+        self._tasks: asyncio.TaskGroup
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Coordinator:
+        self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for host in self._hosts.values():
+            host.kill()
+        for host in self._hosts.values():
+            host.control.close()
+            if host.links is not None:
+                host.links.close()
+        self.reporter.close()
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], None] | None) -> None:
+        """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
+        with self.reporter.showing():
+            background = [
+                self._tasks.create_task(self._watch_clock(on_progress)),
+                self._tasks.create_task(self._watch_stop(stop)),
+            ]
+            try:
+                await self._start()
+                await self._all_ended.wait()
+            finally:
+                for task in background:
+                    task.cancel()
+        if self.failure is None:
+            self._write_status(final=True)
+
+    # Starting. -----------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        try:
+            if self.config.replay is not None:
+                await self._start_replay()
+                return
+            for replica, name in enumerate(actor_names(self.config)):
+                await self._start_actor(replica, name)
+        except Exception as error:
+            self._fail(describe_failure("main", error))
+
+    async def _start_replay(self) -> None:
+        from stages.replay.recording import recorded_specs
+
+        assert self.config.replay is not None
+        for spec in recorded_specs(self.config.replay.streams, "trainer"):
+            if spec.name not in self.lines:
+                await self._add_line(spec)
+
+    async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
+        source, self._sources = self._sources, self._sources + 1
+        plan = replace(self._plan("actor", name), replica=replica, source=source)
+        links = None
+        if self.config.pipeline.hosts.actors.kind == "process":
+            links = self._wiring.actor_links(old.handle.links if old is not None else None)
+        host = await self._start_host(plan, links)
+        slot = ActorSlot(replica, host, source)
+        if old is not None:
+            slot.trajectory_tickets = old.trajectory_tickets
+        self._slots[replica] = slot
+        self._ledger.add_source(source)
+        host.control.send(control.Watch(tuple(sorted(self._gated))))
+        for behavior in slot.trajectory_tickets:
+            self._wiring.tell_trajectories(behavior, slot)
+
+    async def _start_host(self, plan: HostPlan, links: Any) -> HostHandle:
+        host: HostHandle = (
+            InlineHost(plan, self._local, self._tasks) if links is None else await start_process(plan, links)
+        )
+        self._hosts[plan.name] = host
+        self._ended.discard(plan.name)
+        self._supervisor.started(plan.name, time.monotonic())
+        self._tasks.create_task(self._mind(host), name=f"minding {plan.name}")
+        return host
+
+    def _plan(self, role: Any, name: str) -> HostPlan:
+        return HostPlan(
+            role=role,
+            name=name,
+            config=self.config.to_plain(),
+            config_path=str(self.config.path) if self.config.path is not None else None,
+            run_folder=str(self._folder.path.resolve()),
+            run_id=self._folder.run_id,
+            seed=self._seed,
+            resume=self._resumed is not None,
+            resumed_at=self._resumed.number if self._resumed is not None else -1,
+        )
+
+    async def _add_line(self, spec: BehaviorSpec) -> None:
+        """A behaviour name is new: start its trainer and open its way."""
+        settings = self.config.behavior_settings(spec.name)
+        way = route(self.config, spec.name)
+        path = MainPath(
+            way,
+            self.config,
+            self._context,
+            self._hooks,
+            self._saved_state,
+            self._publisher,
+            derive_seed(self._seed, "ghost", spec.name),
+        )
+        line = self.lines[spec.name] = Line(spec.name, spec, settings, path)
+        step = self._resumed.steps.get(spec.name, 0) if self._resumed is not None else 0
+        line.start_at(step)
+        self.reporter.add_behavior(
+            spec.name, settings.max_steps, settings.summary_freq, step, settings.model_dump(mode="json")
+        )
+        await self._start_learner(line, way.through_main)
+
+    async def _start_learner(self, line: Line, through_main: bool) -> None:
+        name, behavior = learner_name(line.behavior), line.behavior
+        slots = list(self._slots.values())
+        replay = self.config.replay is not None
+        plan = replace(
+            self._plan("learner", name), behavior=behavior, spec=line.spec.to_plain(), replay=replay
+        )
+        links = self._wiring.learner_links() if self.config.pipeline.hosts.learners.kind == "process" else None
+        address = None
+        if not replay and not through_main:
+            address = await self._wiring.connect_actors(behavior, slots, links)
+        line.learner = host = await self._start_host(plan, links)
+        updates = self._ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
+        self._run_all(line.path.policies(updates))
+        if replay:
+            return
+        if address is not None:
+            host.control.send(control.OpenEdge(f"trajectories/{behavior}", address))
+        else:
+            inlet = self._ends[f"trajectories/{behavior}"] = await self._wiring.gather(behavior, slots)
+            outlet = self._ends[f"learn/{behavior}"] = await self._wiring.feed(behavior, host)
+            self._run_all(line.path.trajectories(inlet, outlet))
+        for slot in slots:
+            self._wiring.tell_trajectories(behavior, slot)
+
+    def _run_all(self, runners: list[Coroutine[Any, Any, None]]) -> None:
+        for runner in runners:
+            self._tasks.create_task(self._guard(runner))
+
+    async def _guard(self, runner: Coroutine[Any, Any, None]) -> None:
+        try:
+            await runner
+        except Exception as error:
+            self._fail(describe_failure("main", error))
+
+    # What hosts say. -----------------------------------------------------------------------------------------------
+
+    async def _mind(self, host: HostHandle) -> None:
+        """Listen to a host until its end, and see to what its end means."""
+        name = host.plan.name
+        said_goodbye = False
+        try:
+            async for message in host.control.receive():
+                said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
+                await self._hear(host, message)
+            status = await host.wait()
+            if self._hosts.get(name) is host:
+                await self._host_ended(host, status, said_goodbye)
+        except Exception as error:
+            self._fail(describe_failure("main", error))
+
+    async def _hear(self, host: HostHandle, message: control.ControlMessage) -> None:
+        match message:
+            case TrainerReport():
+                self._hear_trainer(message)
+            case CreditRequest():
+                self._grant(self._ledger.request(message))
+            case control.CreditsReturned():
+                self._grant(self._ledger.returned(message.by, message.behavior, message.source, message.total))
+            case control.StatisticsReport():
+                self._supervisor.heard(host.plan.name, time.monotonic())
+                self.reporter.take_statistics(message.statistics, message.queues, host.plan.name)
+            case control.PartSaved():
+                self._part_saved(message)
+            case control.BehaviorSeen():
+                await self._hear_behavior(host, BehaviorSpec.from_plain(dict(message.spec)))
+            case control.LearnerReady():
+                self._hear_learner(message)
+            case control.Exported():
+                self._hear_export(message)
+            case control.Evaluated():
+                self._hear_evaluation(message)
+            case control.LogLine():
+                logging.getLogger(message.logger).log(message.level, "%s", message.text)
+            case control.SourceEnded():
+                self._finish()
+            case control.HostFailed():
+                self._fail(message)
+
+    async def _hear_behavior(self, host: HostHandle, spec: BehaviorSpec) -> None:
+        slot = next((s for s in self._slots.values() if s.handle is host), None)
+        if slot is None or self._finishing:
+            return
+        log.info("Connected new behavior: %s", spec.behavior_id)
+        self._publisher.add_behavior(spec.behavior_id)
+        if spec.name not in self.lines:
+            try:
+                await self._add_line(spec)
+            except ConfigError as error:
+                self._fail(describe_failure("main", error))
+                return
+        outlet = await self._wiring.policies(spec.behavior_id, host)
+        slot.policies[spec.behavior_id] = self._ends[f"policies/{spec.behavior_id} {host.plan.name}"] = outlet
+        self.lines[spec.name].path.add_behavior(spec.behavior_id)
+        self._catch_up(slot, spec.behavior_id)
+        if self.config.evaluation is not None:
+            await self._join_evaluation(spec)
+
+    def _catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
+        """An actor that comes later needs what the others were sent before."""
+        for update in self._publisher.newest_for(behavior_id):
+            slot.policies[behavior_id].put_nowait(update)
+        if self._publisher.assignment is not None:
+            slot.handle.control.send(self._publisher.assignment)
+
+    def _hear_learner(self, message: control.LearnerReady) -> None:
+        if message.bounds_lag and self.config.replay is None:
+            lag = self.config.pipeline.max_policy_lag
+            self._ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
+            self._gated.add(message.behavior)
+        for slot in self._slots.values():
+            slot.handle.control.send(control.Watch(tuple(sorted(self._gated))))
+        self._grant(self._ledger.resume())
+
+    def _hear_trainer(self, report: TrainerReport) -> None:
+        line = self.lines[report.behavior]
+        checkpoint_due = line.take(report)
+        self._ledger.learned(report.behavior, report.version)
+        grants: list[Grant] = []
+        for source, total in report.returned.items():
+            grants += self._ledger.returned("trainer", report.behavior, source, total)
+        self._grant(grants)
+        self.reporter.take_report(report)
+        if all(other.done for other in self.lines.values()):
+            self._finish()
+        elif checkpoint_due and not self.checkpoints.busy and not self._finishing:
+            self._begin_checkpoint()
+
+    def _hear_export(self, message: control.Exported) -> None:
+        entry = CheckpointEntry(message.step, message.file, message.reward, time.time())
+        line = self.lines[message.behavior]
+        line.exports = [e for e in [*line.exports, entry] if Path(e.file_path).exists()]
+        log.info("Exported %s", message.file)
+
+    def _hear_evaluation(self, message: control.Evaluated) -> None:
+        log.info(
+            "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s.",
+            message.behavior,
+            message.step,
+            message.mean,
+            message.deviation,
+            message.episodes,
+            ", the best so far" if message.best else "",
+        )
+        if message.best:
+            self._best[message.behavior] = message.mean
+        self._collector.add(behavior_name(message.behavior), "Evaluation/Cumulative Reward", message.mean, "last")
+
+    def _grant(self, grants: list[Grant]) -> None:
+        for grant in grants:
+            for slot in self._slots.values():
+                if slot.source == grant.source:
+                    slot.handle.control.send(grant)
+
+    # Policies. -----------------------------------------------------------------------------------------------------
+
+    def _send_policy(self, update: PolicyUpdate) -> None:
+        slots = [*self._slots.values(), *([self._evaluation] if self._evaluation is not None else [])]
+        for slot in slots:
+            outlet = slot.policies.get(update.behavior_id)
+            if outlet is not None:
+                _put_newest(outlet, update)
+
+    def _send_assignment(self, assignment: Assignment) -> None:
+        for slot in self._slots.values():
+            slot.handle.control.send(assignment)
+
+    async def _join_evaluation(self, spec: BehaviorSpec) -> None:
+        if self._evaluation is None:
+            inline = self.config.pipeline.hosts.actors.kind == "inline"
+            links = None if inline else self._wiring.evaluation_links()
+            host = await self._start_host(self._plan("evaluation", "evaluation"), links)
+            self._evaluation = ActorSlot(0, host, -1)
+        if spec.behavior_id not in self._evaluation.policies:
+            outlet = await self._wiring.policies(spec.behavior_id, self._evaluation.handle)
+            self._evaluation.policies[spec.behavior_id] = outlet
+            self._catch_up(self._evaluation, spec.behavior_id)
+
+    # Checkpoints. --------------------------------------------------------------------------------------------------
+
+    def _begin_checkpoint(self, then_stop: bool = False) -> int:
+        number = self.checkpoints.begin(expected_parts(self.config, self.lines), time.monotonic())
+        folder = str(checkpoint_folder(self._folder.checkpoints, number))
+        for host in self._source_hosts():
+            host.control.send(control.BeginCheckpoint(number, folder))
+            if then_stop:
+                host.control.send(control.Stop())
+        return number
+
+    def _source_hosts(self) -> list[HostHandle]:
+        if self.config.replay is not None:
+            return [line.learner for line in self.lines.values() if line.learner is not None]
+        return [slot.handle for slot in self._slots.values()]
+
+    def _part_saved(self, part: control.PartSaved) -> None:
+        if self.checkpoints.add(part):
+            self._commit()
+
+    def _commit(self) -> None:
+        steps = {name: line.step for name, line in self.lines.items()}
+        progress = {"elapsed_s": self.reporter.elapsed_s, "seed": self._seed, "best": self._best}
+        try:
+            number = self.checkpoints.commit(steps, progress)
+        except OSError as error:
+            log.error("checkpoint could not be written, the one before it stays: %s", error)
+            return
+        log.debug("checkpoint %d is whole", number)
+        self._write_status(final=False)
+
+    def _write_status(self, final: bool) -> None:
+        behaviors = {
+            name: BehaviorStatus(tuple(line.exports), line.exports[-1] if final and line.exports else None, line.elo)
+            for name, line in self.lines.items()
+        }
+        try:
+            self._folder.write_training_status(TrainingStatus(behaviors))
+            self._timers.write(self._folder.timers)
+        except OSError as error:
+            log.error("the run's status could not be written: %s", error)
+
+    # Main's own stages. --------------------------------------------------------------------------------------------
+
+    def _context(self, stage: str) -> StageContext:
+        return StageContext(
+            name=stage,
+            seed=derive_seed(self._seed, stage),
+            run_folder=self._folder.path,
+            statistics=self._collector,
+            log=logging.getLogger(f"stages.{stage}"),
+        )
+
+    def _hooks(self, stage: str) -> StageHooks:
+        def return_credits(behavior: str, source: int, amount: int) -> None:
+            key = (stage, behavior, source)
+            self._returned[key] = self._returned.get(key, 0) + amount
+            self._grant(self._ledger.returned(part_name(stage, "main"), behavior, source, self._returned[key]))
+
+        return StageHooks(return_credits, self._save_part)
+
+    def _save_part(self, stage: str, number: int, state: Mapping[str, Any]) -> None:
+        folder = checkpoint_folder(self._folder.checkpoints, number)
+        self._part_saved(write_part(folder, number, part_name(stage, "main"), state))
+
+    def _saved_state(self, stage: str) -> Mapping[str, Any] | None:
+        if self._resumed is None:
+            return None
+        state: Mapping[str, Any] | None = self._resumed.read(part_name(stage, "main"))
+        return state
+
+    # Ending. -------------------------------------------------------------------------------------------------------
+
+    async def _watch_stop(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.interrupted = not self._finishing
+        log.info("Training was interrupted. Saving a checkpoint; please wait.")
+        self._finish()
+
+    def _finish(self) -> None:
+        """End the run in order: sources make a last checkpoint and stop, all else drains."""
+        if self._finishing:
+            return
+        self._finishing = True
+        if not self.lines:
+            self._kill_all()
+            return
+        self._begin_checkpoint(then_stop=True)
+        self._tasks.create_task(self._kill_after(GRACE_S))
+
+    def _fail(self, failure: control.HostFailed) -> None:
+        """Something failed: save what can be saved, and end."""
+        if self.failure is not None:
+            log.debug("a further failure: %s", failure.message)
+            return
+        self.failure = failure
+        log.error("%s", failure.message)
+        log.debug("%s", failure.traceback)
+        self._finishing = True
+        self._save_trainers(failure.stage)
+        for host in self._source_hosts():
+            host.control.send(control.Stop(failure.message))
+        self._tasks.create_task(self._kill_after(GRACE_S / 4))
+
+    def _save_trainers(self, failed_stage: str) -> None:
+        """The stream has broken off, so no barrier will reach the trainers: let them save where they stand."""
+        healthy = [line for line in self.lines.values() if line.learner is not None]
+        ended = self._ended | {failed_stage}
+        if failed_stage == "trainer" or any(learner_name(line.behavior) in ended for line in healthy) or not healthy:
+            return  # the checkpoint before is the last one in which trainers are known to be sound
+        expected = {name for name in expected_parts(self.config, self.lines) if not name.rpartition("@")[2].startswith("actor")}
+        number = self.checkpoints.begin(expected, time.monotonic())
+        folder = str(checkpoint_folder(self._folder.checkpoints, number))
+        for line in healthy:
+            assert line.learner is not None
+            line.learner.control.send(control.SaveNow(number, folder))
+            line.path.save_now(lambda stage, state: self._save_part(stage, number, state))
+
+    async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
+        name = host.plan.name
+        self._ended.add(name)
+        if status != 0 and not said_goodbye and not self._finishing:
+            await self._host_died(host, status)
+        if name in self._ended and self._ended >= self._hosts.keys():
+            self._all_ended.set()
+        elif self._finishing and all(learner_name(n) in self._ended for n in self.lines):
+            self._end_evaluation()
+
+    async def _host_died(self, host: HostHandle, status: int) -> None:
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        slot = next((s for s in self._slots.values() if s.handle is host), None)
+        if slot is None:
+            self._fail(control.HostFailed(f"the process of {host.plan.name} {how}.", "", host.plan.name))
+            return
+        refusal = self._supervisor.refusal(host.plan.name, time.monotonic())
+        if refusal is not None:
+            text = f"the process of {host.plan.name} {how}. It is not restarted again: {refusal}."
+            self._fail(control.HostFailed(text, "", host.plan.name))
+            return
+        log.warning("The process of %s %s. Starting it again; its half-made trajectories are lost.", host.plan.name, how)
+        self._grant(self._ledger.remove_source(slot.source))
+        await self._start_actor(slot.replica, host.plan.name, slot)
+
+    def _end_evaluation(self) -> None:
+        if self._evaluation is not None:
+            for outlet in self._evaluation.policies.values():
+                outlet.close()
+
+    async def _kill_after(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._all_ended.wait()
+        except TimeoutError:
+            left = sorted(self._hosts.keys() - self._ended)
+            log.warning("%s did not end within %.0f s and %s killed.", ", ".join(left), seconds, "is" if len(left) == 1 else "are")
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        for name, host in self._hosts.items():
+            if name not in self._ended:
+                host.kill()
+        if not self._hosts:
+            self._all_ended.set()
+
+    # The clock. ----------------------------------------------------------------------------------------------------
+
+    async def _watch_clock(self, on_progress: Callable[[ProgressSnapshot], None] | None) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            now = time.monotonic()
+            self.checkpoints.give_up_if_overdue(now)
+            queues = [plain_statistics(end.statistics()) for end in self._ends.values()]
+            self.reporter.take_statistics({}, queues, "main")
+            self.reporter.show()
+            if on_progress is not None:
+                on_progress(self.reporter.snapshot())
+            for name in self._supervisor.silent(now):
+                host = self._hosts.get(name)
+                if host is not None and host.links is not None and name.startswith("actor"):
+                    log.warning("%s has not been heard of for %.0f s (env_settings.timeout_wait): killing it.", name, self.config.env_settings.timeout_wait)
+                    host.kill()
+
+
+def _put_newest(outlet: Outlet[Any], update: PolicyUpdate) -> None:
+    try:
+        outlet.put_nowait(update)
+    except QueueClosed:
+        pass  # the actor has ended

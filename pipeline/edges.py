@@ -1,0 +1,146 @@
+"""Queues between hosts: which kind joins two hosts, and how each of them opens its end.
+
+Hosts in main's process share its event loop: their queues are plain `AgentManagerQueue`s. A process host is born with
+a number of *links* (sockets and shared memory), before anybody knows which behaviours there will be; main holds their
+other ends. A queue to or from the host takes one of its links. Where both sides are process hosts, main hands the
+other end on at the second one's birth, so that batches go straight from actor to learner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from queues.ends import Inlet, Outlet
+from queues.links import LinkEnd, make_link
+from queues.platform import plain
+from queues.shared_receiver import SharedReceiver
+from queues.shared_sender import SharedSender
+from queues.slabs import LinkSpec
+
+Address = dict[str, Any]
+
+SPARE_SLABS = 2
+"""Slabs beyond a queue's bound: batches that the consumer holds while it works."""
+
+UNTOUCHED_SLAB = 32 * 2**20
+"""Slab size where memory is only taken when it is touched: generous, for it costs address space alone."""
+
+RESERVED_SLAB = 2 * 2**20
+"""Slab size where every byte is set aside at once (files in the temporary folder)."""
+
+
+def default_slab_bytes() -> int:
+    """Size of a slab where the configuration does not say."""
+    return RESERVED_SLAB if plain() else UNTOUCHED_SLAB
+
+
+def trajectory_link(maxlen: int, slab_bytes: int | None) -> LinkSpec:
+    """The link of a trajectory queue."""
+    return LinkSpec(maxlen, slab_bytes or default_slab_bytes(), SPARE_SLABS)
+
+
+def policy_link(slab_bytes: int | None) -> LinkSpec:
+    """The link of a policy queue: the newest policy replaces one that nobody has taken."""
+    return LinkSpec(1, slab_bytes or default_slab_bytes(), SPARE_SLABS, "replace_oldest")
+
+
+class LocalEdges:
+    """Ends of queues within main's event loop, for hosts that run there."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, Any] = {}
+        self._made = 0
+
+    def put_down(self, end: Any) -> Address:
+        """Leave a queue's end for a host; the address tells the host which one it is."""
+        self._made += 1
+        self._ends[str(self._made)] = end
+        return {"local": str(self._made)}
+
+    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
+        """The producing end that was put down."""
+        outlet: Outlet[Any] = self._ends.pop(address["local"])
+        return outlet
+
+    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
+        """The consuming end that was put down."""
+        inlet: Inlet[Any] = self._ends.pop(address["local"])
+        return inlet
+
+
+class ProcessEdges:
+    """Ends of links that a process host was born with."""
+
+    def __init__(self, tickets: Mapping[str, dict[str, Any]]) -> None:
+        self._ends = {name: LinkEnd.from_ticket(ticket) for name, ticket in tickets.items()}
+        self._senders: list[SharedSender[Any]] = []
+
+    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
+        """The producing end of a queue, over one link."""
+        (link,) = address["links"]
+        sender: SharedSender[Any] = await SharedSender.open(name, self._ends.pop(link))
+        self._senders.append(sender)
+        return sender
+
+    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
+        """The consuming end of a queue, over one link for each producer."""
+        return await SharedReceiver.open(name, [self._ends.pop(link) for link in address["links"]])
+
+    async def close(self) -> None:
+        """Wait until what was put has arrived, or its receivers are gone."""
+        for sender in self._senders:
+            sender.close()
+        for sender in self._senders:
+            await sender.wait_closed()
+
+
+@dataclass
+class HostLinks:
+    """The links of one process host, as main holds them."""
+
+    born_with: dict[str, LinkEnd] = field(default_factory=dict)
+    """The host's own ends by ticket name; main keeps them while the host may have to be replaced."""
+    peers: dict[str, LinkEnd] = field(default_factory=dict)
+    """The other ends, not yet in use."""
+
+    @classmethod
+    def make(cls, outgoing: LinkSpec, outgoing_count: int, incoming: LinkSpec, incoming_count: int) -> HostLinks:
+        """Links on which the host will put, and links from which it will get."""
+        links = cls()
+        for i in range(outgoing_count):
+            links.born_with[f"out-{i}"], links.peers[f"out-{i}"] = make_link(outgoing)
+        for i in range(incoming_count):
+            links.peers[f"in-{i}"], links.born_with[f"in-{i}"] = make_link(incoming)
+        return links
+
+    def take(self, direction: str) -> tuple[str, LinkEnd]:
+        """An unused link: its ticket name in the host, and main's end.
+
+        Raises:
+            LookupError: if all are in use.
+        """
+        name = next((n for n in self.peers if n.startswith(direction)), None)
+        if name is None:
+            raise LookupError(
+                "the environment has more behaviours than were reckoned with: list them all under `behaviors`"
+            )
+        return name, self.peers.pop(name)
+
+    def close(self) -> None:
+        """Give up all of main's handles."""
+        for end in (*self.born_with.values(), *self.peers.values()):
+            end.close()
+
+
+async def open_sender(name: str, end: LinkEnd) -> Outlet[Any]:
+    """Main's producing end of a link."""
+    sender: SharedSender[Any] = await SharedSender.open(name, end)
+    return sender
+
+
+async def open_receiver(name: str, ends: Sequence[LinkEnd]) -> Inlet[Any]:
+    """Main's consuming end, over one link for each producer."""
+    receiver: SharedReceiver[Any] = await SharedReceiver.open(name, ends)
+    return receiver

@@ -1,0 +1,127 @@
+"""The pipeline that a configuration describes: which hosts, which stages in them, which queues between them.
+
+Pure: nothing is started here. `--validate` prints it, and the run is wired by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from config import RunConfig, StagePlacement
+
+ACTOR_STAGES = "environment → agent_processor"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way of one behaviour's trajectories from the actors to its trainer."""
+
+    behavior: str
+    self_play: bool
+    before_ghost: tuple[str, ...]
+    """Custom stages in main that stand after the agent processor."""
+    after_ghost: tuple[str, ...]
+    """Custom stages in main that stand after the ghost stage."""
+    through_main: bool
+    """Whether trajectories pass through main; else they go straight from actor to learner."""
+
+
+def placed(config: RunConfig, after: str, in_main: bool) -> list[StagePlacement]:
+    """The placements after a stage, in the YAML's order, in main or in the actor hosts.
+
+    The ghost stage lives in main, so what follows it does too.
+    """
+    return [p for p in config.pipeline.stages if p.after == after and (p.host == "main" or after == "ghost") == in_main]
+
+
+def route(config: RunConfig, behavior: str) -> Route:
+    """The way of one behaviour's trajectories."""
+
+    def names(after: str) -> tuple[str, ...]:
+        found = placed(config, after, in_main=True)
+        return tuple(p.name for p in found if p.behaviors is None or behavior in p.behaviors)
+
+    self_play = config.behavior_settings(behavior).self_play is not None and not config.checkpoint_settings.inference
+    hosts = config.pipeline.hosts
+    before, after = names("agent_processor"), names("ghost")
+    # Several inline actors can't share one link to a learner process: main joins them.
+    joined = hosts.actors.kind == "inline" and hosts.learners.kind == "process"
+    return Route(behavior, self_play, before, after, self_play or bool(before or after) or joined)
+
+
+def actor_names(config: RunConfig) -> list[str]:
+    """Names of the actor hosts; none where a recording is replayed."""
+    if config.replay is not None:
+        return []
+    return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]
+
+
+def learner_name(behavior: str) -> str:
+    """Name of a behaviour's learner host."""
+    return f"learner-{behavior}"
+
+
+def main_stage_name(stage: str, behavior: str) -> str:
+    """Name of a stage in main: there is one of each behaviour's own."""
+    return f"{stage}-{behavior}"
+
+
+def part_name(stage: str, host: str) -> str:
+    """Name of a stage's part of a checkpoint: unique over all hosts and the same in each run."""
+    return f"{stage}@{host}"
+
+
+def expected_parts(config: RunConfig, behaviors: Iterable[str]) -> set[str]:
+    """Names of all parts that make a checkpoint whole."""
+    parts = {
+        part_name(placement.name, actor)
+        for actor in actor_names(config)
+        for placement in placed(config, "agent_processor", in_main=False)
+    }
+    for behavior in behaviors:
+        parts.add(part_name("trainer", learner_name(behavior)))
+        if config.replay is not None:
+            continue
+        way = route(config, behavior)
+        ghost = ("ghost",) if way.self_play else ()
+        parts |= {
+            part_name(main_stage_name(stage, behavior), "main")
+            for stage in (*way.before_ghost, *ghost, *way.after_ghost)
+        }
+    return parts
+
+
+def describe(config: RunConfig) -> str:
+    """The pipeline in lines for people."""
+    hosts = config.pipeline.hosts
+    lines = []
+    if config.replay is not None:
+        lines.append(f"replay of {', '.join(config.replay.streams)} (speed {config.replay.speed})")
+    elif config.environment is not None:
+        environment = config.environment
+        what = environment.id or environment.factory
+        lines.append(
+            f"{hosts.actors.replicas} actor host{'s' if hosts.actors.replicas > 1 else ''} ({hosts.actors.kind}): "
+            + " → ".join([ACTOR_STAGES, *(p.name for p in placed(config, "agent_processor", in_main=False))])
+        )
+        lines.append(f"  environment: {environment.kind} {what}, {environment.num_envs} instances per actor")
+    for name, settings in config.behaviors.items():
+        lines += _describe_behavior(config, name, settings.trainer_type, hosts.learners.kind)
+    if config.evaluation is not None:
+        lines.append(f"evaluation every {config.evaluation.every} steps, {config.evaluation.episodes} episodes")
+    lag = config.pipeline.max_policy_lag
+    lines.append(f"policy lag: at most {lag} update{'' if lag == 1 else 's'}" + (", deterministic" if config.pipeline.deterministic else ""))
+    return "\n".join(lines)
+
+
+def _describe_behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence[str]:
+    way = route(config, name)
+    ghost = ("ghost",) if way.self_play else ()
+    middle = [f"{stage} (main)" for stage in (*way.before_ghost, *ghost, *way.after_ghost)]
+    settings = config.behavior_settings(name)
+    return [
+        f"behavior {name}: " + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
+        f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
+        f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",
+    ]

@@ -1,0 +1,265 @@
+"""The actor host: environments, policies and agent processor, custom stages behind them, and the way to the trainers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from config import RunConfig
+from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, Stop, Watch
+from pipeline.flow import CreditRequest, Grant
+from pipeline.graph import placed
+from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import Inlet, Outlet
+from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from queues.stream_format import StreamHeader
+from queues.stream_writer import StreamWriter, next_stream_path
+from stages.actor.actor import Actor, ActorPort
+from stages.actor.restarts import RestartBudget
+from stages.agent import AgentProcessor
+from stages.environment.factory import make_group
+from stages.environment.gate import CreditGate
+from stages.environment.lineup import Lineups
+from stages.environment.protocol import EnvironmentGroup
+from stages.environment.stage import EnvironmentStage
+from stages.loop import run_source
+from stages.policy.numpy_policy import NumpyPolicy
+from stages.policy.protocol import ActingPolicy
+from stages.replay.recorder import Recorder
+
+AGENT_ID_RANGE = 2**40
+"""Agent ids of one actor's environments; replica r has those from r × this on."""
+
+
+class ActorHost:
+    """Runs one actor.
+
+    Args:
+        plan: what it is told to be.
+        control: its end of the control channel.
+        edges: opens queue ends.
+    """
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+        self._runtime = HostRuntime(plan, control, edges)
+        config = self._runtime.config
+        self._router = Router()
+        self._recorder = _StreamTap(self._runtime) if _records(config) else None
+        self._policies = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # ends to listen to; a handful per run
+        self_play = any(settings.self_play is not None for settings in config.behaviors.values())
+        lineups = Lineups(policy_maker(config), self_play)
+        environment = EnvironmentStage(
+            group_maker(config), lineups, plan.replica * AGENT_ID_RANGE, deterministic=_acts_deterministically(config)
+        )
+        limits = config.env_settings
+        self._actor = Actor(
+            environment,
+            AgentProcessor(
+                lambda name: config.behavior_settings(name).time_horizon,
+                plan.source,
+                min_rows=rows_per_batch(config),
+            ),
+            CreditGate(self._ask),
+            ActorPort(self._announce, lambda number: None),
+            max_policy_lag=config.pipeline.max_policy_lag,
+            restarts=RestartBudget(
+                limits.max_lifetime_restarts, limits.restarts_rate_limit_n, limits.restarts_rate_limit_period_s
+            ),
+            resets_at_checkpoints=config.pipeline.deterministic,
+            resumed_at=plan.resumed_at,
+        )
+
+    async def run(self) -> bool:
+        """Run until told to stop, or until something fails; returns whether it ended well."""
+        return await run_host(self._runtime, self._work, self._listen)
+
+    async def _work(self) -> None:
+        runtime = self._runtime
+        placements = placed(runtime.config, "agent_processor", in_main=False)
+        outlet: Any = self._router
+        async with asyncio.TaskGroup() as tasks:
+            policies = tasks.create_task(self._follow_policies())
+            if placements:
+                outlet = AgentManagerQueue("agent_processor out", LOCAL_BOUND)
+                runners = [tasks.create_task(c) for c in chain(placements, runtime, outlet, self._router)]
+            else:
+                runners = []
+            if self._recorder is not None:
+                outlet = self._recorder.before(outlet)
+            await run_source(self._actor, outlet, runtime.context("actor"))
+            if runners:
+                await asyncio.wait(runners)
+            policies.cancel()
+        if self._recorder is not None:
+            self._recorder.close()
+
+    async def _listen(self) -> None:
+        async for message in self._runtime.control.receive():
+            match message:
+                case Grant():
+                    self._actor.take_grant(message.number, message.caps, message.versions)
+                case Assignment():
+                    self._actor.take_assignment(message)
+                case BeginCheckpoint():
+                    self._actor.request_checkpoint(message.number)
+                case Stop():
+                    self._actor.request_stop()
+                case Watch():
+                    self._actor.watch(frozenset(message.behaviors))
+                case OpenEdge():
+                    await self._open(message)
+
+    async def _open(self, message: OpenEdge) -> None:
+        kind, _, what = message.name.partition("/")
+        if kind == "trajectories":
+            outlet = await self._runtime.edges.open_outlet(message.name, message.address)
+            self._runtime.ends[message.name] = outlet
+            self._router.open(what, outlet)
+        else:
+            inlet = await self._runtime.edges.open_inlet(message.name, message.address)
+            self._runtime.ends[message.name] = inlet
+            await self._policies.put(inlet)
+
+    async def _follow_policies(self) -> None:
+        async def follow(inlet: Inlet[PolicyUpdate]) -> None:
+            async for update in inlet:
+                self._actor.take_policy(update)
+
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(follow(await self._policies.get()))
+
+    def _announce(self, spec: BehaviorSpec) -> None:
+        self._router.expect(spec.name)
+        if self._recorder is not None:
+            self._recorder.expect(spec)
+        self._runtime.control.send(BehaviorSeen(self._runtime.plan.source, spec.to_plain()))
+
+    def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
+        source = self._runtime.plan.source
+        self._runtime.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back)))
+
+
+class Router:
+    """Sends trajectories to their behaviour's outlet, and barriers to all; waits for outlets that are yet to open."""
+
+    def __init__(self) -> None:
+        self._outlets: dict[str, Outlet[Any]] = {}
+        self._expected: set[str] = set()
+        self._opened = asyncio.Event()
+        self._closed = False
+
+    def expect(self, behavior: str) -> None:
+        """There will be an outlet for this behaviour name."""
+        self._expected.add(behavior)
+
+    def open(self, behavior: str, outlet: Outlet[Any]) -> None:
+        """Here it is."""
+        self._expected.add(behavior)
+        self._outlets[behavior] = outlet
+        self._opened.set()
+        if self._closed:
+            outlet.close()
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        """Wait until the item has a place in its outlet."""
+        names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
+        for name in names:
+            while name not in self._outlets:
+                self._opened.clear()
+                await self._opened.wait()
+            await self._outlets[name].put(item)
+
+    def close(self) -> None:
+        """Close all outlets, those too that open later."""
+        self._closed = True
+        for outlet in self._outlets.values():
+            outlet.close()
+
+
+class _StreamTap:
+    """Records what leaves the agent processor, one file per actor."""
+
+    def __init__(self, runtime: HostRuntime) -> None:
+        self._runtime = runtime
+        self._specs: list[BehaviorSpec] = []
+        self._recorder: Recorder | None = None
+        self._writer: StreamWriter | None = None
+
+    def expect(self, spec: BehaviorSpec) -> None:
+        """The header will need this spec; streams begin with the first batch."""
+        self._specs.append(spec)
+
+    def before(self, sink: Any) -> _Tapped:
+        """A sink that records what goes to `sink`."""
+        return _Tapped(self, sink)
+
+    def tap(self, item: TrajectoryBatch | Barrier) -> None:
+        """Record an item."""
+        wanted = self._runtime.config.record.behaviors if self._runtime.config.record else "all"
+        if isinstance(item, TrajectoryBatch) and wanted != "all" and item.behavior not in wanted:
+            return
+        if self._recorder is None:
+            plan = self._runtime.plan
+            path = next_stream_path(plan.folder / "streams", plan.name, "agent_processor")
+            header = StreamHeader.of(plan.run_id, time.time(), ("agent_processor",), self._specs, plan.config)
+            self._writer = StreamWriter(path, header)
+            self._recorder = Recorder(self._writer, "agent_processor")
+        self._recorder.tap(item)
+
+    def close(self) -> None:
+        """Write the index."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Tapped:
+    def __init__(self, tap: _StreamTap, sink: Any) -> None:
+        self._tap = tap
+        self._sink = sink
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        self._tap.tap(item)
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+def policy_maker(config: RunConfig) -> Callable[[BehaviorSpec], ActingPolicy]:
+    """What makes acting policies for behaviours."""
+    return lambda spec: NumpyPolicy(spec, config.behavior_settings(spec.name).network_settings)
+
+
+def group_maker(config: RunConfig) -> Callable[[], EnvironmentGroup]:
+    """What builds an actor's environments.
+
+    Raises:
+        StageError: if the configuration names no environment that runs here.
+    """
+    settings = config.environment
+    assert settings is not None, "checked before any host starts"
+    return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder)
+
+
+def rows_per_batch(config: RunConfig) -> int:
+    """Rows that the agent processor gathers before it emits: an eighth of what the actor contributes to an update.
+
+    Fewer would cost more messages than they are worth; more would let the trainer wait for the last ones.
+    """
+    sizes = [getattr(s.hyperparameters, "buffer_size", 1024) for s in config.behaviors.values()] or [1024]
+    return max(1, min(sizes) // (8 * config.pipeline.hosts.actors.replicas))
+
+
+def _records(config: RunConfig) -> bool:
+    return config.record is not None and "agent_processor" in config.record.edges
+
+
+def _acts_deterministically(config: RunConfig) -> bool:
+    return any(settings.network_settings.deterministic for settings in config.behaviors.values())

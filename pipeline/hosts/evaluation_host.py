@@ -1,0 +1,84 @@
+"""The evaluation host: plays published policies deterministically on environments of its own, and keeps the best."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pipeline.control import ControlEnd, Evaluated, OpenEdge
+from pipeline.export import export_policy
+from pipeline.hosts.actor_host import group_maker, policy_maker
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from queues.ends import Inlet
+from queues.messages import PolicyUpdate
+from stages.evaluation import Evaluation, EvaluationStage
+from stages.loop import Nowhere, StageRunner
+
+
+class EvaluationHost:
+    """Runs one evaluation stage per behaviour id.
+
+    Args:
+        plan: what it is told to be.
+        control: its end of the control channel.
+        edges: opens queue ends.
+    """
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+        self._runtime = HostRuntime(plan, control, edges)
+        self._inlets = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # one per behaviour id
+        self._first = asyncio.Event()
+
+    async def run(self) -> bool:
+        """Run until all policy queues have ended; returns whether it ended well."""
+        return await run_host(self._runtime, self._work, self._listen)
+
+    async def _work(self) -> None:
+        await self._first.wait()
+        async with asyncio.TaskGroup() as tasks:
+            while not self._inlets.empty():
+                tasks.create_task(self._evaluate(self._inlets.get_nowait()))
+
+    async def _evaluate(self, inlet: Inlet[PolicyUpdate]) -> None:
+        runtime = self._runtime
+        settings = runtime.config.evaluation
+        assert settings is not None, "there is no evaluation host without it"
+        behavior_id = inlet.name.partition("/")[2]
+        stage = EvaluationStage(
+            behavior_id,
+            group_maker(runtime.config),
+            policy_maker(runtime.config),
+            every=settings.every,
+            episodes=settings.episodes,
+            report=self._report,
+            best=runtime.checkpoint.progress.get("best", {}).get(behavior_id) if runtime.checkpoint else None,
+        )
+        name = f"evaluation-{behavior_id}"
+        sink: Any = Nowhere()
+        await StageRunner(stage, inlet, sink, runtime.context(name), runtime.hooks(name)).run()
+
+    def _report(self, evaluation: Evaluation) -> None:
+        runtime, policy = self._runtime, evaluation.policy
+        if evaluation.best:
+            settings = runtime.config.behavior_settings(evaluation.spec.name)
+            export_policy(runtime.plan.folder, policy, evaluation.spec, settings, label="best")
+        runtime.control.send(
+            Evaluated(
+                evaluation.spec.behavior_id,
+                policy.step,
+                policy.version,
+                evaluation.mean,
+                evaluation.deviation,
+                evaluation.episodes,
+                evaluation.best,
+            )
+        )
+
+    async def _listen(self) -> None:
+        async for message in self._runtime.control.receive():
+            if isinstance(message, OpenEdge):
+                inlet = await self._runtime.edges.open_inlet(message.name, message.address)
+                self._runtime.ends[message.name] = inlet
+                self._inlets.put_nowait(inlet)
+                self._first.set()

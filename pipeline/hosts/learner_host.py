@@ -1,0 +1,244 @@
+"""The learner host: one trainer, its inlet (from the actors, or a recording), its checkpoints and exports."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pipeline.control import (
+    BeginCheckpoint,
+    ControlEnd,
+    Exported,
+    LearnerReady,
+    OpenEdge,
+    SaveNow,
+    SourceEnded,
+    Stop,
+)
+from pipeline.export import export_policy
+from pipeline.hosts.custom_stages import LOCAL_BOUND
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from pipeline.seeds import derive_seed
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import Outlet
+from queues.messages import Barrier, PolicyUpdate, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from queues.stream_format import StreamHeader
+from queues.stream_writer import StreamWriter, next_stream_path
+from stages.loop import ItemSource, StageHooks, StageRunner, run_source
+from stages.replay.recorder import Recorder
+from stages.replay.source import ReplaySource
+from stages.trainer.factory import make_trainer
+from stages.trainer.protocol import Trainer, TrainerContext
+from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
+
+TRAINER = "trainer"
+
+
+class LearnerHost:
+    """Runs one trainer.
+
+    Args:
+        plan: what it is told to be.
+        control: its end of the control channel.
+        edges: opens queue ends.
+    """
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+        self._runtime = HostRuntime(plan, control, edges)
+        config = self._runtime.config
+        assert plan.spec is not None, "a learner's plan has a spec"
+        self._spec = BehaviorSpec.from_plain(dict(plan.spec))
+        self._settings = config.behavior_settings(plan.behavior)
+        self._inlet: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] | None = None
+        self._outlet: asyncio.Future[Outlet[PolicyUpdate]] | None = None
+        self._stage: TrainerStage | None = None
+        self._reported_step = 0
+        self._replay = _Replay(self._runtime) if plan.replay else None
+
+    async def run(self) -> bool:
+        """Run until the inlet has ended; returns whether it ended well."""
+        loop = asyncio.get_running_loop()
+        self._inlet, self._outlet = loop.create_future(), loop.create_future()
+        return await run_host(self._runtime, self._work, self._listen)
+
+    async def _work(self) -> None:
+        assert self._inlet is not None and self._outlet is not None
+        runtime, plan = self._runtime, self._runtime.plan
+        trainer = self._make_trainer()
+        stage = self._stage = TrainerStage(
+            trainer,
+            plan.behavior,
+            self._settings.max_steps,
+            self._settings.reward_signals["extrinsic"].strength,
+            TrainerPort(self._report),
+        )
+        state = runtime.saved_state(TRAINER)
+        if state is not None:
+            stage.load_state_dict(state)
+        policy = trainer.policy()
+        runtime.control.send(
+            LearnerReady(
+                plan.behavior,
+                trainer.rows_per_update,
+                trainer.needs_trajectories,
+                policy.weights.nbytes,
+                stage.held_rows,
+            )
+        )
+        async with asyncio.TaskGroup() as tasks:
+            if self._replay is not None:
+                self._inlet.set_result(self._replay.queue)
+                tasks.create_task(self._replay.run())
+            inlet = await self._inlet
+            outlet = await self._outlet
+            await outlet.put(policy)
+            stage.report_now()
+            tap = _InletTap(inlet, runtime, self._spec) if self._records() else None
+            hooks = StageHooks(save_part=self._save)
+            runner = StageRunner(stage, tap or inlet, outlet, runtime.context(TRAINER), hooks, ends_barriers=True)
+            try:
+                await runner.run()
+            finally:
+                if tap is not None:
+                    tap.finish()
+
+    async def _listen(self) -> None:
+        assert self._inlet is not None and self._outlet is not None
+        runtime = self._runtime
+        async for message in runtime.control.receive():
+            match message:
+                case OpenEdge() if message.name.startswith("updates/"):
+                    outlet = await runtime.edges.open_outlet(message.name, message.address)
+                    runtime.ends[message.name] = outlet
+                    self._outlet.set_result(outlet)
+                case OpenEdge():
+                    inlet = await runtime.edges.open_inlet(message.name, message.address)
+                    runtime.ends[message.name] = inlet
+                    self._inlet.set_result(inlet)
+                case SaveNow() if self._stage is not None:
+                    self._save(TRAINER, message.number, self._stage.state_dict())
+                case BeginCheckpoint() if self._replay is not None:
+                    self._replay.request_checkpoint(message.number)
+                case Stop() if self._replay is not None:
+                    self._replay.request_stop()
+
+    def _make_trainer(self) -> Trainer:
+        plan = self._runtime.plan
+        context = TrainerContext(
+            behavior=plan.behavior,
+            settings=self._settings,
+            spec=self._spec,
+            # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
+            seed=derive_seed(plan.seed, TRAINER, plan.behavior),
+            device=choose_device(self._runtime.config.torch_settings.device),
+            statistics=self._runtime.statistics,
+        )
+        return make_trainer(context, self._runtime.config.source_folder)
+
+    def _save(self, stage: str, number: int, state: Any) -> None:
+        # The export goes first, so that main knows of it when the checkpoint is whole.
+        self._export()
+        self._runtime.save_part(stage, number, state)
+
+    def _export(self) -> None:
+        assert self._stage is not None, "exports are made once there is a trainer"
+        plan, trainer = self._runtime.plan, self._stage.trainer
+        try:
+            path = export_policy(plan.folder, trainer.policy(), self._spec, self._settings)
+        except OSError as error:  # the checkpoint is what counts; an export can be made from it later
+            self._runtime.context(TRAINER).log.warning("exporting the policy failed: %s", error)
+            return
+        self._runtime.control.send(Exported(plan.behavior, trainer.step, str(path), self._stage.recent_return))
+
+    def _report(self, report: TrainerReport) -> None:
+        """Pass on the trainer's report; where a summary becomes due with it, the statistics go before it."""
+        summary_freq = self._settings.summary_freq
+        if report.step // summary_freq > self._reported_step // summary_freq:
+            self._runtime.report()
+        self._reported_step = report.step
+        self._runtime.control.send(report)
+
+    def _records(self) -> bool:
+        record = self._runtime.config.record
+        if record is None or TRAINER not in record.edges:
+            return False
+        return record.behaviors == "all" or self._runtime.plan.behavior in record.behaviors
+
+
+class _InletTap:
+    """The trainer's inlet, recorded in the very order in which the trainer takes from it."""
+
+    def __init__(self, inlet: ItemSource[Any], runtime: HostRuntime, spec: BehaviorSpec) -> None:
+        self._inlet = inlet
+        plan = runtime.plan
+        path = next_stream_path(plan.folder / "streams", plan.behavior, TRAINER)
+        # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
+        env_settings = {**plan.config["env_settings"], "seed": plan.seed}
+        header = StreamHeader.of(
+            plan.run_id, time.time(), (TRAINER,), (spec,), {**plan.config, "env_settings": env_settings}
+        )
+        self._writer = StreamWriter(path, header)
+        self._recorder = Recorder(self._writer, TRAINER)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for item in self._inlet:
+            self._recorder.tap(item)
+            yield item
+            del item
+
+    def close(self) -> None:
+        """The consumer is gone."""
+        self._inlet.close()
+
+    def finish(self) -> None:
+        """Write the index."""
+        self._writer.close()
+
+
+class _Replay:
+    """A recording in place of actors: the source, and the queue that it fills."""
+
+    def __init__(self, runtime: HostRuntime) -> None:
+        replay = runtime.config.replay
+        assert replay is not None, "a replaying learner has a replay section"
+        self._runtime = runtime
+        self._source = ReplaySource(replay.streams, TRAINER, [runtime.plan.behavior], replay.speed)
+        self.queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
+        self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)  # main sends one checkpoint at a time, and a stop
+
+    def request_checkpoint(self, number: int) -> None:
+        """Put a barrier into the stream."""
+        self._commands.put_nowait(number)
+
+    def request_stop(self) -> None:
+        """End the stream soon."""
+        self._source.request_stop()
+        self._commands.put_nowait(None)
+
+    async def run(self) -> None:
+        """Feed the queue; at the recording's end tell main, and wait for its last checkpoint and stop."""
+        producer = self.queue.add_producer()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._obey(producer))
+            await run_source(self._source, self.queue.add_producer(), self._runtime.context("replay"))
+            self._runtime.control.send(SourceEnded("the recording came to its end"))
+
+    async def _obey(self, producer: Any) -> None:
+        try:
+            while (number := await self._commands.get()) is not None:
+                await producer.put(Barrier(number))
+        finally:
+            producer.close()
+
+
+def choose_device(configured: str | None) -> str:
+    """The torch device: the configured one, else `cuda` if there is one, else `cpu`."""
+    if configured is not None:
+        return configured
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

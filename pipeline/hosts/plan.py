@@ -1,0 +1,53 @@
+"""What a host is told to be: plain data, so that it can be sent to another process as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from config import RunConfig
+
+HostRole = Literal["actor", "learner", "evaluation"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """One host of a run."""
+
+    role: HostRole
+    name: str
+    """Unique among the run's hosts: `actor-0`, `learner-Ball`, …"""
+    config: Mapping[str, Any]
+    config_path: str | None
+    run_folder: str
+    seed: int
+    """The run's seed; the host derives its own from it."""
+    replica: int = 0
+    source: int = 0
+    """Of an actor: its incarnation."""
+    behavior: str = ""
+    """Of a learner: the behaviour name."""
+    spec: Mapping[str, Any] | None = None
+    """Of a learner: the behaviour spec."""
+    resume: bool = False
+    """Take up this host's parts of the run's newest checkpoint."""
+    resumed_at: int = -1
+    inference: bool = False
+    replay: bool = False
+    """Of a learner: its inlet is a recording."""
+    run_id: str = ""
+
+    def to_plain(self) -> dict[str, Any]:
+        """For msgpack."""
+        return asdict(self)
+
+    def load_config(self) -> RunConfig:
+        """The run's configuration."""
+        return RunConfig.from_plain(self.config, Path(self.config_path) if self.config_path else None)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.run_folder)

@@ -1,0 +1,42 @@
+"""Runs a host from its plan: the one entry for hosts within main's process and in processes of their own."""
+
+from __future__ import annotations
+
+from pipeline.control import ControlEnd
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.runtime import Edges, describe_failure
+
+
+async def serve(plan: HostPlan, control: ControlEnd, edges: Edges) -> bool:
+    """Be this host until it has nothing left to do; main is told of every way to end.
+
+    Returns:
+        whether it ended well.
+    """
+    try:
+        host = _build(plan, control, edges)
+    except Exception as error:
+        control.send(describe_failure(plan.name, error))
+        await control.drain()
+        control.close()
+        return False
+    try:
+        return await host.run()
+    finally:
+        await control.drain()
+        control.close()
+
+
+def _build(plan: HostPlan, control: ControlEnd, edges: Edges):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    # Imported here: a learner needs no environment library, an actor no torch.
+    if plan.role == "actor":
+        from pipeline.hosts.actor_host import ActorHost
+
+        return ActorHost(plan, control, edges)
+    if plan.role == "learner":
+        from pipeline.hosts.learner_host import LearnerHost
+
+        return LearnerHost(plan, control, edges)
+    from pipeline.hosts.evaluation_host import EvaluationHost
+
+    return EvaluationHost(plan, control, edges)

@@ -1,0 +1,137 @@
+"""The stages in main's own process: the ghost stage and custom stages on a behaviour's way, and the publisher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import numpy as np
+
+from config import RunConfig
+from pipeline.graph import Route, main_stage_name, placed
+from pipeline.hosts.custom_stages import LOCAL_BOUND, build_stage
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import Inlet, Outlet
+from queues.errors import QueueClosed
+from queues.messages import Matchup
+from stages.ghost.controller import GhostController
+from stages.ghost.stage import GhostPolicies, GhostStage
+from stages.loop import StageHooks, StageRunner
+from stages.policy.publisher import PolicyPublisher
+from stages.stage import Stage, StageContext
+
+Runner = Coroutine[Any, Any, None]
+
+
+class MainPath:
+    """What main does for one behaviour.
+
+    Args:
+        route: the behaviour's way.
+        config: the run's configuration.
+        context: makes a stage's context from its name.
+        hooks: makes a stage's hooks from its name.
+        saved_state: what a stage goes on from, by its name; None in a fresh run.
+        publisher: where policies go.
+        seed: for the choice of opponents.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        config: RunConfig,
+        context: Callable[[str], StageContext],
+        hooks: Callable[[str], StageHooks],
+        saved_state: Callable[[str], Mapping[str, Any] | None],
+        publisher: PolicyPublisher,
+        seed: int,
+    ) -> None:
+        self._route = route
+        self._config = config
+        self._context = context
+        self._hooks = hooks
+        self._saved_state = saved_state
+        self._publisher = publisher
+        self._stages: list[tuple[str, Stage[Any, Any]]] = []
+        self.ghost: GhostController | None = None
+        if route.self_play:
+            settings = config.behavior_settings(route.behavior).self_play
+            assert settings is not None, "the route says so"
+            self.ghost = GhostController(settings, np.random.default_rng(seed))
+            # Taken up here, not by the stage's loop: teams are made known before the loop runs.
+            state = saved_state(main_stage_name("ghost", route.behavior))
+            if state is not None:
+                self.ghost.load_state_dict(state)
+
+    def add_behavior(self, behavior_id: str) -> None:
+        """A team has appeared."""
+        if self.ghost is not None:
+            matchup = self.ghost.add_behavior(behavior_id)
+            if matchup is not None:
+                self._publish(matchup)
+
+    def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
+        """What carries trajectories from the actors' queue to the learner's."""
+        behavior = self._route.behavior
+        stages: list[tuple[str, Stage[Any, Any]]] = []
+        for after in ("agent_processor", "ghost"):
+            if after == "ghost" and self.ghost is not None:
+                stages.append((main_stage_name("ghost", behavior), GhostStage(behavior, self.ghost, self._publish)))
+            for placement in placed(self._config, after, in_main=True):
+                if placement.behaviors is None or behavior in placement.behaviors:
+                    name = main_stage_name(placement.name, behavior)
+                    stages.append((name, build_stage(placement, self._config)))
+        if not stages:
+            return [_carry(inlet, outlet)]
+        self._stages = stages
+        runners = []
+        source: Any = inlet
+        for i, (name, stage) in enumerate(stages):
+            sink: Any = outlet if i + 1 == len(stages) else AgentManagerQueue(f"{name} out", LOCAL_BOUND)
+            state = None if isinstance(stage, GhostStage) else self._saved_state(name)
+            runners.append(StageRunner(stage, source, sink, self._context(name), self._hooks(name), state=state).run())
+            source = sink
+        return runners
+
+    def policies(self, updates: Inlet[Any]) -> list[Runner]:
+        """What carries policies from the trainer to the publisher."""
+        behavior = self._route.behavior
+        publish = _Into(self._publisher)
+        if self.ghost is None:
+            return [_carry(updates, publish)]
+        name = main_stage_name("ghost-policies", behavior)
+        return [StageRunner(GhostPolicies(self.ghost, self._publish), updates, publish, self._context(name)).run()]
+
+    def save_now(self, save: Callable[[str, Mapping[str, Any]], None]) -> None:
+        """Hand each stage's state to `save`, without waiting for a barrier."""
+        for name, stage in self._stages:
+            save(name, stage.state_dict())
+
+    def _publish(self, matchup: Matchup) -> None:
+        self._publisher.publish_matchup(matchup)
+
+
+class _Into:
+    """The publisher as a sink: publishing never waits, so no queue has to stand before it."""
+
+    def __init__(self, publisher: PolicyPublisher) -> None:
+        self._publisher = publisher
+
+    async def put(self, item: Any) -> None:
+        for _ in self._publisher.process(item):
+            pass
+
+    def close(self) -> None:
+        """Other behaviours' policies still come."""
+
+
+async def _carry(inlet: Any, outlet: Any) -> None:
+    try:
+        async for item in inlet:
+            await outlet.put(item)
+            del item
+    except QueueClosed:
+        pass  # whoever took them is gone, and main hears of that otherwise
+    finally:
+        inlet.close()
+        outlet.close()

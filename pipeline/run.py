@@ -1,0 +1,150 @@
+"""A run, from a configuration to trained policies: starts the hosts, wires them, minds them, ends them.
+
+`run(config)` is the whole of it for callers from Python; the command line adds signals and a terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from config import RunConfig
+from pipeline.checkpoint import Checkpoint, newest
+from pipeline.coordinator import Coordinator
+from pipeline.errors import RunError, RunFailed
+from pipeline.progress import Progress, ProgressSnapshot
+from pipeline.run_folder import RunFolder
+from pipeline.seeds import choose_seed
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BehaviorResult:
+    """What became of one behaviour."""
+
+    step: int
+    """Trainer steps."""
+    version: int
+    """Updates made."""
+    recent_return: float | None
+    """Mean return of the last (up to) 100 training episodes."""
+    elo: float | None
+    """Rating of the final policy, with self-play."""
+    export: Path | None
+    """The final policy."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run has reached."""
+
+    run_id: str
+    folder: Path
+    """`results/<run-id>`."""
+    behaviors: Mapping[str, BehaviorResult]
+    checkpoint: int
+    """Number of the newest whole checkpoint, -1 if there is none."""
+    interrupted: bool
+    """It was asked to stop before its trainers were done."""
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a caller takes part in a run."""
+
+    stop: asyncio.Event | None = None
+    """Set it to stop cleanly: drain, checkpoint, export."""
+    on_progress: Callable[[ProgressSnapshot], None] | None = None
+    """Called about once a second."""
+    progress: Progress = field(default_factory=lambda: Progress(enabled=False))
+    """The live table."""
+    console: bool = False
+    """Log a line per summary, as ML-Agents does."""
+
+
+def run(config: RunConfig, options: RunOptions | None = None) -> RunResult:
+    """Run a configuration to its end.
+
+    Args:
+        config: what to run.
+        options: how the caller takes part; nothing by default.
+
+    Returns:
+        what was reached.
+
+    Raises:
+        RunError: if the run can't start.
+        RunFolderError: if its folder is there already, or missing on a resume.
+        RunFailed: if something in it failed; what could be saved was saved.
+    """
+    return asyncio.run(run_async(config, options))
+
+
+async def run_async(config: RunConfig, options: RunOptions | None = None) -> RunResult:
+    """As `run`, within a running event loop. If cancelled, all hosts are ended at once."""
+    options = options or RunOptions()
+    _check(config)
+    settings = config.checkpoint_settings
+    going_on = settings.resume or settings.inference
+    with RunFolder.create(
+        settings.results_dir,
+        settings.run_id,
+        resume=going_on,
+        force=settings.force,
+        configuration=yaml.safe_dump(config.to_plain(), sort_keys=False),
+    ) as folder:
+        checkpoint = newest(folder.checkpoints) if going_on else None
+        if going_on and checkpoint is None:
+            log.warning("%s has no whole checkpoint yet: starting from step 0", folder.path)
+        seed = _seed(config, checkpoint)
+        async with Coordinator(config, folder, seed, checkpoint, options.console, options.progress) as coordinator:
+            await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
+        return _result(coordinator, folder)
+
+
+def _result(coordinator: Coordinator, folder: RunFolder) -> RunResult:
+    if coordinator.failure is not None:
+        failure = coordinator.failure
+        text = failure.message
+        if coordinator.checkpoints.newest >= 0:
+            text += f"\nGo on from the last checkpoint with: --run-id {folder.run_id} --resume"
+        raise RunFailed(text, failure.stage, failure.traceback)
+    behaviors = {
+        name: BehaviorResult(line.step, line.version, line.recent_return, line.elo, line.export)
+        for name, line in coordinator.lines.items()
+    }
+    return RunResult(
+        folder.run_id,
+        folder.path,
+        behaviors,
+        coordinator.checkpoints.newest,
+        coordinator.interrupted,
+        coordinator.reporter.elapsed_s,
+    )
+
+
+def _check(config: RunConfig) -> None:
+    if config.environment is None and config.replay is None:
+        raise RunError(
+            "nothing to run: the configuration has neither an `environment` section (kind: builtin or gymnasium) nor "
+            "`replay`. Unity builds and the Unity Editor come with a later version."
+        )
+
+
+def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
+    """The run's seed: of the run that goes on, else the configured one, else that of the recording, else a random one."""
+    if checkpoint is not None and "seed" in checkpoint.progress:
+        return int(checkpoint.progress["seed"])
+    configured = config.env_settings.seed
+    if configured < 0 and config.replay is not None:
+        from stages.replay.recording import recorded_seed
+
+        configured = recorded_seed(config.replay.streams)
+    return choose_seed(configured)

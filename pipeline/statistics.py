@@ -1,0 +1,281 @@
+"""Numbers on their way from stages to people: gathered, sent, and handed to whoever writes them down.
+
+Every host has one `StatisticsCollector`, which its stages report to. Hosts other than main `drain` theirs
+into plain data for the control channel; main `merge`s that into its own and, at each summary, hands
+`summaries` to the `StatisticsWriter`s: TensorBoard (`tensorboard_writer`), the console (`console`), the
+gauges of `timers.json` (`timers`) and whatever `module:Class` a user names. Nothing here knows how a number
+is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
+
+PIPELINE = "Pipeline"
+"""The category of what belongs to no behaviour: queues, stages, hosts."""
+
+HOWS = ("mean", "sum", "last", "histogram")
+RESERVOIR_SIZE = 1024
+"""Values kept of one histogram: enough for its shape; mean, sum, spread and count stay exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One statistic over one summary period."""
+
+    how: str
+    """`mean`, `sum`, `last` or `histogram`."""
+    mean: float
+    sum: float
+    std: float
+    """Spread of the values as a population (not of their mean)."""
+    count: int
+    """Number of values, at least 1."""
+    last: float
+    """The value reported last; of several hosts, that of the host heard last."""
+    values: tuple[float, ...] = ()
+    """For a histogram: all values, or a fair sample of `RESERVOIR_SIZE` of them."""
+
+    @property
+    def value(self) -> float:
+        """The one number to show: the sum, the last value or the mean, as `how` says."""
+        if self.how == "sum":
+            return self.sum
+        return self.last if self.how == "last" else self.mean
+
+
+class StatisticsWriter(Protocol):
+    """Where summaries go; implement it to send them somewhere else."""
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Write what one summary period gave.
+
+        Args:
+            category: behaviour name, or `Pipeline`.
+            summaries: by the statistic's name; what got no value is absent.
+            step: nominal step of the summary, the x value of a curve.
+        """
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Note what is stated once, such as a behaviour's `hyperparameters` (a nested dict)."""
+
+    def close(self) -> None:
+        """Write out what is held back and release files. Allowed more than once."""
+
+
+class _Accumulator:
+    """One statistic since the last summary, in constant space."""
+
+    __slots__ = ("count", "dropped", "how", "last", "m2", "mean", "total", "values")
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.count = 0
+        self.total = 0.0
+        self.mean = 0.0
+        self.m2 = 0.0  # sum of squared distances from the mean
+        self.last = 0.0
+        self.values: list[float] = []
+        self.dropped = 0
+
+    def add(self, value: float, rng: random.Random) -> None:
+        """Welford's update, which stays accurate where a sum of squares cancels."""
+        self.count += 1
+        self.total += value
+        delta = value - self.mean
+        self.mean += delta / self.count
+        self.m2 += delta * (value - self.mean)
+        self.last = value
+        if self.how == "histogram":
+            self._keep(value, self.count, rng)
+
+    def extend(self, values: NDArray[np.float64], rng: random.Random) -> None:
+        """Add at least one value."""
+        if self.how == "histogram":
+            for seen, value in enumerate(values.tolist(), self.count + 1):
+                self._keep(value, seen, rng)
+        mean = float(values.mean())
+        m2 = float(np.square(values - mean).sum())
+        self._combine(len(values), float(values.sum()), mean, m2, float(values[-1]))
+
+    def merge(self, record: Mapping[str, Any], rng: random.Random) -> None:
+        """Add what another accumulator gathered."""
+        self.dropped += record["dropped"]
+        if record["count"]:
+            if self.how == "histogram":
+                self.values = _merged_sample(self.values, self.count, record["values"], record["count"], rng)
+            self._combine(record["count"], record["sum"], record["mean"], record["m2"], record["last"])
+
+    def plain(self) -> dict[str, Any]:
+        """Everything, as data that msgpack takes."""
+        return {
+            "how": self.how,
+            "count": self.count,
+            "sum": self.total,
+            "mean": self.mean,
+            "m2": self.m2,
+            "last": self.last,
+            "values": self.values,
+            "dropped": self.dropped,
+        }
+
+    def summary(self) -> Summary:
+        std = math.sqrt(self.m2 / self.count)
+        return Summary(self.how, self.mean, self.total, std, self.count, self.last, tuple(self.values))
+
+    def _combine(self, count: int, total: float, mean: float, m2: float, last: float) -> None:
+        """Join two sets of moments (Chan, Golub and LeVeque 1979, equations 2.1)."""
+        together = self.count + count
+        delta = mean - self.mean
+        self.m2 += m2 + delta * delta * self.count * count / together
+        self.mean += delta * count / together
+        self.total += total
+        self.count = together
+        self.last = last
+
+    def _keep(self, value: float, seen: int, rng: random.Random) -> None:
+        """Reservoir sampling (Vitter 1985, algorithm R): each of `seen` values is kept with equal chance."""
+        if len(self.values) < RESERVOIR_SIZE:
+            self.values.append(value)
+        elif (place := int(rng.random() * seen)) < RESERVOIR_SIZE:
+            self.values[place] = value
+
+
+def _merged_sample(
+    ours: list[float], our_count: int, theirs: list[float], their_count: int, rng: random.Random
+) -> list[float]:
+    """Make one fair sample of two: as many from each side as drawing from all the values would have given."""
+    if len(ours) + len(theirs) <= RESERVOIR_SIZE:
+        return [*ours, *theirs]
+    take, left, other = 0, our_count, their_count
+    for _ in range(RESERVOIR_SIZE):
+        if rng.random() * (left + other) < left:
+            take, left = take + 1, left - 1
+        else:
+            other -= 1
+    return rng.sample(ours, take) + rng.sample(theirs, RESERVOIR_SIZE - take)
+
+
+class StatisticsCollector:
+    """Gathers values per category and name until they are summarised or sent on; for one thread.
+
+    Values that are no finite number are left out and counted in `dropped`; the first of each statistic is
+    named in a warning. Space is bounded by the number of different names, whatever the number of values.
+
+    Args:
+        seed: of the draw that decides which values of a long histogram are kept.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.dropped: Counter[tuple[str, str]] = Counter()
+        """By (category, name): values left out since the start because they were no finite numbers."""
+        self._accumulators: dict[str, dict[str, _Accumulator]] = {}
+        self._rng = random.Random(seed)
+        self._mixed: set[tuple[str, str]] = set()
+
+    def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
+        """Report a value; see `stages.stage.Statistics`.
+
+        Raises:
+            ValueError: if `how` is not one of `HOWS`.
+        """
+        value = float(value)
+        accumulator = self._accumulator(category, name, how)
+        if math.isfinite(value):
+            accumulator.add(value, self._rng)
+        else:
+            self._drop(category, name, accumulator, 1, value)
+
+    def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
+        """Report many values of one statistic; an array is taken as it is.
+
+        Raises:
+            ValueError: if `how` is not one of `HOWS`.
+        """
+        array = np.asarray(values if isinstance(values, np.ndarray) else list(values), np.float64).ravel()
+        accumulator = self._accumulator(category, name, how)
+        finite = np.isfinite(array)
+        if not finite.all():
+            self._drop(category, name, accumulator, int((~finite).sum()), float(array[~finite][0]))
+            array = array[finite]
+        if array.size:
+            accumulator.extend(array, self._rng)
+
+    def drain(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Give everything gathered so far as plain data (numbers, strings, lists, dicts) and begin anew."""
+        drained = {
+            category: {name: accumulator.plain() for name, accumulator in named.items()}
+            for category, named in self._accumulators.items()
+        }
+        self._accumulators = {}
+        return drained
+
+    def merge(self, plain: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+        """Add what another collector's `drain` gave; it has warned of its dropped values itself."""
+        for category, named in plain.items():
+            for name, record in named.items():
+                if record["dropped"]:
+                    self.dropped[category, name] += record["dropped"]
+                self._accumulator(category, name, record["how"]).merge(record, self._rng)
+
+    def categories(self) -> list[str]:
+        """Return the categories that something was reported for since their last summary."""
+        return list(self._accumulators)
+
+    def summaries(self, category: str) -> dict[str, Summary]:
+        """Return the statistics of a category that got a value, and begin a new period for that category."""
+        named = self._accumulators.pop(category, {})
+        return {name: accumulator.summary() for name, accumulator in named.items() if accumulator.count}
+
+    def _accumulator(self, category: str, name: str, how: str) -> _Accumulator:
+        named = self._accumulators.get(category)
+        if named is None:
+            named = self._accumulators[category] = {}
+        accumulator = named.get(name)
+        if accumulator is None:
+            if how not in HOWS:
+                raise ValueError(
+                    f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}"
+                )
+            accumulator = named[name] = _Accumulator(how)
+        elif accumulator.how != how:
+            self._mixed_up(category, name, how, accumulator.how)
+        return accumulator
+
+    def _mixed_up(self, category: str, name: str, how: str, first: str) -> None:
+        """Warn, and keep to the first way: a number shown oddly is no reason to end somebody's training."""
+        if how not in HOWS:
+            raise ValueError(f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}")
+        if (category, name) not in self._mixed:
+            self._mixed.add((category, name))
+            log.warning(
+                "Statistic %r of %s is reported both as %r and as %r; it is summarised by %r. "
+                "Report it one way, or under two names.",
+                name,
+                category,
+                first,
+                how,
+                first,
+            )
+
+    def _drop(self, category: str, name: str, accumulator: _Accumulator, count: int, value: float) -> None:
+        if (category, name) not in self.dropped:
+            log.warning(
+                "Statistic %r of %s got the value %s; such values are left out of it (said once).",
+                name,
+                category,
+                value,
+            )
+        self.dropped[category, name] += count
+        accumulator.dropped += count

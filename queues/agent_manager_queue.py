@@ -1,0 +1,255 @@
+"""The bounded queue between two stages of one event loop, named by the behaviour id whose items it carries.
+
+Its twin across processes, with the same two ends, is `shared_queue`; what stages see of both is in `ends`.
+All methods belong to the event loop's thread.
+
+Who has to wait stands in line, first come first served. When there is an item (or room) for the first in
+line, it is *promised* to them and stays where it is until they run again: nobody can push in between, and if
+they are cancelled meanwhile the promise simply passes on, so no item is lost, doubled or moved out of order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from queues.ends import Overflow, QueueStatistics
+from queues.errors import QueueClosed, QueueEmpty, QueueFull
+from queues.waiting import WaitingLine
+
+T = TypeVar("T")
+
+
+class AgentManagerQueue(Generic[T]):
+    """A bounded first-in first-out queue with backpressure, an end of stream, and counts.
+
+    One queue may be used directly as both ends. Where several producers share it, each takes an end of its
+    own with `add_producer`; the stream ends when the last of these is closed, or when the queue itself is.
+
+    Args:
+        name: the behaviour id, or what else tells it from others in messages and statistics.
+        maxlen: how many items it holds at most; at least 1. Say where the queue is made why this number.
+        overflow: what a put into a full queue does: `wait` for room, or `replace_oldest`, which drops the
+            oldest item. The latter is for items that each say everything, such as policies: only the newest
+            matters.
+        on_replaced: called with each item that a newer one pushed out.
+
+    Raises:
+        ValueError: if `maxlen` is less than 1 or `overflow` is neither of the two.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        maxlen: int,
+        overflow: Overflow = "wait",
+        on_replaced: Callable[[T], None] | None = None,
+    ) -> None:
+        if maxlen < 1:
+            raise ValueError(f"queue {name!r}: maxlen must be at least 1, got {maxlen}")
+        if overflow not in ("wait", "replace_oldest"):
+            raise ValueError(f"queue {name!r}: overflow must be 'wait' or 'replace_oldest', got {overflow!r}")
+        self.name = name
+        self.maxlen = maxlen
+        self.overflow: Overflow = overflow
+        self._on_replaced = on_replaced
+        self._items: deque[T] = deque()
+        self._closed = False
+        self._getters = WaitingLine()
+        self._putters = WaitingLine()
+        self._open_producers = 0
+        self._in = self._out = self._high_water = self._replaced = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<{type(self).__name__} {self.name!r} {len(self._items)}/{self.maxlen} {state}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream has been ended; items may still be left to take."""
+        return self._closed
+
+    def qsize(self) -> int:
+        """Items put and not yet taken."""
+        return len(self._items)
+
+    def put_nowait(self, item: T) -> None:
+        """Put an item at once.
+
+        Raises:
+            QueueFull: if there is no room, or what there is was promised to producers that waited for it.
+            QueueClosed: if the stream has been ended.
+        """
+        if self._closed:
+            raise QueueClosed(f"queue {self.name!r} is closed")
+        if len(self._items) + self._putters.promised >= self.maxlen:
+            if self.overflow == "wait":
+                raise QueueFull(f"queue {self.name!r} is full ({self.maxlen} items)")
+            self._drop_oldest()
+        self._append(item)
+
+    def get_nowait(self) -> T:
+        """Take the oldest item at once.
+
+        Raises:
+            QueueEmpty: if there is none, or what there is was promised to consumers that waited for it.
+            QueueClosed: if there is none and never will be.
+        """
+        if len(self._items) <= self._getters.promised:
+            if self._closed and not self._items:
+                raise QueueClosed(f"queue {self.name!r} is closed and drained")
+            raise QueueEmpty(f"queue {self.name!r} is empty")
+        return self._take()
+
+    async def put(self, item: T) -> None:
+        """Put an item, waiting for room while the queue is full. A put that is cancelled delivers nothing.
+
+        Raises:
+            QueueClosed: if the stream has been ended, before or while waiting.
+        """
+        if (
+            not self._closed
+            and self.overflow == "wait"
+            and len(self._items) + self._putters.promised >= self.maxlen
+        ):
+            await self._putters.wait(self._serve)
+            if self._closed:
+                raise QueueClosed(f"queue {self.name!r} was closed while a put waited")
+            self._append(item)
+        else:
+            self.put_nowait(item)
+
+    async def get(self) -> T:
+        """Take the oldest item, waiting while there is none. A get that is cancelled takes nothing.
+
+        Raises:
+            QueueClosed: if the stream has been ended and all its items were taken, before or while waiting.
+        """
+        if len(self._items) > self._getters.promised:
+            return self._take()
+        if not (self._closed and not self._items) and await self._getters.wait(self._serve):
+            return self._take()
+        raise QueueClosed(f"queue {self.name!r} is closed and drained")
+
+    def close(self) -> None:
+        """End the stream for all producers; what is in it can still be taken. Closing twice is allowed."""
+        self._closed = True
+        self._putters.dismiss()
+        self._serve()
+
+    def add_producer(self) -> Producer[T]:
+        """One more producer's own end of the queue; the stream ends when the last such end is closed.
+
+        Take all ends before the first producer runs: a stream that has ended stays so.
+
+        Raises:
+            QueueClosed: if the stream has been ended.
+        """
+        if self._closed:
+            raise QueueClosed(f"queue {self.name!r} is closed: it takes no more producers")
+        self._open_producers += 1
+        return Producer(self, self._producer_closed)
+
+    def statistics(self) -> QueueStatistics:
+        """A snapshot of the counts."""
+        return QueueStatistics(
+            name=self.name,
+            items_in=self._in,
+            items_out=self._out,
+            size=len(self._items),
+            maxlen=self.maxlen,
+            high_water=self._high_water,
+            waiting_putters=len(self._putters),
+            waiting_getters=len(self._getters),
+            put_wait_s=self._putters.waited_s(),
+            get_wait_s=self._getters.waited_s(),
+            replaced=self._replaced,
+        )
+
+    def __aiter__(self) -> AgentManagerQueue[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except QueueClosed:
+            raise StopAsyncIteration from None
+
+    def _append(self, item: T) -> None:
+        self._items.append(item)
+        self._in += 1
+        if len(self._items) > self._high_water:
+            self._high_water = len(self._items)
+        if self._getters.waiters:
+            self._serve()
+
+    def _take(self) -> T:
+        item = self._items.popleft()
+        self._out += 1
+        if self._putters.waiters or self._closed:
+            self._serve()
+        return item
+
+    def _drop_oldest(self) -> None:
+        # A promise to a waiting getter is for "the oldest item when you run", so it survives the exchange.
+        oldest = self._items.popleft()
+        self._replaced += 1
+        if self._on_replaced is not None:
+            self._on_replaced(oldest)
+
+    def _serve(self) -> None:
+        """Promise items and room to those first in line, and dismiss who waits in vain."""
+        while self._getters.waiters and len(self._items) > self._getters.promised:
+            self._getters.promise()
+        while self._putters.waiters and len(self._items) + self._putters.promised < self.maxlen:
+            self._putters.promise()
+        if self._closed and not self._items:
+            self._getters.dismiss()
+
+    def _producer_closed(self) -> None:
+        self._open_producers -= 1
+        if self._open_producers == 0:
+            self.close()
+
+
+class Producer(Generic[T]):
+    """One producer's end of a queue that has several; made by `AgentManagerQueue.add_producer`."""
+
+    def __init__(self, queue: AgentManagerQueue[T], on_close: Callable[[], None]) -> None:
+        self._queue = queue
+        self._on_close = on_close
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._queue.name
+
+    def put_nowait(self, item: T) -> None:
+        """As `AgentManagerQueue.put_nowait`; also raises `QueueClosed` once this end is closed."""
+        self._check()
+        self._queue.put_nowait(item)
+
+    async def put(self, item: T) -> None:
+        """As `AgentManagerQueue.put`; also raises `QueueClosed` once this end is closed."""
+        self._check()
+        await self._queue.put(item)
+
+    def close(self) -> None:
+        """End this producer's part; the last to close ends the stream. Closing twice is allowed."""
+        if not self._closed:
+            self._closed = True
+            self._on_close()
+
+    def qsize(self) -> int:
+        """Items in the queue, whoever put them."""
+        return self._queue.qsize()
+
+    def statistics(self) -> QueueStatistics:
+        """The counts of the whole queue."""
+        return self._queue.statistics()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise QueueClosed(f"this producer of queue {self.name!r} is closed")

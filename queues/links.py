@@ -1,0 +1,306 @@
+"""A link: what joins one producer process to one consumer process, and the language spoken over its socket.
+
+A link is a connected pair of stream sockets and a segment of slabs. `make_link` makes both ends in the
+process that starts the others; an end is handed on as a ticket (plain data) and opened by `shared_queue`.
+Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
+
+- to the consumer: `HELLO nonce` (a producer begins), `ITEM` (slab and message header), `END`;
+- to the producer: `WELCOME nonce` (which slabs are still in use), `TAKEN slab`, `FREE slab`, `CLOSED`.
+
+A producer that was killed may be replaced by a new one on the same socket. What the dead one left
+half-written or half-read is passed over, by looking for the sixteen bytes with which every HELLO and WELCOME
+begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from enum import IntEnum
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # ships no type information
+
+from queues.errors import QueueError
+from queues.platform import (
+    Segment,
+    child_options,
+    create_segment,
+    open_segment,
+    open_socket,
+    write_ticket,
+)
+from queues.slabs import LinkSpec
+
+NO_SLAB = -1
+"""In place of a slab's number, for a message without arrays."""
+
+_HELLO = b"\x00headrace-hello\x00"
+_WELCOME = b"\x00headrace-ready\x00"
+NONCE_BYTES = 16
+"""Length of the random number that tells a producer's welcome from its predecessor's."""
+_ITEM_HEAD = struct.Struct("<BII")  # kind, length and CRC-32 of what follows
+_BACK = struct.Struct("<Bi")  # kind, slab
+_LARGEST_FRAME = 1 << 24
+_CHUNK = 1 << 16
+
+
+class LinkError(QueueError):
+    """The bytes on a link's socket are none of its language."""
+
+
+class LinkEnd:
+    """One end of a link, not yet opened: a socket, a handle to the segment, and how large everything is.
+
+    Close every end that this process has handed to another one and does not keep for a replacement: the
+    other side sees the death of a process only when nobody holds its end any more.
+    """
+
+    def __init__(self, sock: socket.socket, segment: Segment, spec: LinkSpec) -> None:
+        self.sock = sock
+        self.segment = segment
+        self.spec = spec
+
+    def ticket(self, child_pid: int) -> dict[str, Any]:
+        """Plain data (for msgpack) with which the child opens the end."""
+        return {
+            "socket": write_ticket(self.sock, child_pid),
+            "segment": write_ticket(self.segment, child_pid),
+            "spec": asdict(self.spec),
+        }
+
+    @classmethod
+    def from_ticket(cls, ticket: dict[str, Any]) -> LinkEnd:
+        """In the child: the end for which the parent wrote the ticket."""
+        spec = LinkSpec(**ticket["spec"])
+        return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
+
+    def duplicate(self) -> LinkEnd:
+        """Another handle to the same end, closed on its own: for a replacement of who holds this one."""
+        return LinkEnd(self.sock.dup(), self.segment.duplicate(), self.spec)
+
+    def close(self) -> None:
+        """Give up this process's handle to the end; closing twice is allowed."""
+        self.sock.close()
+        self.segment.close()
+
+    def __enter__(self) -> LinkEnd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
+    """The sender's and the receiver's end of a new link."""
+    sender, receiver = socket.socketpair()
+    segment = create_segment(spec.segment_bytes)
+    return LinkEnd(sender, segment, spec), LinkEnd(receiver, segment.duplicate(), spec)
+
+
+def child_options_of(ends: Sequence[LinkEnd], *others: socket.socket) -> dict[str, Any]:
+    """Keyword arguments for starting a child that will open these ends, and other sockets."""
+    return child_options(*others, *(end.sock for end in ends), *(end.segment for end in ends))
+
+
+class Channel(asyncio.Protocol):
+    """The socket of an opened end: bytes out at once, bytes in to a callback, one call when it is over."""
+
+    def __init__(self, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
+        self._on_bytes = on_bytes
+        self._on_lost = on_lost
+        self._sock: socket.socket
+        self._transport: asyncio.Transport
+        self._over = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls, sock: socket.socket, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]
+    ) -> Channel:
+        """Join a connected socket to the running event loop. From here on the channel owns the socket."""
+        channel = cls(on_bytes, on_lost)
+        channel._sock = sock
+        sock.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: channel, sock=sock)
+        return channel
+
+    def send(self, frame: bytes) -> None:
+        """Send, or do nothing if the channel is closed."""
+        if not self._transport.is_closing():
+            self._transport.write(frame)
+
+    def finish(self) -> None:
+        """Send no more; go on receiving until the other side closes."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def close(self) -> None:
+        """Send what is still to be sent, then close."""
+        self._transport.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the channel is closed, by whichever side. If cancelled, it is closed at once."""
+        try:
+            await self._over.wait()
+        except asyncio.CancelledError:
+            self._transport.abort()
+            raise
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        self._on_bytes(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop, once."""
+        if exc is not None:
+            # A write that failed because the other side is gone: what it had sent before is still to be read.
+            with contextlib.suppress(OSError):
+                while chunk := self._sock.recv(_CHUNK):
+                    self._on_bytes(chunk)
+        self._over.set()
+        self._on_lost()
+
+
+class ForwardKind(IntEnum):
+    """What a frame to the consumer is."""
+
+    HELLO = 0
+    ITEM = 1
+    END = 2
+
+
+class BackKind(IntEnum):
+    """What a frame to the producer is."""
+
+    WELCOME = 0
+    TAKEN = 1
+    FREE = 2
+    CLOSED = 3
+
+
+def hello(nonce: bytes) -> bytes:
+    """The frame with which a producer begins."""
+    return _HELLO + nonce
+
+
+def item(slab: int, header: dict[str, Any]) -> bytes:
+    """The frame that says that a message lies in a slab."""
+    body: bytes = msgpack.packb([slab, header])
+    return _ITEM_HEAD.pack(ForwardKind.ITEM, len(body), zlib.crc32(body)) + body
+
+
+def end() -> bytes:
+    """The frame that says that no message follows."""
+    return _ITEM_HEAD.pack(ForwardKind.END, 0, 0)
+
+
+def welcome(nonce: bytes, untaken: int, used: Sequence[int], slabs: int) -> bytes:
+    """The answer to a hello: how many items nobody has taken yet, and which slabs are still in use."""
+    flags = bytearray(slabs)
+    for slab in used:
+        flags[slab] = 1
+    return _WELCOME + nonce + struct.pack("<I", untaken) + flags
+
+
+def back(kind: BackKind, slab: int = NO_SLAB) -> bytes:
+    """A frame to the producer about one slab, or about no slab."""
+    return _BACK.pack(kind, slab)
+
+
+class ForwardReader:
+    """Cuts the bytes that reach the consumer into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[ForwardKind, bytes]]:
+        """Frames that are whole now, each with its nonce (HELLO) or its body (ITEM).
+
+        Raises:
+            LinkError: if a frame is impossible.
+        """
+        self._buffer += data
+        while True:
+            start = self._buffer.find(_HELLO)
+            frame = self._frame(start if start >= 0 else len(self._buffer))
+            if frame is not None:
+                yield frame
+                continue
+            if start < 0:
+                return
+            # Between the last whole frame and a hello lies what a producer did not finish before it died.
+            del self._buffer[:start]
+            if len(self._buffer) < len(_HELLO) + NONCE_BYTES:
+                return
+            yield ForwardKind.HELLO, self._cut(len(_HELLO) + NONCE_BYTES)[len(_HELLO) :]
+
+    def _frame(self, limit: int) -> tuple[ForwardKind, bytes] | None:
+        if limit < _ITEM_HEAD.size or _HELLO.startswith(self._buffer[: len(_HELLO)]):
+            return None
+        kind, length, checksum = _ITEM_HEAD.unpack_from(self._buffer)
+        if kind not in (ForwardKind.ITEM, ForwardKind.END) or length > _LARGEST_FRAME:
+            raise LinkError(f"a frame of kind {kind} and {length} bytes")
+        if limit < _ITEM_HEAD.size + length:
+            return None
+        body = self._cut(_ITEM_HEAD.size + length)[_ITEM_HEAD.size :]
+        if zlib.crc32(body) != checksum:
+            raise LinkError("a frame whose checksum does not match")
+        return ForwardKind(kind), body
+
+    def _cut(self, size: int) -> bytes:
+        head = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return head
+
+
+def read_item(body: bytes, spec: LinkSpec) -> tuple[int, dict[str, Any]]:
+    """The slab's number and the message's header in an ITEM frame.
+
+    Raises:
+        LinkError: if they are malformed or the slab does not exist.
+    """
+    try:
+        slab, header = msgpack.unpackb(body)
+    except ValueError as error:
+        raise LinkError(f"an item that is no msgpack: {error}") from error
+    if not isinstance(header, dict) or slab not in range(NO_SLAB, spec.slabs):
+        raise LinkError(f"an item in slab {slab!r} of {spec.slabs}")
+    return slab, header
+
+
+class BackReader:
+    """Cuts the bytes that reach a producer into frames; passes over everything before its own welcome."""
+
+    def __init__(self, nonce: bytes, slabs: int) -> None:
+        self._buffer = bytearray()
+        self._welcome = _WELCOME + nonce
+        self._slabs = slabs
+        self._welcomed = False
+
+    def feed(self, data: bytes) -> Iterator[tuple[BackKind, int, bytes]]:
+        """Frames that are whole now: kind, slab, and for WELCOME untaken items (as slab) and used slabs."""
+        self._buffer += data
+        if not self._welcomed:
+            start = self._buffer.find(self._welcome)
+            size = len(self._welcome) + 4 + self._slabs
+            if start < 0 or len(self._buffer) - start < size:
+                return
+            body = bytes(self._buffer[start + len(self._welcome) : start + size])
+            del self._buffer[: start + size]
+            self._welcomed = True
+            yield BackKind.WELCOME, int.from_bytes(body[:4], "little"), body[4:]
+        whole = len(self._buffer) // _BACK.size * _BACK.size
+        frames = bytes(self._buffer[:whole])
+        del self._buffer[:whole]
+        for kind, slab in _BACK.iter_unpack(frames):
+            yield BackKind(kind), slab, b""

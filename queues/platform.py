@@ -1,0 +1,169 @@
+"""What differs between operating systems: memory that processes share, and handing it and sockets to a child.
+
+`HEADRACE_PLATFORM=plain` in the environment turns the fast paths off, so that tests can show that nothing
+depends on them. The Windows branches follow Python's documentation and have not been run.
+
+Nothing here has a name that could stay behind: memory is an unnamed file, which children get as an open
+descriptor, or on Windows a mapping that the system frees with its last handle. So there is nothing to sweep,
+whoever is killed and however.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import mmap
+import os
+import socket
+import sys
+import tempfile
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_FAST_FOLDER = "/dev/shm"
+"""Memory as a file system, on Linux. Containers often give it 64 MB."""
+_counter = itertools.count()
+_warned = False
+
+Ticket = int | str | bytes
+"""What a child needs to know to open what it was given; plain data."""
+
+
+def plain() -> bool:
+    """Whether the fast paths are switched off."""
+    return os.environ.get("HEADRACE_PLATFORM") == "plain"
+
+
+def poison_returned_slabs() -> bool:
+    """Whether returned slabs are overwritten, so that use after the return shows (`HEADRACE_POISON=1`)."""
+    return os.environ.get("HEADRACE_POISON") == "1"
+
+
+class Segment:
+    """A piece of memory that several processes can map. Made by `create_segment` or `open_segment`.
+
+    Args:
+        handle: an open file descriptor, which the segment owns; on Windows the name of a mapping.
+        size: bytes.
+    """
+
+    def __init__(self, handle: int | str, size: int) -> None:
+        self.handle = handle
+        self.size = size
+        self._mapping = self._map() if isinstance(handle, str) else None
+
+    def map(self) -> mmap.mmap:
+        """The memory; valid for as long as anything refers to it, also when the segment is closed."""
+        return self._mapping if self._mapping is not None else self._map()
+
+    def duplicate(self) -> Segment:
+        """Another handle to the same memory, to be closed on its own."""
+        return Segment(os.dup(self.handle) if isinstance(self.handle, int) else self.handle, self.size)
+
+    def close(self) -> None:
+        """Give up the handle, not the mappings; closing twice is allowed."""
+        self._mapping = None
+        if isinstance(self.handle, int) and self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+    def _map(self) -> mmap.mmap:
+        if sys.platform == "win32":
+            # A named mapping lives as long as somebody has it open: this object keeps it until children have.
+            return mmap.mmap(-1, self.size, tagname=str(self.handle))
+        return mmap.mmap(int(self.handle), self.size)
+
+
+def create_segment(size: int) -> Segment:
+    """Memory of this many zero bytes that can be handed to children.
+
+    Raises:
+        OSError: if there is no room anywhere.
+    """
+    if sys.platform == "win32":
+        return Segment(f"headrace-{os.getpid()}-{next(_counter)}", size)
+    for make in () if plain() else (_anonymous_memory, _fast_folder_file):
+        descriptor = make(size)
+        if descriptor is not None:
+            return Segment(descriptor, size)
+    _warn_once()
+    return Segment(_file_in(tempfile.gettempdir(), size), size)
+
+
+def open_segment(ticket: Ticket, size: int) -> Segment:
+    """In a child: the segment for which the parent wrote the ticket."""
+    assert not isinstance(ticket, bytes), "a socket's ticket, not a segment's"
+    return Segment(ticket, size)
+
+
+def open_socket(ticket: Ticket) -> socket.socket:
+    """In a child: the socket for which the parent wrote the ticket."""
+    if sys.platform == "win32":
+        assert isinstance(ticket, bytes), "a segment's ticket, not a socket's"
+        return socket.fromshare(ticket)
+    assert isinstance(ticket, int), "a segment's ticket, not a socket's"
+    return socket.socket(fileno=ticket)
+
+
+def child_options(*things: socket.socket | Segment) -> dict[str, Any]:
+    """Keyword arguments for `subprocess.Popen` (or asyncio's), so that the child may open these things."""
+    if sys.platform == "win32":
+        return {}
+    return {"pass_fds": tuple(_descriptor(thing) for thing in things)}
+
+
+def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
+    """What the child needs to know to open the thing; keep the thing open until the child has.
+
+    On Windows the ticket needs the child's id, so send it through standard input, not the command line.
+    """
+    if sys.platform == "win32":
+        return thing.share(child_pid) if isinstance(thing, socket.socket) else thing.handle
+    return _descriptor(thing)
+
+
+def _descriptor(thing: socket.socket | Segment) -> int:
+    if isinstance(thing, Segment):
+        assert isinstance(thing.handle, int)
+        return thing.handle
+    return thing.fileno()
+
+
+def _anonymous_memory(size: int) -> int | None:
+    """Memory outside every mounted file system, so bound by no quota of `/dev/shm`. Linux only."""
+    if sys.platform != "linux" or not hasattr(os, "memfd_create"):
+        return None
+    try:
+        descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
+    except OSError:  # forbidden by a sandbox
+        return None
+    os.truncate(descriptor, size)
+    return descriptor
+
+
+def _fast_folder_file(size: int) -> int | None:
+    try:
+        return _file_in(_FAST_FOLDER, size)
+    except OSError:  # there is none, or it has too little room
+        return None
+
+
+def _file_in(folder: str, size: int) -> int:
+    """An unnamed file of `size` bytes, really set aside: a lack of room must not show as SIGBUS later."""
+    with tempfile.TemporaryFile(prefix=f"headrace-{os.getpid()}-", dir=folder) as file:
+        os.truncate(file.fileno(), size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        return os.dup(file.fileno())
+
+
+def _warn_once() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        log.warning(
+            "no shared memory with enough room (memfd, %s): using files in %s, which may be slower",
+            _FAST_FOLDER,
+            tempfile.gettempdir(),
+        )

@@ -1,0 +1,267 @@
+"""The end to get from of a queue between processes of one machine; `shared_sender` is its other end.
+
+What a get gives are read-only views of shared memory. A slab returns to its producer when the last view of
+it is gone, so nothing can be used after its return, and a consumer that keeps views starves only its own
+producers: copy what you keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+from queues import codec, links
+from queues.agent_manager_queue import AgentManagerQueue, Producer
+from queues.ends import QueueStatistics
+from queues.errors import QueueClosed
+from queues.links import NO_SLAB, BackKind, Channel, ForwardKind, ForwardReader, LinkEnd, LinkError
+from queues.messages import Message
+from queues.platform import poison_returned_slabs
+from queues.slabs import Slabs
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """An item that has arrived and that nobody has taken yet."""
+
+    link: _Link
+    slab: int
+    header: dict[str, Any]
+
+
+class SharedReceiver(Generic[T]):
+    """The consumer's end of a shared queue; open it with `await SharedReceiver.open(name, ends)`.
+
+    It has one link to each producer, and gives items in the order of their arrival. Each producer is bounded
+    by its own link, so none can crowd out another. The stream ends when every link has: by its producer's
+    close, or by its death, which shows in `broken`. A producer that was killed does not end its link as long
+    as another process holds its end, and can be replaced by a new one on the same end.
+
+    All methods belong to the event loop's thread; views may die in any thread.
+
+    Raises:
+        ValueError: if there is no link, or the links differ in what they do on overflow.
+    """
+
+    def __init__(self, name: str, ends: Sequence[LinkEnd]) -> None:
+        if not ends:
+            raise ValueError(f"queue {name!r}: a receiver needs at least one link")
+        overflow = ends[0].spec.overflow
+        if any(end.spec.overflow != overflow for end in ends):
+            raise ValueError(f"queue {name!r}: all links must have the same overflow")
+        self.name = name
+        maxlen = 1 if overflow == "replace_oldest" else sum(end.spec.maxlen for end in ends)
+        self._arrivals: AgentManagerQueue[_Arrival] = AgentManagerQueue(
+            name, maxlen, overflow, on_replaced=lambda arrival: arrival.link.drop(arrival.slab)
+        )
+        self._links = [_Link(name, i, end, self._arrivals) for i, end in enumerate(ends)]
+
+    @classmethod
+    async def open(cls, name: str, ends: Sequence[LinkEnd]) -> SharedReceiver[T]:
+        """Open ends of links, which are used up by this."""
+        receiver = cls(name, ends)
+        for link, end in zip(receiver._links, ends, strict=True):
+            await link.open(end)
+        return receiver
+
+    async def __aenter__(self) -> SharedReceiver[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        await self.wait_closed()
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.name!r} {self.qsize()}/{self.maxlen} of {len(self._links)} links>"
+        )
+
+    @property
+    def maxlen(self) -> int:
+        """Items put and not yet taken, at most, over all links."""
+        return self._arrivals.maxlen
+
+    @property
+    def closed(self) -> bool:
+        """Whether every producer has ended; items may still be left to take."""
+        return self._arrivals.closed
+
+    @property
+    def broken(self) -> tuple[int, ...]:
+        """Indices of the links whose producer is gone without having closed."""
+        return tuple(link.index for link in self._links if link.broken)
+
+    @property
+    def slabs_in_use(self) -> int:
+        """Slabs that wait to be taken or that somebody still has views of, over all links."""
+        return sum(len(link.used) for link in self._links)
+
+    def qsize(self) -> int:
+        """Items that have arrived and were not taken yet."""
+        return self._arrivals.qsize()
+
+    def get_nowait(self) -> T:
+        """Take the oldest item at once.
+
+        Raises:
+            QueueEmpty: if nothing has arrived (or what has was promised to a consumer that waited).
+            QueueClosed: if nothing is left and every producer has ended.
+            ShapeError: if the item's arrays don't fit together.
+        """
+        return self._open(self._arrivals.get_nowait())
+
+    async def get(self) -> T:
+        """Take the oldest item, waiting while there is none. A get that is cancelled takes nothing.
+
+        Raises:
+            QueueClosed: if nothing is left and every producer has ended, before or while waiting.
+            ShapeError: if the item's arrays don't fit together.
+        """
+        return self._open(await self._arrivals.get())
+
+    def close(self) -> None:
+        """Let nothing more arrive: producers get `QueueClosed`. What has arrived can still be taken.
+
+        Closing twice is allowed.
+        """
+        for link in self._links:
+            link.close()
+        self._arrivals.close()
+
+    async def wait_closed(self) -> None:
+        """After `close`, or after the end of the stream: wait until the sockets are closed."""
+        for link in self._links:
+            await link.channel.wait_closed()
+
+    def statistics(self) -> QueueStatistics:
+        """A snapshot of the counts as this end sees them: in is what has arrived."""
+        return self._arrivals.statistics()
+
+    def __aiter__(self) -> SharedReceiver[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except QueueClosed:
+            raise StopAsyncIteration from None
+
+    def _open(self, arrival: _Arrival) -> T:
+        # The links carry what a SharedSender[T] put; that both have the same T is the caller's wiring.
+        return cast("T", arrival.link.take(arrival.slab, arrival.header))
+
+
+class _Link:
+    """The consumer's side of one link: what its slabs are used for, and what to tell the producer."""
+
+    def __init__(self, name: str, index: int, end: LinkEnd, arrivals: AgentManagerQueue[_Arrival]) -> None:
+        self.index = index
+        self.used: set[int] = set()
+        self.broken = False
+        self.channel: Channel
+        self._label = f"queue {name!r}, link {index}"
+        self._spec = end.spec
+        self._slabs = Slabs(end.segment, end.spec)
+        self._arrivals: Producer[_Arrival] = arrivals.add_producer()
+        self._reader = ForwardReader()
+        self._untaken = 0
+        self._ended = False
+        self._poison = poison_returned_slabs()
+        self._unused: deque[int] = deque()
+        self._return_due = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    async def open(self, end: LinkEnd) -> None:
+        self.channel = await Channel.open(end.sock, self._received, self._lost)
+        end.segment.close()
+
+    def take(self, slab: int, header: dict[str, Any]) -> Message:
+        """The message in a slab, as views of it."""
+        self._forget(slab)
+        if slab == NO_SLAB:
+            return codec.build(header, codec.read_arrays(header, b""))
+        return codec.build(header, self._slabs.read(slab, header, self._no_longer_used))
+
+    def drop(self, slab: int) -> None:
+        """Return the slab of an item that nobody will take."""
+        self._forget(slab)
+        if slab != NO_SLAB:
+            self._no_longer_used(slab)
+
+    def close(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self.channel.send(links.back(BackKind.CLOSED))
+            self.channel.close()
+
+    def _forget(self, slab: int) -> None:
+        self._untaken -= 1
+        self.channel.send(links.back(BackKind.TAKEN, slab))
+
+    def _no_longer_used(self, slab: int) -> None:
+        """Note a slab down to be returned; runs wherever its last view died, so it does no more than that."""
+        self._unused.append(slab)
+        if not self._return_due:
+            self._return_due = True
+            here = threading.get_ident() == self._thread
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._return)
+
+    def _return(self) -> None:
+        self._return_due = False  # first, so that a slab noted down from now on asks for another round
+        while self._unused:
+            slab = self._unused.popleft()
+            if self._poison:
+                self._slabs.poison(slab)
+            self.used.discard(slab)
+            self.channel.send(links.back(BackKind.FREE, slab))
+
+    def _received(self, data: bytes) -> None:
+        try:
+            for kind, body in self._reader.feed(data):
+                self._handle(kind, body)
+        except LinkError as error:
+            log.error("%s: closed, because the producer sent %s", self._label, error)
+            self.channel.close()
+            self._lost()
+
+    def _handle(self, kind: ForwardKind, body: bytes) -> None:
+        if self._ended:
+            return
+        match kind:
+            case ForwardKind.HELLO:
+                self._return()
+                self.channel.send(links.welcome(body, self._untaken, sorted(self.used), self._spec.slabs))
+            case ForwardKind.ITEM:
+                slab, header = links.read_item(body, self._spec)
+                if slab in self.used:
+                    raise LinkError(f"an item in slab {slab}, which is in use")
+                if self._untaken >= self._spec.maxlen and self._spec.overflow == "wait":
+                    raise LinkError(f"more than {self._spec.maxlen} items")
+                if slab != NO_SLAB:
+                    self.used.add(slab)
+                self._untaken += 1
+                self._arrivals.put_nowait(_Arrival(self, slab, header))
+            case ForwardKind.END:
+                self._ended = True
+                self._arrivals.close()
+                self.channel.close()
+
+    def _lost(self) -> None:
+        if not self._ended:
+            self._ended = self.broken = True
+            self._arrivals.close()

@@ -1,0 +1,303 @@
+"""The end to put into of a queue between two processes of one machine; `shared_receiver` is its other end.
+
+A put copies the message's arrays into a free slab of shared memory and sends the slab's number: one copy,
+nothing serialised. It waits while `maxlen` items are on their way or the consumer still has views of every
+slab.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from queues import codec, links
+from queues.ends import QueueStatistics
+from queues.errors import QueueClosed, QueueFull
+from queues.links import NO_SLAB, BackKind, BackReader, Channel, LinkEnd
+from queues.messages import Array, Message
+from queues.slabs import Slabs, pieces
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Message)
+
+STARVING_AFTER_S = 5.0
+"""A put that waits longer than this for the consumer to let go of slabs is worth a warning."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One item as it will travel."""
+
+    header: dict[str, Any]
+    arrays: list[Array]
+    starts: list[int]
+    needs_slab: bool
+
+    @classmethod
+    def of(cls, message: Message) -> _Part:
+        header, arrays = codec.describe(message)
+        starts, total = codec.offsets(header)
+        return cls(header, arrays, starts, total > 0)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A put that waits. Once its first part is sent, all the others will be, even if the put is cancelled."""
+
+    parts: deque[_Part]
+    done: asyncio.Future[bool]
+    """True when all parts are sent, false when they never will be."""
+    since: float
+    begun: bool = False
+
+    def end(self, sent: bool) -> None:
+        if not self.done.done():
+            self.done.set_result(sent)
+
+
+class SharedSender(Generic[T]):
+    """The producer's end of a shared queue; open it with `await SharedSender.open(name, end)`.
+
+    It takes the messages that `codec` knows. A `TrajectoryBatch` larger than a slab travels in pieces, each
+    an item of its own. Puts are served first come first served. All methods belong to the event loop's
+    thread.
+    """
+
+    def __init__(self, name: str, end: LinkEnd) -> None:
+        self.name = name
+        self.spec = end.spec
+        self._slabs = Slabs(end.segment, end.spec)
+        self._channel: Channel
+        self._reader: BackReader
+        self._welcomed = False
+        self._free: list[int] = []
+        self._untaken = 0
+        self._jobs: deque[_Job] = deque()
+        self._newest: _Part | None = None  # with replace_oldest: what waits for a slab
+        self._closed = False
+        self._ended = False
+        self._starving: asyncio.TimerHandle | None = None
+        self._warned = False
+        self._in = self._out = self._high_water = self._replaced = 0
+        self._past_wait_s = 0.0
+
+    @classmethod
+    async def open(cls, name: str, end: LinkEnd) -> SharedSender[T]:
+        """Open an end of a link, which is used up by this. Does not wait for the receiver to be there."""
+        sender = cls(name, end)
+        nonce = os.urandom(links.NONCE_BYTES)
+        sender._reader = BackReader(nonce, end.spec.slabs)
+        sender._channel = await Channel.open(end.sock, sender._received, sender._lost)
+        end.segment.close()
+        sender._channel.send(links.hello(nonce))
+        return sender
+
+    async def __aenter__(self) -> SharedSender[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        await self.wait_closed()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<{type(self).__name__} {self.name!r} {self.qsize()}/{self.maxlen} {state}>"
+
+    @property
+    def maxlen(self) -> int:
+        """Items put and not yet taken, at most."""
+        return self.spec.maxlen
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream was ended, or its receiver is gone."""
+        return self._closed
+
+    def qsize(self) -> int:
+        """Items put and not yet taken, as far as the receiver has told."""
+        return self._untaken + (self._newest is not None)
+
+    def put_nowait(self, item: T) -> None:
+        """Put an item at once.
+
+        Raises:
+            QueueFull: if there is no room or no free slab for all its pieces, or others wait already.
+            QueueClosed: if the stream was ended or its receiver is gone.
+            TooLargeError: if it fits no slab and can't be split.
+        """
+        if not self._try(self._parts(item)):
+            raise QueueFull(f"queue {self.name!r} is full ({self.qsize()} items of {self.maxlen})")
+
+    async def put(self, item: T) -> None:
+        """Put an item, waiting for room and a free slab. A cancelled put delivers nothing, or everything.
+
+        Raises:
+            QueueClosed: if the stream was ended or its receiver is gone, before or while waiting.
+            TooLargeError: if the item fits no slab and can't be split.
+        """
+        parts = self._parts(item)
+        if self._try(parts):
+            return
+        loop = asyncio.get_running_loop()
+        job = _Job(deque(parts), loop.create_future(), loop.time())
+        self._jobs.append(job)
+        self._pump()
+        try:
+            if not await job.done:
+                raise QueueClosed(
+                    f"queue {self.name!r} was closed, or its receiver is gone, while a put waited"
+                )
+        except asyncio.CancelledError:
+            if not job.begun and job in self._jobs:
+                self._jobs.remove(job)
+                self._pump()
+            raise
+        finally:
+            self._past_wait_s += loop.time() - job.since
+
+    def close(self) -> None:
+        """End the stream: what was put is drained, waiting puts get `QueueClosed`. Closing twice is allowed.
+
+        Before the event loop ends, `await wait_closed()`, or what was put last may never arrive.
+        """
+        if not self._closed:
+            self._closed = True
+            self._dismiss([job for job in self._jobs if not job.begun])
+            self._pump()
+
+    async def wait_closed(self) -> None:
+        """After `close`: wait until the receiver has everything, or is gone."""
+        await self._channel.wait_closed()
+
+    def statistics(self) -> QueueStatistics:
+        """The counts as this end sees them; pieces count as items, and out is what was taken."""
+        waiting = [job for job in self._jobs if not job.done.done()]
+        return QueueStatistics(
+            name=self.name,
+            items_in=self._in,
+            items_out=self._out,
+            size=self.qsize(),
+            maxlen=self.maxlen,
+            high_water=self._high_water,
+            waiting_putters=len(waiting),
+            waiting_getters=0,
+            put_wait_s=self._past_wait_s + sum(job.done.get_loop().time() - job.since for job in waiting),
+            get_wait_s=0.0,
+            replaced=self._replaced,
+        )
+
+    def _parts(self, item: T) -> list[_Part]:
+        if self._closed:
+            raise QueueClosed(f"queue {self.name!r} is closed")
+        return [_Part.of(piece) for piece in pieces(item, self.spec.slab_bytes)]
+
+    def _try(self, parts: list[_Part]) -> bool:
+        if self.spec.overflow == "replace_oldest":
+            # Policies: one piece each, since only batches are ever split.
+            self._replaced += self._newest is not None
+            (self._newest,) = parts
+            self._pump()
+            return True
+        slabs = sum(part.needs_slab for part in parts)
+        if self._jobs or not self._welcomed:
+            return False
+        if slabs > len(self._free) or len(parts) > self.maxlen - self._untaken:
+            return False
+        for part in parts:
+            self._send(part)
+        return True
+
+    def _pump(self) -> None:
+        """Send what waits, as far as there is room, and then the end if the stream was closed."""
+        while self._jobs and self._may_send(self._jobs[0].parts[0]):
+            job = self._jobs[0]
+            job.begun = True
+            self._send(job.parts.popleft())
+            if not job.parts:
+                self._jobs.popleft()
+                job.end(sent=True)
+        if self._newest is not None and self._may_send(self._newest):
+            newest, self._newest = self._newest, None
+            self._send(newest)
+        if self._closed and not self._ended and not self._jobs and self._newest is None:
+            self._ended = True
+            self._channel.send(links.end())
+            self._channel.finish()
+        self._watch_for_starvation()
+
+    def _may_send(self, part: _Part) -> bool:
+        return self._has_room() and (bool(self._free) or not part.needs_slab)
+
+    def _has_room(self) -> bool:
+        # A newer policy pushes the older one out at the receiver, so there only slabs are the bound.
+        return self._welcomed and (self._untaken < self.maxlen or self.spec.overflow == "replace_oldest")
+
+    def _send(self, part: _Part) -> None:
+        slab = NO_SLAB
+        if part.needs_slab:
+            slab = self._free.pop()  # the one that came back last: it is still in the CPU's caches
+            self._slabs.write(slab, part.arrays, part.starts)
+        self._channel.send(links.item(slab, part.header))
+        self._in += 1
+        self._untaken += 1
+        self._high_water = max(self._high_water, self._untaken)
+
+    def _received(self, data: bytes) -> None:
+        for kind, slab, used in self._reader.feed(data):
+            match kind:
+                case BackKind.WELCOME:
+                    self._welcomed = True
+                    self._untaken = slab
+                    self._free = [number for number, flag in enumerate(used) if not flag]
+                case BackKind.TAKEN:
+                    self._untaken -= 1
+                    self._out += 1
+                case BackKind.FREE:
+                    self._free.append(slab)
+                case BackKind.CLOSED:
+                    self._channel.close()
+                    self._receiver_gone()
+        self._pump()
+
+    def _lost(self) -> None:
+        if not self._ended:
+            self._receiver_gone()
+
+    def _receiver_gone(self) -> None:
+        self._closed = self._ended = True
+        self._newest = None
+        self._dismiss(list(self._jobs))
+        self._watch_for_starvation()
+
+    def _dismiss(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            self._jobs.remove(job)
+            job.end(sent=False)
+
+    def _watch_for_starvation(self) -> None:
+        first = self._jobs[0].parts[0] if self._jobs else self._newest
+        starved = first is not None and self._has_room() and not self._ended
+        if starved and self._starving is None and not self._warned:
+            self._starving = asyncio.get_running_loop().call_later(STARVING_AFTER_S, self._warn)
+        elif not starved and self._starving is not None:
+            self._starving.cancel()
+            self._starving = None
+
+    def _warn(self) -> None:
+        self._warned = True
+        log.warning(
+            "queue %r: a put has waited for %.0f s because the consumer still uses %d of %d slabs. "
+            "A consumer must copy what it keeps of a batch, or the link needs more spare slabs.",
+            self.name,
+            STARVING_AFTER_S,
+            self.spec.slabs - self._untaken,
+            self.spec.slabs,
+        )

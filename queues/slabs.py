@@ -1,0 +1,189 @@
+"""The memory behind one link of a shared queue: a pool of equal slabs, each for one message's arrays.
+
+`LinkSpec` is the pool's size, refused where it could never work; `Slabs` maps the pool into this process;
+`pieces` cuts a message so that each piece fits a slab. Who may write to which slab when is the business of
+`shared_queue`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from queues import codec
+from queues.ends import Overflow
+from queues.errors import QueueError
+from queues.messages import Array, Columns, Message, TrajectoryBatch
+from queues.platform import Segment
+
+POISON = 0xA5
+"""What returned slabs are filled with in debug mode."""
+
+
+class TooLargeError(QueueError):
+    """A message that can't be split any further needs more bytes than a slab has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpec:
+    """How much a link holds. Both ends of a link have the same.
+
+    Raises:
+        ValueError: if the link could deadlock or never be used to its bound; the message says why.
+    """
+
+    maxlen: int
+    """Items put and not yet taken, at most; at least 1."""
+    slab_bytes: int
+    """Bytes of one slab: the largest message. A batch that is larger travels in pieces."""
+    spare: int = 2
+    """Slabs beyond `maxlen`: batches that the consumer may hold while the link is full. At least 1."""
+    overflow: Overflow = "wait"
+    """What a put into a full link does, as in `AgentManagerQueue`."""
+    min_bytes: int = 0
+    """The largest piece that can't be split (one trajectory, one policy), as far as the caller knows it."""
+
+    def __post_init__(self) -> None:
+        if self.maxlen < 1:
+            raise ValueError(f"maxlen must be at least 1, got {self.maxlen}")
+        if self.spare < 1:
+            raise ValueError(
+                f"spare must be at least 1, got {self.spare}: the consumer holds the slab of the batch it "
+                "works on, so with none to spare the link could never be full"
+            )
+        if self.slab_bytes < max(1, self.min_bytes):
+            raise ValueError(
+                f"slab_bytes is {self.slab_bytes}, but one message needs {max(1, self.min_bytes)} bytes and "
+                "could never be sent: raise slab_bytes, or make trajectories shorter (time_horizon)"
+            )
+        if self.overflow not in ("wait", "replace_oldest"):
+            raise ValueError(f"overflow must be 'wait' or 'replace_oldest', got {self.overflow!r}")
+        if self.overflow == "replace_oldest" and self.maxlen != 1:
+            raise ValueError(
+                f"maxlen must be 1 with replace_oldest, which keeps the newest only; got {self.maxlen}"
+            )
+
+    @property
+    def slabs(self) -> int:
+        """How many slabs there are: the bound of what the link holds in memory."""
+        return self.maxlen + self.spare
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one slab's start to the next one's."""
+        return -(-self.slab_bytes // codec.ALIGNMENT) * codec.ALIGNMENT
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of the whole pool."""
+        return self.slabs * self.stride
+
+
+class Slabs:
+    """The pool of one link, mapped into this process. The mapping lives as long as any view of it."""
+
+    def __init__(self, segment: Segment, spec: LinkSpec) -> None:
+        self._memory = memoryview(segment.map())
+        self._spec = spec
+
+    def write(self, slab: int, arrays: Sequence[Array], starts: Sequence[int]) -> None:
+        """Copy a message's arrays into a slab."""
+        codec.write_arrays(arrays, starts, self._view(slab))
+
+    def read(self, slab: int, header: Mapping[str, Any], when_unused: Callable[[int], None]) -> list[Array]:
+        """Read-only views of the arrays in a slab.
+
+        Args:
+            slab: which one.
+            header: the message's header, from `codec.describe`.
+            when_unused: called with the slab when the last view of it is gone; perhaps from another thread,
+                and perhaps in the middle of anything, so it must do no more than note it down.
+        """
+        # Views of views refer to the lowest *array* there is: this one, since a memoryview lies below it. So
+        # it lives exactly as long as any view of the slab.
+        root = np.frombuffer(self._view(slab).toreadonly(), np.uint8)
+        weakref.finalize(root, when_unused, slab).atexit = False
+        return codec.read_arrays(header, root)
+
+    def poison(self, slab: int) -> None:
+        """Overwrite a slab that nobody has a view of."""
+        np.frombuffer(self._view(slab), np.uint8)[:] = POISON
+
+    def _view(self, slab: int) -> memoryview:
+        start = slab * self._spec.stride
+        return self._memory[start : start + self._spec.slab_bytes]
+
+
+def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
+    """The message itself, or if it is a trajectory batch larger than a slab, parts of it in order.
+
+    Raises:
+        TooLargeError: if a policy or a single trajectory (with the episodes and games told with the batch)
+        needs
+            more than a slab.
+    """
+    if isinstance(message, TrajectoryBatch):
+        sizes = _PieceSizes(message)
+        while sizes.all_of(message) > slab_bytes:
+            # The last trajectory stays with the episodes and games, which go with the last piece.
+            first = min(sizes.how_many_fit(message, slab_bytes), message.num_trajectories - 1)
+            if first < 1:
+                smallest = message.split(1)[0] if message.num_trajectories > 1 else message
+                raise TooLargeError(_too_small(message, sizes.all_of(smallest), slab_bytes))
+            head, message = message.split(first)
+            yield head
+    else:
+        needed = codec.offsets(codec.describe(message)[0])[1]
+        if needed > slab_bytes:
+            raise TooLargeError(_too_small(message, needed, slab_bytes))
+    yield message
+
+
+class _PieceSizes:
+    """Bytes in a slab of parts of one trajectory batch."""
+
+    def __init__(self, batch: TrajectoryBatch) -> None:
+        self._row_bytes = _bytes_per_entry(batch.rows)
+        self._trajectory_bytes = _bytes_per_entry(batch.trajectories)
+
+    def all_of(self, batch: TrajectoryBatch) -> int:
+        told = [*batch.episodes.values(), *batch.games.values()]
+        return self._size(batch.num_rows, batch.num_trajectories) + sum(_aligned(c.nbytes) for c in told)
+
+    def how_many_fit(self, batch: TrajectoryBatch, slab_bytes: int) -> int:
+        """How many leading trajectories, without episodes and games, fit a slab."""
+        ends = np.cumsum(batch.lengths)
+        return bisect_right(
+            range(batch.num_trajectories), slab_bytes, key=lambda k: self._size(int(ends[k]), k + 1)
+        )
+
+    def _size(self, rows: int, trajectories: int) -> int:
+        return sum(_aligned(rows * each) for each in self._row_bytes) + sum(
+            _aligned(trajectories * each) for each in self._trajectory_bytes
+        )
+
+
+def _bytes_per_entry(columns: Columns) -> list[int]:
+    return [c.dtype.itemsize * int(np.prod(c.shape[1:], dtype=np.int64)) for c in columns.values()]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // codec.ALIGNMENT) * codec.ALIGNMENT
+
+
+def _too_small(message: Message, needed: int, slab_bytes: int) -> str:
+    if isinstance(message, TrajectoryBatch):
+        what, remedy = (
+            f"one trajectory of {message.behavior_id}",
+            ", or make trajectories shorter (time_horizon)",
+        )
+    else:
+        what, remedy = f"a {type(message).__name__}", ""
+    return (
+        f"{what} needs {needed} bytes, but slab_bytes is {slab_bytes}: raise it to at least {needed}{remedy}"
+    )

@@ -1,0 +1,263 @@
+"""Reads a stream file, whole or damaged: every message up to the first frame that is not whole.
+
+A file that was cut or has flipped bits is no error: iteration ends early, and `damage` and `lost_bytes` say
+where and by how much. What is an error (`StreamError`) is a file that is no stream of ours, or a frame whose
+checksum holds but whose content no writer makes. Memory is bounded by one frame, and a frame by
+MAX_FRAME_BYTES.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues import codec
+from queues.errors import ShapeError, StreamError
+from queues.messages import Message
+from queues.stream_format import (
+    FRAME,
+    HEADER,
+    INDEX,
+    MAGIC,
+    MAX_FRAME_BYTES,
+    MESSAGE,
+    PREAMBLE,
+    TRAILER,
+    TRAILER_MAGIC,
+    VERSION,
+    StreamHeader,
+    checksum,
+    unpack_arrays,
+    unpack_payload,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One recorded message; its arrays are read-only."""
+
+    edge: str
+    sequence: int
+    """0, 1, 2, … within the file, over all its edges."""
+    time_s: float
+    """When it was recorded, in seconds on the recording process's monotonic clock."""
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIndex:
+    """Where the messages of a stream are. F is the number of messages."""
+
+    offsets: NDArray[np.uint64]
+    """[F] byte at which the frame begins: what `StreamReader.read_frame` takes."""
+    sequences: NDArray[np.uint64]
+    """[F]"""
+    rows: NDArray[np.uint64]
+    """[F] agent steps in the message, 0 for messages without any."""
+
+
+class StreamReader:
+    """A recorded stream; iterating gives its frames in the order of recording, any number of times.
+
+    The file is open only while it is iterated or its index is read, so there is nothing to close.
+
+    Args:
+        path: the file.
+
+    Raises:
+        StreamError: if it can't be opened, is no stream, is of another version, or its header is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.lost_bytes = 0
+        """Bytes behind the last whole frame that could not be used; known after iterating to the end."""
+        self.damage: str | None = None
+        """What is wrong with the file and where, in a sentence; None if nothing is. Known after iterating."""
+        with self._open() as file:
+            size = _size(file)
+            self.header = self._read_header(file, size)
+            self._first = file.tell()
+            self._index_offset = self._find_index(file, size)
+
+    @property
+    def closed_cleanly(self) -> bool:
+        """Whether the file ends with an index: its writer was closed, and nothing was cut off since."""
+        return self._index_offset is not None
+
+    def __iter__(self) -> Generator[Frame, None, None]:
+        self.lost_bytes, self.damage = 0, None
+        with self._open() as file:
+            size = _size(file)
+            at = self._first
+            file.seek(at)
+            sequence = 0
+            while at < size:
+                try:
+                    kind, payload = _read_frame(file, size - at)
+                    if kind == INDEX:
+                        self._check_end(at, file.tell(), size)
+                        return
+                    frame = self._decode(at, kind, payload)
+                    if frame.sequence != sequence:
+                        raise _DamageError(
+                            f"has sequence number {frame.sequence}: frames are missing or doubled"
+                        )
+                except _DamageError as error:
+                    self._lose(at, size, f"the frame at byte {at:,} {error}")
+                    return
+                at, sequence = file.tell(), sequence + 1
+                yield frame
+                del frame, payload  # before the next one is read: one frame in memory, not two
+
+    def read_index(self) -> StreamIndex | None:
+        """The index, found from the file's end without reading the messages.
+
+        None if the file was not closed cleanly, and so has none.
+
+        Raises:
+            StreamError: if there is one but it is damaged.
+        """
+        if self._index_offset is None:
+            return None
+        with self._open() as file:
+            file.seek(self._index_offset)
+            try:
+                _, payload = _read_frame(file, _size(file) - self._index_offset)
+                table, data = unpack_payload(payload)
+                offsets, sequences, rows = unpack_arrays(table, data)
+            except (_DamageError, StreamError, ValueError) as error:
+                raise StreamError(
+                    f"{self.path}: the index at byte {self._index_offset:,} is damaged ({error}); "
+                    "iterate over the messages instead"
+                ) from error
+        return StreamIndex(offsets, sequences, rows)
+
+    def read_frame(self, offset: int) -> Frame:
+        """The one message whose frame begins at a byte, as the index gives it.
+
+        Raises:
+            StreamError: if no whole message frame begins there.
+        """
+        with self._open() as file:
+            file.seek(offset)
+            try:
+                kind, payload = _read_frame(file, _size(file) - offset)
+            except _DamageError as error:
+                raise StreamError(f"{self.path}: no whole frame at byte {offset:,}: it {error}") from error
+            return self._decode(offset, kind, payload)
+
+    def _open(self) -> BinaryIO:
+        try:
+            return open(self.path, "rb")
+        except OSError as error:
+            raise StreamError(f"{self.path}: can't read the stream: {error.strerror}") from error
+
+    def _read_header(self, file: BinaryIO, size: int) -> StreamHeader:
+        start = file.read(PREAMBLE.size)
+        if not start:
+            raise StreamError(
+                f"{self.path}: the file is empty, expected a stream; the run that recorded it may have "
+                "ended before it began to write: leave this file out, or record again"
+            )
+        if start[: len(MAGIC)] != MAGIC[: len(start)]:
+            raise StreamError(
+                f"{self.path}: not a stream: it begins with {start[: len(MAGIC)]!r}, expected {MAGIC!r}; "
+                "give a .stream file that a run with --record wrote"
+            )
+        if len(start) < PREAMBLE.size:
+            raise StreamError(
+                f"{self.path}: cut after {len(start)} bytes, before its header: leave this file out"
+            )
+        version = PREAMBLE.unpack(start)[1]
+        if version != VERSION:
+            raise StreamError(
+                f"{self.path}: a stream of format version {version}, expected {VERSION}; replay it with the "
+                "release that recorded it, or record again with this one"
+            )
+        try:
+            kind, payload = _read_frame(file, size - PREAMBLE.size)
+            if kind != HEADER:
+                raise StreamError(f"is of kind {kind}, expected {HEADER}")
+            return StreamHeader.from_plain(unpack_payload(payload)[0])
+        except (_DamageError, StreamError) as error:
+            raise StreamError(
+                f"{self.path}: the header frame at byte {PREAMBLE.size} is damaged ({error}), and without "
+                "it no message can be told from noise: restore the file from a copy, or leave it out"
+            ) from error
+
+    def _find_index(self, file: BinaryIO, size: int) -> int | None:
+        if size < self._first + TRAILER.size:
+            return None
+        file.seek(size - TRAILER.size)
+        trailer = file.read(TRAILER.size)
+        offset, check, magic = TRAILER.unpack(trailer)
+        if magic != TRAILER_MAGIC or check != crc32(trailer[:8]):
+            return None
+        if not self._first <= offset <= size - TRAILER.size - FRAME.size:
+            return None
+        file.seek(offset)
+        length, kind, _ = FRAME.unpack(file.read(FRAME.size))
+        whole = kind == INDEX and offset + FRAME.size + length + TRAILER.size == size
+        return int(offset) if whole else None
+
+    def _check_end(self, at: int, end: int, size: int) -> None:
+        """At an index frame: what follows it must be its trailer, and then nothing."""
+        if self._index_offset != at:
+            self._lose(end, size, f"the trailer at byte {end:,} is damaged, or bytes follow it")
+
+    def _lose(self, at: int, size: int, what: str) -> None:
+        self.lost_bytes = size - at
+        self.damage = f"{self.path}: {what}; {self.lost_bytes:,} bytes from byte {at:,} on are lost"
+
+    def _decode(self, at: int, kind: int, payload: bytes) -> Frame:
+        try:
+            if kind != MESSAGE:
+                raise StreamError(f"it is of kind {kind}, expected {MESSAGE}")
+            meta, data = unpack_payload(payload)
+            edge, sequence, time_s = meta["edge"], meta["sequence"], meta["time_s"]
+            if (type(edge), type(sequence), type(time_s)) != (str, int, float):
+                raise StreamError(
+                    f"edge {edge!r}, sequence {sequence!r} or time {time_s!r} is of the wrong type"
+                )
+            message = codec.build(meta["message"], unpack_arrays(meta["message"], data))
+        except (StreamError, ShapeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StreamError(
+                f"{self.path}: the frame at byte {at:,} can't be a recorded message, though its checksum "
+                f"holds: {error}; it was not written by Headrace, or by a release with other messages"
+            ) from error
+        return Frame(edge, sequence, time_s, message)
+
+
+class _DamageError(Exception):
+    """A frame is not whole; the text completes "the frame at byte … "."""
+
+
+def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:
+    """Kind and payload of the frame at the file's position, of which `left` bytes at most can be there."""
+    head = file.read(FRAME.size)
+    if len(head) < FRAME.size:
+        raise _DamageError(f"is cut after {len(head)} bytes")
+    length, kind, expected = FRAME.unpack(head)
+    # Before anything is allocated: a length is only believed if the bytes can be there.
+    if length > left - FRAME.size:
+        raise _DamageError(
+            f"is cut or damaged: it claims {length:,} bytes, the file has {left - FRAME.size:,} left"
+        )
+    if length > MAX_FRAME_BYTES:
+        raise _DamageError(f"is damaged: it claims {length:,} bytes, frames have at most {MAX_FRAME_BYTES:,}")
+    payload = file.read(length)
+    if checksum(length, kind, payload) != expected:
+        raise _DamageError("is damaged: its checksum does not match")
+    return kind, payload
+
+
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size

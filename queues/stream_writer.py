@@ -1,0 +1,189 @@
+"""Writes a stream file: a header, then one frame per message, and an index when it is closed.
+
+Each frame reaches the operating system in one write, so a killed process loses at most the frame in flight;
+`flush` makes what was written safe against a power cut as well. Reading is in `stream_reader`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from zlib import crc32
+
+import numpy as np
+
+from queues import codec
+from queues.errors import StreamError
+from queues.messages import Message, StepBatch, TrajectoryBatch
+from queues.stream_format import (
+    HEADER,
+    INDEX,
+    MAGIC,
+    MESSAGE,
+    PREAMBLE,
+    TRAILER,
+    TRAILER_MAGIC,
+    VERSION,
+    StreamHeader,
+    pack_frame,
+)
+
+
+class StreamWriter:
+    """A stream file that is being recorded; a context manager. It belongs to one thread.
+
+    Args:
+        path: the file, which must not exist yet; its folder is made.
+        header: what the stream says about itself.
+
+    Raises:
+        StreamError: if the file exists or can't be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: StreamHeader) -> None:
+        self.path = Path(path)
+        self.header = header
+        self._end = 0
+        self._offsets, self._rows = array("Q"), array("Q")
+        self._closed = False
+        first = PREAMBLE.pack(MAGIC, VERSION) + pack_frame(HEADER, header.to_plain(), {"arrays": []}, [])
+        self._file = _create(self.path)
+        try:
+            self._append(first)
+        except StreamError:
+            self._file.close()
+            self.path.unlink()
+            raise
+
+    @property
+    def frames(self) -> int:
+        """Messages written so far."""
+        return len(self._offsets)
+
+    def write(self, edge: str, message: Message, time_s: float) -> None:
+        """Append a message. It is copied; nothing of it is kept.
+
+        Args:
+            edge: which of the header's edges it was seen on.
+            message: what to record.
+            time_s: seconds on a monotonic clock, for replays that keep the recorded pace.
+
+        Raises:
+            StreamError: if the disk does not take it, or it is too large for a frame; the file then still
+                ends with its last whole frame, and may be written to again or closed.
+            ShapeError: if an array of the message is not of plain numbers.
+            ValueError: if the header has no such edge, or the stream is closed.
+        """
+        if self._closed:
+            raise ValueError(f"{self.path}: written to after close()")
+        if edge not in self.header.edges:
+            raise ValueError(
+                f"{self.path}: edge {edge!r} is not in its header, which has {list(self.header.edges)}"
+            )
+        described, arrays = codec.describe(message)
+        meta = {"edge": edge, "sequence": self.frames, "time_s": float(time_s), "message": described}
+        start = self._end
+        self._append(pack_frame(MESSAGE, meta, described, arrays))
+        self._offsets.append(start)
+        self._rows.append(rows_of(message))
+
+    def flush(self) -> None:
+        """Wait until everything written is on the disk (0.4–1 ms, longer on a busy disk).
+
+        Raises:
+            StreamError: if the disk reports a failure.
+        """
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise StreamError(f"{self.path}: can't flush the recording: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Write the index, flush, and close the file. Closing twice is allowed.
+
+        Raises:
+            StreamError: if the disk does not take the index; the messages can be read all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._append(self._index())
+            self.flush()
+        finally:
+            self._file.close()
+
+    def __enter__(self) -> StreamWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _index(self) -> bytes:
+        columns = {
+            "offsets": np.array(self._offsets, "<u8"),
+            "sequences": np.arange(self.frames, dtype="<u8"),
+            "rows": np.array(self._rows, "<u8"),
+        }
+        table = {"arrays": [[name, column.dtype.str, list(column.shape)] for name, column in columns.items()]}
+        offset = self._end.to_bytes(8, "little")
+        trailer = TRAILER.pack(self._end, crc32(offset), TRAILER_MAGIC)
+        return pack_frame(INDEX, table, table, list(columns.values())) + trailer
+
+    def _append(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:  # one write, but for a disk that fills up within it
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            self._file.truncate(self._end)
+            self._file.seek(self._end)
+            raise StreamError(
+                f"{self.path}: can't record {len(data):,} bytes after {self.frames} messages: "
+                f"{error.strerror}; make room on the disk or record fewer edges"
+            ) from error
+        self._end += len(data)
+
+
+def _create(path: Path) -> FileIO:
+    if path.exists():
+        raise StreamError(f"{path}: is there already, and streams are never overwritten; choose another name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "xb", buffering=0)
+    except OSError as error:
+        raise StreamError(f"{path}: can't record a stream there: {error.strerror}") from error
+
+
+def rows_of(message: Message) -> int:
+    """Rows (agent steps) of a message as the index counts them; 0 where it has none."""
+    match message:
+        case TrajectoryBatch():
+            return message.num_rows
+        case StepBatch():
+            return len(message.agent_ids)
+        case _:
+            return 0
+
+
+def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -> Path:
+    """`<behavior>-<edge>-NNNN.stream` with the number after the highest that is there.
+
+    So a resumed run adds files to those that it finds.
+
+    Args:
+        folder: where streams lie; need not exist.
+        behavior: behaviour name or id; what may not stand in a file name becomes `_`.
+        edge: the edge's name.
+    """
+    stem = "-".join(re.sub(r"[^\w.]+", "_", part) for part in (behavior, edge))
+    numbered = re.compile(re.escape(stem) + r"-(\d+)\.stream")
+    found = [numbered.fullmatch(path.name) for path in Path(folder).glob("*.stream")]
+    last = max((int(match[1]) for match in found if match), default=0)
+    return Path(folder) / f"{stem}-{last + 1:04d}.stream"

@@ -1,0 +1,247 @@
+"""The actor: environment stage and agent processor hand in hand, as the source of trajectories.
+
+It steps, collects, and stands still when flow control says so. Policies, assignments, credits and commands are given
+to it by its host, from outside its task; they take effect between two ticks. It knows no queue and no channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
+from queues.specs import BehaviorSpec, behavior_name
+from stages.actor.restarts import RestartBudget
+from stages.agent import AgentProcessor
+from stages.environment.gate import CreditGate
+from stages.environment.stage import EnvironmentStage
+from stages.errors import BrokenEnvironmentError, StageError
+from stages.stage import Source, StageContext
+
+
+@dataclass(frozen=True)
+class ActorPort:
+    """How the actor speaks to its host. All calls return at once."""
+
+    announce: Callable[[BehaviorSpec], None] = lambda spec: None
+    """A behaviour id was seen for the first time."""
+    checkpoint: Callable[[int], None] = lambda number: None
+    """The actor has reached checkpoint `number`: its part may be written."""
+
+
+class Actor(Source[TrajectoryBatch | Barrier]):
+    """Steps environments and emits trajectories.
+
+    Args:
+        environment: the environment stage; started and stopped by the actor.
+        processor: the agent processor.
+        gate: flow control.
+        port: how it speaks to its host.
+        max_policy_lag: trajectories that began with a policy older than this many versions are cut.
+        restarts: how often a broken environment may be built anew.
+        resets_at_checkpoints: close half-made trajectories and reset the environments at each checkpoint, with a seed
+            derived from the run's seed and the checkpoint's number, so that a resumed run equals an uninterrupted one.
+        resumed_at: number of the checkpoint that the run goes on from, -1 for a fresh run.
+        clock: seconds, for the restart limits.
+    """
+
+    may_block = True
+
+    def __init__(
+        self,
+        environment: EnvironmentStage,
+        processor: AgentProcessor,
+        gate: CreditGate,
+        port: ActorPort,
+        max_policy_lag: int = 1,
+        restarts: RestartBudget | None = None,
+        resets_at_checkpoints: bool = False,
+        resumed_at: int = -1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._environment = environment
+        self._processor = processor
+        self._gate = gate
+        self._port = port
+        self._cut_after = max(1, max_policy_lag)
+        self._restarts = restarts or RestartBudget(0, 0, 60.0)
+        self._resets_at_checkpoints = resets_at_checkpoints
+        self._resumed_at = resumed_at
+        self._clock = clock
+        self._context = StageContext("actor")
+        self._wake = asyncio.Event()
+        self._stopping = self._held = self._changed = False
+        self._checkpoint: int | None = None
+        self._adopted: dict[str, int] = {}
+        self._known: set[str] = set()
+        self._names: tuple[str, ...] = ()
+
+    # What the host calls. ------------------------------------------------------------------------------------------
+
+    def take_policy(self, update: PolicyUpdate) -> None:
+        """Act by this policy from the next decision on."""
+        self._environment.update(update)
+        if update.snapshot < 0:
+            self._adopted[update.behavior_id] = update.version
+        self._changed = True
+        self._wake.set()
+
+    def take_assignment(self, assignment: Assignment) -> None:
+        """Play the next games under this assignment."""
+        self._environment.lineups.assign(assignment)
+        self._wake.set()
+
+    def take_grant(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
+        """Credits for further steps."""
+        self._gate.granted(number, caps, versions)
+        self._wake.set()
+
+    def watch(self, gated: frozenset[str]) -> None:
+        """Let flow control bound these behaviours."""
+        self._gate.watch(gated)
+        self._wake.set()
+
+    def request_checkpoint(self, number: int) -> None:
+        """Put a barrier into the stream at the next tick."""
+        self._checkpoint = number
+        self._wake.set()
+
+    def request_stop(self) -> None:
+        """Stop stepping; what is held is emitted and the source ends (after a checkpoint that was asked for)."""
+        self._stopping = True
+        self._wake.set()
+
+    # The loop. -----------------------------------------------------------------------------------------------------
+
+    async def start(self, context: StageContext) -> None:
+        """Build and reset the environments, and tell what behaviours they have."""
+        self._context = context
+        self._environment.start(context)
+        self._processor.start(context)
+        await self._environment.reset(self._seed(self._resumed_at))
+        self._announce()
+
+    async def stop(self) -> None:
+        """Close the environments."""
+        self._environment.stop()
+
+    async def produce(self) -> AsyncIterator[TrajectoryBatch | Barrier]:
+        """Yield trajectories, and a barrier for each checkpoint, until asked to stop."""
+        while True:
+            if self._checkpoint is not None:
+                for item in await self._take_checkpoint(self._checkpoint):
+                    yield item
+                self._checkpoint = None
+            if self._stopping:
+                break
+            if not self._environment.lineups.ready(self._environment.specs):
+                await self._sleep()
+                continue
+            if not self._held:
+                for batch in self._decide():
+                    yield batch
+            used, alive = self._used()
+            if self._gate.closed(used, alive) or self._behind(alive):
+                if not self._held:
+                    for batch in self._processor.flush():
+                        yield batch
+                    self._held, self._changed = True, False
+                    self._gate.wait(*self._used())
+                await self._sleep()
+                continue
+            if self._held:
+                self._resume_stepping()
+            else:
+                self._gate.look_ahead(used, alive)
+            await self._advance()
+            await asyncio.sleep(0)  # let policies, credits and commands in
+        for batch in self._processor.flush():
+            yield batch
+
+    def _decide(self) -> Iterable[TrajectoryBatch]:
+        for step in self._environment.decide():
+            yield from self._processor.process(step)
+        if self._adopted:
+            for behavior_id, version in self._adopted.items():
+                yield from self._processor.cut_older_than(behavior_id, version - self._cut_after)
+            self._adopted.clear()
+
+    def _resume_stepping(self) -> None:
+        """Step again after standing still: decisions that were taken before by an older policy are taken anew."""
+        self._held = False
+        if self._changed:
+            for step in self._environment.decide_again():
+                self._processor.replace_decisions(step)
+            self._adopted.clear()
+
+    async def _advance(self) -> None:
+        try:
+            await self._environment.advance()
+        except BrokenEnvironmentError as error:
+            await self._recover(error)
+        if len(self._environment.specs) > len(self._known):
+            self._announce()
+
+    async def _recover(self, error: BrokenEnvironmentError) -> None:
+        """Build the environments anew, as often as the restart limits allow."""
+        failure: BrokenEnvironmentError | None = error
+        while failure is not None:
+            refusal = self._restarts.refusal(self._clock())
+            if refusal is not None:
+                raise StageError(f"{failure}. It is not restarted again: {refusal}.") from failure
+            self._restarts.spend(self._clock())
+            dropped = self._processor.drop_environments(np.arange(self._environment.num_envs), 0)
+            self._context.log.warning(
+                "%s. Restarting it (restart %d); %d steps of half-made trajectories are dropped.",
+                failure,
+                self._restarts.count,
+                dropped,
+            )
+            try:
+                await self._environment.restart(self._seed(self._resumed_at, self._restarts.count))
+                failure = None
+            except BrokenEnvironmentError as again:
+                failure = again
+
+    async def _take_checkpoint(self, number: int) -> list[TrajectoryBatch | Barrier]:
+        items: list[TrajectoryBatch | Barrier] = []
+        if self._resets_at_checkpoints:
+            items += self._processor.close_all(truncated=True)
+            if not self._stopping:
+                await self._environment.reset(self._seed(number))
+            self._held = False
+        elif self._stopping:
+            items += self._processor.flush()
+        self._port.checkpoint(number)
+        items.append(Barrier(number, self._processor.source))
+        return items
+
+    async def _sleep(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()
+
+    def _behind(self, alive: Iterable[str]) -> bool:
+        """Whether a grant came before the policy that it was made for."""
+        lineups = self._environment.lineups
+        return any(lineups.newest_version(name) < self._gate.needed_version(name) for name in alive)
+
+    def _used(self) -> tuple[dict[str, int], tuple[str, ...]]:
+        processor = self._processor
+        used = {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
+        return used, tuple(name for name in self._names if processor.open_agents(name))
+
+    def _announce(self) -> None:
+        for behavior_id, spec in self._environment.specs.items():
+            if behavior_id not in self._known:
+                self._known.add(behavior_id)
+                self._port.announce(spec)
+        self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
+
+    def _seed(self, *path: int) -> int:
+        """A seed that differs for each stretch of the run between two checkpoints, and for each restart."""
+        entropy = [self._context.seed, *(part + 1 for part in path)]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF

@@ -1,0 +1,40 @@
+"""How often something that crashes may be started again: ML-Agents' three limits."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class RestartBudget:
+    """Counts restarts against a lifetime limit and a rate limit.
+
+    Args:
+        lifetime: restarts allowed in all, -1 for any number.
+        rate_n: restarts allowed within `period_s`, -1 for any number.
+        period_s: length of the sliding window, seconds.
+    """
+
+    def __init__(self, lifetime: int, rate_n: int, period_s: float) -> None:
+        self._lifetime = lifetime
+        self._rate_n = rate_n
+        self._period_s = period_s
+        self._times: deque[float] = deque()
+        self.count = 0
+
+    def refusal(self, now_s: float) -> str | None:
+        """Why one more restart at this time is not allowed, in words for the user; None if it is."""
+        while self._times and now_s - self._times[0] > self._period_s:
+            self._times.popleft()
+        if 0 <= self._lifetime <= self.count:
+            return f"it was restarted {self.count} times (env_settings.max_lifetime_restarts is {self._lifetime})"
+        if 0 <= self._rate_n <= len(self._times):
+            return (
+                f"it was restarted {len(self._times)} times within {self._period_s:g} s "
+                f"(env_settings.restarts_rate_limit_n is {self._rate_n})"
+            )
+        return None
+
+    def spend(self, now_s: float) -> None:
+        """Note that a restart happens now."""
+        self.count += 1
+        self._times.append(now_s)

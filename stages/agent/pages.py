@@ -1,0 +1,157 @@
+"""Where the rows of trajectories lie while they are in the making: columns cut into pages of one trajectory each.
+
+A page has room for `horizon` rows, one row before them (its action columns hold the action before the trajectory)
+and one after the last row in use (its observation columns hold the next observation). So a step is written once, on
+arrival, and everything that a finished trajectory needs is then read from its page.
+
+Page 0 is nobody's: an agent without an open decision points to its last row, `nowhere`. What is written there is
+garbage, except that the actions there are never written and so are zero: the action before an episode's first one.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.errors import ShapeError
+from queues.messages import Array, Columns, StepBatch
+from stages.agent.slots import FreeNumbers, Numbers, enlarged
+
+_ACTIONS = ("continuous_actions", "discrete_actions")
+
+
+class Column:
+    """One column of the storage, [R, *shape].
+
+    Attributes:
+        values: the rows.
+        records: the rows as [R] opaque elements: NumPy scatters those three times as fast as short rows.
+        values_before: `values` shifted by one, so that at a row's number stands what is in the row before it.
+        records_before: `records` shifted by one.
+    """
+
+    __slots__ = ("_memory", "_record", "name", "records", "records_before", "shape", "values", "values_before")
+
+    def __init__(self, name: str, like: Array, rows: int) -> None:
+        self.name = name
+        self.shape = like.shape[1:]
+        size = prod(self.shape) * like.itemsize
+        # A scalar per row is an element already; NumPy has no elements of 0 bytes.
+        self._record = np.dtype((np.void, size)) if self.shape and size else None
+        self._memory: Array = np.zeros((1 + rows, *self.shape), like.dtype)
+        self._make_views()
+
+    def as_records(self, values: Array) -> Array:
+        """Values [n, *shape] as [n] elements of this storage.
+
+        Raises:
+            ShapeError: if the values are not of this column's dtype and shape.
+        """
+        if values.shape[1:] != self.shape or values.dtype != self.values.dtype:
+            raise ShapeError(
+                f"column {self.name!r}: expected {self.values.dtype} rows of shape {self.shape} as in the first step, "
+                f"got {values.dtype} rows of shape {values.shape[1:]}"
+            )
+        if self._record is None:
+            return values
+        buffer = values if values.flags.c_contiguous else np.ascontiguousarray(values)
+        return np.ndarray(len(values), self._record, buffer)
+
+    def grow(self, rows: int) -> None:
+        """Make the storage longer; arrays read from the attributes before are stale then."""
+        self._memory = enlarged(self._memory, 1 + rows)
+        self._make_views()
+
+    def _make_views(self) -> None:
+        self.values, self.values_before = self._memory[1:], self._memory[:-1]
+        self.records, self.records_before = self.as_records(self.values), self.as_records(self.values_before)
+
+
+class Pages:
+    """The pages of one behaviour id. Rows are counted through all pages; a page starts at its first step's row.
+
+    Attributes:
+        horizon: rows of a full page.
+        stride: rows from one page to the next.
+        nowhere: the row of agents without an open decision.
+        observations: columns of observations.
+        decisions: columns of decisions.
+        actions: those of `decisions` that are actions.
+        rewards: [R] reward after the action of a row.
+        versions: [R] version of the policy that decided.
+    """
+
+    def __init__(self, step: StepBatch, horizon: int) -> None:
+        self.horizon = horizon
+        self.stride = horizon + 2
+        self.nowhere = horizon
+        self._free = FreeNumbers(1 + 2 * len(step.agent_ids))
+        rows = self._free.total * self.stride
+        self.observations = tuple(Column(f"obs_{i}", o, rows) for i, o in enumerate(step.observations))
+        self.decisions = tuple(Column(name, values, rows) for name, values in step.decisions.items())
+        self.actions = tuple(column for column in self.decisions if column.name in _ACTIONS)
+        self.rewards = np.zeros(rows, np.float32)
+        self.versions = np.zeros(rows, np.int64)
+        self._names = step.decisions.keys()
+
+    def take(self, count: int) -> Numbers:
+        """First rows of free pages, [count]; arrays read before are stale then."""
+        if len(self._free) < count:
+            self._grow(count)
+        starts = self._free.take(count) * self.stride
+        starts += 1
+        return starts
+
+    def give(self, starts: Numbers) -> None:
+        """Free the pages that start there."""
+        self._free.give(starts // self.stride)
+
+    def lengths(self, ends: Numbers) -> Numbers:
+        """Rows of pages before the rows `ends` [k] of theirs."""
+        lengths = ends % self.stride
+        lengths -= 1
+        return lengths
+
+    def observation_records(self, observations: tuple[Array, ...]) -> list[tuple[Column, Array]]:
+        """The columns of observations, each with the values [n, *shape] for it as records.
+
+        Raises:
+            ShapeError: if they differ in number, dtype or shape from the first step's.
+        """
+        if len(observations) != len(self.observations):
+            raise ShapeError(f"expected {len(self.observations)} observations as in the first step, got {len(observations)}")
+        return [(c, c.as_records(o)) for c, o in zip(self.observations, observations, strict=True)]
+
+    def write_decisions(self, rows: Numbers, decisions: Columns, versions: NDArray[np.int64]) -> None:
+        """Write decisions [d, …] to rows [d].
+
+        Raises:
+            ShapeError: if the columns differ in name, dtype or shape from the first step's.
+        """
+        if decisions.keys() != self._names:
+            raise ShapeError(f"expected decision columns {[*self._names]} as in the first step, got {[*decisions]}")
+        for column in self.decisions:
+            column.records[rows] = column.as_records(decisions[column.name])
+        self.versions[rows] = versions
+
+    def move(self, source: Numbers, target: Numbers) -> None:
+        """Copy open decisions from rows [n] to first rows [n] of other pages, with the actions before them."""
+        for column in (*self.observations, *self.decisions):
+            column.records[target] = column.records[source]
+        self.versions[target] = self.versions[source]
+        self.keep_actions(source, target)
+
+    def keep_actions(self, source: Numbers, target: Numbers) -> None:
+        """Make the actions before rows `source` [n] also those before rows `target` [n]."""
+        for column in self.actions:
+            column.records_before[target] = column.records_before[source]
+
+    def _grow(self, count: int) -> None:
+        self._free.grow(2 * self._free.total + count)
+        rows = self._free.total * self.stride
+        for column in (*self.observations, *self.decisions):
+            column.grow(rows)
+        self.rewards = enlarged(self.rewards, rows)
+        self.versions = enlarged(self.versions, rows)

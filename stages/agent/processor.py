@@ -1,0 +1,148 @@
+"""The agent processor stage: steps of many agents in, trajectories of single agents out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from queues.errors import ShapeError
+from queues.messages import StepBatch, TrajectoryBatch
+from queues.specs import behavior_name
+from stages.agent.assembler import Assembler
+from stages.errors import StageError
+from stages.stage import Stage
+
+
+class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
+    """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
+
+    A row of a `StepBatch` brings the reward of the agent's previous decision, if that is known, and completes its
+    step. Ending rows close the trajectory; so does the `time_horizon`, after which the same episode goes on in
+    another trajectory. Closed trajectories leave as one packed batch per behaviour id, with the episodes and games
+    that ended meanwhile.
+
+    What it keeps: one open decision per agent and the steps before it. An ending of an agent without an open
+    decision is ignored. An agent that starts another episode without an ending row loses its open decision (its
+    reward and what followed are unknown), the steps before leave as truncated, and this is logged once. An agent
+    whose self-play stamp alone changes is cut there, under the stamp that it decided under, and no step is lost.
+    An agent that vanishes without an ending row keeps its place for ever: environments must end their agents, or
+    `drop_environments` must be called.
+
+    What ends it: `finish` emits all completed steps. Half-made trajectories are no part of a checkpoint (the
+    environments' states are not either), so there is no `state_dict`: what was not emitted is made anew after a
+    resume, or, in deterministic runs, closed by `close_all` at the checkpoint.
+
+    Args:
+        horizons: `time_horizon` by behaviour name, as a mapping or a function.
+        source: the incarnation of the actor, for flow credits.
+        min_rows: rows of closed trajectories that must wait before `process` emits them; 1 means at once.
+
+    Raises:
+        StageError: if `min_rows` or a behaviour's horizon is less than 1, or a horizon is unknown.
+        ShapeError: if a behaviour's columns change in name, dtype or shape.
+    """
+
+    def __init__(
+        self, horizons: Mapping[str, int] | Callable[[str], int], source: int = 0, min_rows: int = 1
+    ) -> None:
+        if min_rows < 1:
+            raise StageError(f"agent processor: min_rows must be at least 1, got {min_rows}")
+        self._horizons = horizons
+        self._source = source
+        self._min_rows = min_rows
+        self._assemblers: dict[str, Assembler] = {}
+        self._by_name: dict[str, list[Assembler]] = {}
+
+    def process(self, item: StepBatch) -> Iterator[TrajectoryBatch]:
+        """Take one tick of one group in; yield at most one batch. All state is up to date when it is yielded."""
+        assembler = self._assemblers.get(item.behavior_id)
+        if assembler is None:
+            if item.ended == len(item.agent_ids) and not item.decisions:
+                return  # nobody has an open decision, and nothing says which columns there will be
+            assembler = self._add_assembler(item)
+        try:
+            assembler.add(item)
+        except ShapeError as error:
+            raise ShapeError(f"{item.behavior_id}, group {item.group}: {error}") from error
+        if assembler.waiting_rows >= self._min_rows:
+            batch = assembler.emit()
+            if batch is not None:
+                yield batch
+
+    def finish(self) -> list[TrajectoryBatch]:
+        """Emit every completed step."""
+        return self.flush()
+
+    def pending(self, behavior_name: str) -> int:
+        """Learning-team steps that are completed and not yet emitted."""
+        return sum(assembler.pending for assembler in self._by_name.get(behavior_name, ()))
+
+    def emitted(self, behavior_name: str) -> int:
+        """Learning-team steps emitted so far: the credits spent."""
+        return sum(assembler.emitted for assembler in self._by_name.get(behavior_name, ()))
+
+    def open_agents(self, behavior_name: str) -> int:
+        """Agents with an open decision."""
+        return sum(assembler.open_agents for assembler in self._by_name.get(behavior_name, ()))
+
+    def flush(self, behavior_name: str | None = None) -> list[TrajectoryBatch]:
+        """Close half-made trajectories where they stand and emit all that waits, game results too.
+
+        The observation of an open decision is the next observation of the trajectory cut before it, and the
+        decision becomes the first step of the agent's next trajectory: nothing is lost, nothing comes twice.
+
+        Args:
+            behavior_name: only behaviour ids with this name; None: all.
+        """
+        chosen = self._assemblers.values() if behavior_name is None else self._by_name.get(behavior_name, ())
+        for assembler in chosen:
+            assembler.cut()
+        return _emit(chosen)
+
+    def cut_older_than(self, behavior_id: str, version: int) -> list[TrajectoryBatch]:
+        """As `flush`, but of one behaviour id's half-made trajectories only those begun with this version or older."""
+        assembler = self._assemblers.get(behavior_id)
+        if assembler is None:
+            return []
+        assembler.cut(version)
+        return _emit([assembler])
+
+    def close_all(self, truncated: bool = True) -> list[TrajectoryBatch]:
+        """Close and emit all half-made trajectories and forget all agents, as their environments are reset next.
+
+        Open decisions are dropped, and the episodes do not count as ended.
+
+        Args:
+            truncated: how the trajectories are marked: true, as no other trajectory goes on with the episode.
+        """
+        for assembler in self._assemblers.values():
+            assembler.close(truncated=truncated)
+        return _emit(self._assemblers.values())
+
+    def drop_environments(self, env_ids: Sequence[int], group: int) -> int:
+        """Forget the agents of crashed instances of a group, with their half-made trajectories.
+
+        Returns:
+            The number of completed learning-team steps that are lost so.
+        """
+        crashed = np.asarray(env_ids, np.int64)
+        return sum(assembler.drop(crashed, group) for assembler in self._assemblers.values())
+
+    def _add_assembler(self, step: StepBatch) -> Assembler:
+        name = behavior_name(step.behavior_id)
+        horizons = self._horizons
+        try:
+            horizon = horizons(name) if callable(horizons) else horizons[name]
+        except KeyError as error:
+            raise StageError(f"agent processor: no time_horizon for behaviour {name!r}; add it to `behaviors`") from error
+        if horizon < 1:
+            raise StageError(f"agent processor: time_horizon of {name!r} must be at least 1, got {horizon}")
+        assembler = self._assemblers[step.behavior_id] = Assembler(step, horizon, self._source)
+        self._by_name.setdefault(name, []).append(assembler)
+        return assembler
+
+
+def _emit(assemblers: Sequence[Assembler]) -> list[TrajectoryBatch]:
+    batches = [assembler.emit() for assembler in assemblers]
+    return [batch for batch in batches if batch is not None]

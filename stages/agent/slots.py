@@ -1,0 +1,115 @@
+"""Small numbers for agents and pages: a stack of free numbers, and the table from agent ids to slots.
+
+A slot is an agent's place in the per-agent arrays of an assembler. Agents of environments have ids of any size and
+come and go; slots are dense, and used again. Slot 0 is nobody's: it stands for agents that are not known.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+Element = TypeVar("Element", bound=np.generic)
+
+NOBODY = 0
+
+
+class FreeNumbers:
+    """A stack of the numbers 1 … total-1 that nobody uses; at first all of them, the lowest on top."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._stack = np.arange(1, total, dtype=np.int64)
+        self._top = 0
+
+    def __len__(self) -> int:
+        return len(self._stack) - self._top
+
+    def take(self, count: int) -> Numbers:
+        """Take numbers out, [count]; there must be as many. A view, to be used before the next `give`."""
+        first, self._top = self._top, self._top + count
+        return self._stack[first : self._top]
+
+    def give(self, numbers: Numbers) -> None:
+        """Put numbers back that were taken."""
+        self._top -= len(numbers)
+        self._stack[self._top : self._top + len(numbers)] = numbers
+
+    def grow(self, total: int) -> None:
+        """Add the numbers from the present total up to a greater one."""
+        self._stack = np.concatenate((self._stack, np.arange(self.total, total)))
+        self.total = total
+
+
+class Slots:
+    """Agent ids → slots, by binary search in a sorted copy that is made anew when it is needed after a change."""
+
+    def __init__(self, capacity: int) -> None:
+        self._free = FreeNumbers(1 + capacity)
+        self._ids = np.zeros(1 + capacity, np.int64)
+        self._used = np.zeros(1 + capacity, np.bool_)
+        self._changed = True
+        self._sorted_ids = self._sorted_slots = np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return self._free.total - 1 - len(self._free)
+
+    @property
+    def total(self) -> int:
+        """Number of slots, used or not, and nobody's: the length that per-agent arrays need."""
+        return self._free.total
+
+    def used(self) -> Numbers:
+        """All slots in use, rising."""
+        return self._used.nonzero()[0]
+
+    def find(self, agent_ids: Numbers) -> Numbers:
+        """The agents' slots, `NOBODY` for unknown agents, [n]."""
+        if self._changed:
+            self._sort()
+        if not len(self._sorted_ids):
+            return np.full(len(agent_ids), NOBODY)
+        at = self._sorted_ids.searchsorted(agent_ids)
+        # `clip` takes care of ids beyond the greatest one: what stands there is not equal to them.
+        known = self._sorted_ids.take(at, mode="clip") == agent_ids
+        slots = self._sorted_slots.take(at, mode="clip")
+        slots *= known
+        return slots
+
+    def add(self, agent_ids: Numbers) -> Numbers:
+        """Slots for agents that have none yet, [n]; `total` may have grown."""
+        if len(self._free) < len(agent_ids):
+            self._grow(len(agent_ids))
+        slots = self._free.take(len(agent_ids))
+        self._ids[slots] = agent_ids
+        self._used[slots] = True
+        self._changed = True
+        return slots
+
+    def remove(self, slots: Numbers) -> None:
+        """Forget the agents in these slots."""
+        self._free.give(slots)
+        self._used[slots] = False
+        self._changed = True
+
+    def _sort(self) -> None:
+        slots = self.used()
+        ids = self._ids.take(slots)
+        order = ids.argsort()
+        self._sorted_ids, self._sorted_slots = ids.take(order), slots.take(order)
+        self._changed = False
+
+    def _grow(self, count: int) -> None:
+        self._free.grow(2 * self.total + count)
+        self._ids = enlarged(self._ids, self.total)
+        self._used = enlarged(self._used, self.total)
+
+
+def enlarged(array: NDArray[Element], length: int) -> NDArray[Element]:
+    """A copy with zeros added at the end of the first axis."""
+    larger = np.zeros((length, *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    return larger

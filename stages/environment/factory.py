@@ -1,0 +1,136 @@
+"""From the YAML's `environment` section to an environment group.
+
+Whatever needs gymnasium or a game is imported here when it is asked for, and not before: planning and
+validating a run make no environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from config import EnvironmentSettings
+from stages.environment.protocol import EnvironmentGroup
+from stages.errors import BrokenEnvironmentError, LoadError, StageError
+from stages.loading import import_module, load_attribute
+
+BUILTIN_GAMES: Mapping[str, tuple[str, str]] = {"Volley": ("stages.environment.volley", "VolleyGroup")}
+"""Module and class of the games that come with this package, by their `id`."""
+
+
+def make_group(
+    settings: EnvironmentSettings, behavior: str, num_envs: int, folder: Path | None = None
+) -> EnvironmentGroup:
+    """Make the environment group that the settings describe.
+
+    Args:
+        settings: the YAML's `environment` section.
+        behavior: behaviour name for environments with only one kind of agent.
+        num_envs: number of instances, which may differ from the settings' (evaluation has its own).
+        folder: where the YAML lies, whose modules are importable.
+
+    Raises:
+        LoadError: if a module or attribute can't be found, or gives no environment.
+        StageError: if there is no such environment, or it does not take the options.
+        BrokenEnvironmentError: if making it failed.
+    """
+    if settings.factory is not None:
+        return _from_factory(settings.factory, settings.options, behavior, num_envs, folder)
+    assert settings.id is not None, "the schema asks for an id or a factory"
+    if settings.kind == "builtin":
+        return _builtin(settings.id, settings.options, behavior, num_envs)
+    return _registered(settings.id, settings.options, behavior, num_envs, folder)
+
+
+def _builtin(game: str, options: Mapping[str, Any], behavior: str, num_envs: int) -> EnvironmentGroup:
+    if game not in BUILTIN_GAMES:
+        close = difflib.get_close_matches(game.capitalize(), BUILTIN_GAMES, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(BUILTIN_GAMES)}"
+        raise StageError(f"environment.id: no built-in game is called {game!r}; {hint}")
+    module, attribute = BUILTIN_GAMES[game]
+    make = getattr(importlib.import_module(module), attribute)
+    what = f"built-in game {game!r}"
+    made = _call(make, _arguments(make, options, {"num_envs": num_envs, "behavior": behavior}, what), what)
+    assert isinstance(made, EnvironmentGroup), f"{what} is no environment group"
+    return made
+
+
+def _registered(
+    env_id: str, options: Mapping[str, Any], behavior: str, num_envs: int, folder: Path | None
+) -> EnvironmentGroup:
+    from stages.environment.gymnasium_group import GymnasiumGroup
+    from stages.environment.vectorising import make_vector
+
+    name = f"Gymnasium environment {env_id!r}"
+    module, _, _ = env_id.rpartition(":")
+    if module:  # Gymnasium imports it too, but does not look next to the YAML
+        import_module(module, folder, name)
+    return GymnasiumGroup(make_vector(env_id, num_envs, options, name), behavior, name)
+
+
+def _from_factory(
+    reference: str, options: Mapping[str, Any], behavior: str, num_envs: int, folder: Path | None
+) -> EnvironmentGroup:
+    """Call the user's factory: it gets the options, and `num_envs` and `behavior` if it takes them."""
+    what = f"environment factory {reference!r}"
+    make = load_attribute(reference, folder, "environment factory")
+    if not callable(make):
+        raise LoadError(f"{what}: expected something to call that makes an environment, got {make!r}")
+    arguments = _arguments(make, options, {"num_envs": num_envs, "behavior": behavior}, what)
+    made = _call(make, arguments, what)
+    if isinstance(made, EnvironmentGroup):
+        return made
+
+    from gymnasium import Env
+    from gymnasium.vector import VectorEnv
+
+    if not isinstance(made, Env | VectorEnv):
+        raise LoadError(
+            f"{what} gave a {type(made).__name__}; expected a gymnasium.Env, a "
+            "gymnasium.vector.VectorEnv or an EnvironmentGroup (num_envs, behavior_specs, reset, step, close)"
+        )
+    from stages.environment.gymnasium_group import GymnasiumGroup
+    from stages.environment.vectorising import vectorise
+
+    return GymnasiumGroup(vectorise(made, partial(make, **arguments), num_envs, what), behavior, what)
+
+
+def _arguments(
+    make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], what: str
+) -> dict[str, Any]:
+    """The keyword arguments to call with: the options, and what is offered as far as it is taken by name.
+
+    Raises:
+        StageError: if the callable does not take the options.
+    """
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # some callables written in C have none
+        return dict(options)
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    taken = {name for name, parameter in signature.parameters.items() if parameter.kind in named}
+    given = {name: value for name, value in offered.items() if name in taken}
+    for name in given.keys() & options.keys():
+        raise StageError(
+            f"environment.options: {name} is not an option of {what}; environment.{name} says it"
+        )
+    arguments = {**options, **given}
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise StageError(f"environment.options do not fit {what}: {error}; it takes {signature}") from error
+    return arguments
+
+
+def _call(make: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
+    try:
+        return make(**arguments)
+    except StageError:
+        raise
+    except Exception as error:
+        raise BrokenEnvironmentError(f"{what} raised {type(error).__name__}: {error}") from error

@@ -1,0 +1,67 @@
+"""A scripted opponent with the limits of a human one.
+
+It sees what a policy sees and keeps nothing between decisions. It runs to where the ball will come down and hops
+at a ball within reach; it does not aim, and it does not see what a faultless calculator would: it takes up a ball only
+once that crosses the net (reaction), thinks that the ball flies less far than it does (so that it is late for fast
+and for far balls), and knows of the wall behind it, but of no other rebound.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from queues.messages import Array
+from stages.environment.protocol import ActionBatch
+from stages.environment.volley.observing import Seen
+from stages.environment.volley.physics import VX, VY, X, Y, Floats
+from stages.environment.volley.rules import BALL_GRAVITY, BALL_RADIUS, HALF_WIDTH, HOME, PLAYER_RADIUS
+
+_CONTACT_HEIGHT: Final = 0.85
+"""Height of the ball's centre at which it expects to meet the ball, in metres."""
+_FORESIGHT: Final = 0.85
+"""Share of the remaining flight that it believes in."""
+_NOTICES_FROM: Final = 0.3
+"""How far beyond the net a ball must be for it to be still ignored, in metres."""
+_BEHIND: Final = 0.17
+"""How far behind the ball it stands, so that the ball goes forward."""
+_STEADY: Final = 0.08
+"""A target nearer than this is not walked to."""
+_JUMP_REACH: Final = (0.45, 0.75, 1.35)
+"""It jumps at a sinking ball that is nearer than this sideways, and between these heights; metres."""
+
+_BACK, _STAY, _FORWARD = 0, 1, 2
+
+
+class ScriptedPlayer:
+    """Plays any number of courts at once; the same observations always get the same actions."""
+
+    def act(self, observations: tuple[Array, ...]) -> ActionBatch:
+        """Decide for d players from their observations [d, 12]."""
+        seen = Seen.of(observations[0])
+        way = _target(seen) - seen.own[X]
+        move = np.where(way > _STEADY, _FORWARD, np.where(way < -_STEADY, _BACK, _STAY))
+        discrete = np.stack([move, _jumps(seen)], axis=1).astype(np.int32)
+        return ActionBatch(np.zeros((len(discrete), 0), dtype=np.float32), discrete)
+
+    __call__ = act
+
+
+def _target(seen: Seen) -> Floats:
+    """[d] where to stand: behind the ball's supposed landing point, or at home if the ball is not ours."""
+    ball = seen.ball
+    above = np.maximum(ball[Y] - _CONTACT_HEIGHT, 0.0)
+    seconds = (ball[VY] + np.sqrt(ball[VY] ** 2 + 2 * BALL_GRAVITY * above)) / BALL_GRAVITY
+    landing = ball[X] + _FORESIGHT * ball[VX] * np.maximum(seconds, 0.0)
+    wall = BALL_RADIUS - HALF_WIDTH
+    landing = np.where(landing < wall, 2 * wall - landing, landing)
+    ours = (ball[X] < _NOTICES_FROM) & (landing < 0)
+    spot = np.clip(landing - _BEHIND, PLAYER_RADIUS - HALF_WIDTH, 0.0)
+    return np.where(ours, spot, -HOME).astype(np.float32)
+
+
+def _jumps(seen: Seen) -> Floats:
+    ball, (sideways, low, high) = seen.ball, _JUMP_REACH
+    near = np.abs(ball[X] - seen.own[X]) < sideways
+    return (near & (ball[VY] < 0) & (ball[Y] > low) & (ball[Y] < high)).astype(np.float32)

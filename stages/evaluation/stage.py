@@ -1,0 +1,143 @@
+"""The evaluation stage: deterministic play of a policy on environments of its own, every so many trainer steps."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from queues.messages import PolicyUpdate
+from queues.specs import BehaviorSpec
+from stages.environment.protocol import ActionBatch, EnvironmentGroup, StepResult
+from stages.policy.protocol import ActingPolicy
+from stages.stage import Stage, StageContext
+
+SEED = 20_261
+"""Every policy is played on the same episodes, so that their scores can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How a policy scored."""
+
+    policy: PolicyUpdate
+    spec: BehaviorSpec
+    mean: float
+    """Mean undiscounted return."""
+    deviation: float
+    """Standard deviation of the returns."""
+    episodes: int
+    best: bool
+    """Better than all before it."""
+
+
+class EvaluationStage(Stage[PolicyUpdate, None]):
+    """Takes policies, plays those that are `every` steps past the last one played, and reports their scores.
+
+    Args:
+        behavior_id: whose agents' returns count; agents of other behaviour ids act at random.
+        make_group: builds the environments.
+        make_policy: builds an acting policy.
+        every: trainer steps between two evaluations.
+        episodes: episodes per evaluation.
+        report: called with each result.
+        best: the best score so far, of a run that goes on.
+    """
+
+    may_block = True
+
+    def __init__(
+        self,
+        behavior_id: str,
+        make_group: Callable[[], EnvironmentGroup],
+        make_policy: Callable[[BehaviorSpec], ActingPolicy],
+        every: int,
+        episodes: int,
+        report: Callable[[Evaluation], None],
+        best: float | None = None,
+    ) -> None:
+        self._behavior_id = behavior_id
+        self._make_group = make_group
+        self._make_policy = make_policy
+        self._every = every
+        self._episodes = episodes
+        self._report = report
+        self._due = every
+        self._best = best
+        self._group: EnvironmentGroup | None = None
+
+    def start(self, context: StageContext) -> None:
+        """Build the environments."""
+        self._group = self._make_group()
+
+    def stop(self) -> None:
+        """Close them."""
+        if self._group is not None:
+            self._group.close()
+
+    async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
+        """Play the policy if it is time to."""
+        if item.step >= self._due:
+            self._due = item.step + self._every - item.step % self._every
+            returns, spec = await self.play(item)
+            mean = float(returns.mean())
+            best = self._best is None or mean > self._best
+            self._best = max(mean, self._best) if self._best is not None else mean
+            self._report(Evaluation(item, spec, mean, float(returns.std()), len(returns), best))
+        return
+        yield
+
+    async def play(self, update: PolicyUpdate) -> tuple[np.ndarray[Any, np.dtype[np.float64]], BehaviorSpec]:
+        """Returns of the first `episodes` episodes to end, and the behaviour's spec."""
+        assert self._group is not None, "the stage was not started"
+        group, random = self._group, np.random.default_rng(SEED)
+        result = await _settled(group.reset(SEED))
+        spec = group.behavior_specs[self._behavior_id]
+        policy = self._make_policy(spec)
+        policy.load(update)
+        running: dict[int, float] = {}
+        returns: list[float] = []
+        # A fixed share per environment: the first to end would be the short episodes, which often score otherwise.
+        quota = -(-self._episodes // group.num_envs)
+        ended_in = np.zeros(group.num_envs, np.int64)
+        while len(returns) < self._episodes:
+            steps = result.steps.get(self._behavior_id)
+            if steps is not None:
+                for row, agent in enumerate(steps.agent_ids.tolist()):
+                    running[agent] = running.get(agent, 0.0) + float(steps.rewards[row])
+                    if row < steps.ended:
+                        total, env_id = running.pop(agent), steps.env_ids[row]
+                        ended_in[env_id] += 1
+                        if ended_in[env_id] <= quota and len(returns) < self._episodes:
+                            returns.append(total)
+            actions = {i: self._decide(i, policy, result, group.behavior_specs, random) for i in result.steps}
+            result = await _settled(group.step(actions))
+            await asyncio.sleep(0)
+        return np.array(returns), spec
+
+    def _decide(
+        self,
+        behavior_id: str,
+        policy: ActingPolicy,
+        result: StepResult,
+        specs: Mapping[str, BehaviorSpec],
+        random: np.random.Generator,
+    ) -> ActionBatch:
+        steps, actions = result.steps[behavior_id], specs[behavior_id].actions
+        observations = tuple(o[steps.ended :] for o in steps.observations)
+        if behavior_id == self._behavior_id:
+            return policy.act(observations, steps.action_masks, random, deterministic=True).actions
+        count = len(steps.agent_ids) - steps.ended
+        continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
+        discrete = random.integers(0, actions.discrete_branches, (count, len(actions.discrete_branches)))
+        return ActionBatch(continuous, discrete.astype(np.int32))
+
+
+async def _settled(result: Any) -> StepResult:
+    if inspect.isawaitable(result):
+        result = await result
+    return result  # type: ignore[no-any-return]

@@ -1,0 +1,216 @@
+"""Finding what the YAML names as `module:attribute`: stages, trainers, networks, environment factories.
+
+A user's modules lie next to the YAML, like a script's modules next to the script. Two rules keep
+that harmless:
+
+- Only the module that the YAML names is looked up in that folder first. It is loaded by hand, without
+  putting the folder in front of `sys.path`, so that what gets imported meanwhile can't come from there by
+  accident. Names of our own packages, of the standard library and of what is already imported never come
+  from the folder.
+- The folder stays at the *end* of `sys.path`, so that a user's module finds its neighbours, also later, but a
+  `config.py` in that folder never stands in for ours, nor a `random.py` for Python's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stages.errors import LoadError
+
+_OUR_PACKAGES = frozenset({"config", "pipeline", "queues", "stages"})
+_FOLDER_MARK = "__headrace_folder__"
+"""Attribute of modules loaded from a YAML's folder: another YAML's module may take such a module's place."""
+_NAMES_SHOWN = 12
+
+
+def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
+    """Import what `module:attribute` names.
+
+    Args:
+        what: `module:attribute`; both sides may have dots (`my_package.stages:Filters.Short`).
+        folder: where the YAML lies, whose modules are importable; None for installed modules only.
+        kind: what it is going to be, for messages: `stage`, `trainer`, `environment factory`.
+
+    Raises:
+        LoadError: if the text is not of that form, the module can't be found or raises while it is
+            imported, or has no such attribute.
+    """
+    module_name, _, path = what.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
+        raise LoadError(
+            f"{kind} {what!r}: expected module:attribute, such as my_module:MyClass or "
+            "my_package.module:MyClass"
+        )
+    asked = f"{kind} {what!r}"
+    return _follow(import_module(module_name, folder, asked), path, folder, asked)
+
+
+def load_plugin(group: str, name: str) -> Any:
+    """Import what an installed package offers under a short name.
+
+    Args:
+        group: the entry-point group, such as `headrace.stages`.
+        name: the entry point's name.
+
+    Raises:
+        LoadError: if no package offers the name, several offer different things, or the import fails.
+    """
+    asked = f"{name!r} (entry-point group {group!r})"
+    offered = metadata.entry_points(group=group)
+    found = {(point.module, point.attr) for point in offered if point.name == name}
+    if not found:
+        names = {point.name for point in offered}
+        raise LoadError(
+            f"{asked}: no installed package offers it{_suggestion(name, names, 'offered')}; "
+            "to name a class in a module write module:Class"
+        )
+    if len(found) > 1:
+        places = ", ".join(sorted(f"{module}:{attr}" for module, attr in found))
+        raise LoadError(
+            f"{asked}: installed packages offer different things by this name ({places}); name one of them"
+        )
+    module_name, path = found.pop()
+    return _follow(import_module(module_name, None, asked), path, None, asked)
+
+
+def import_module(name: str, folder: Path | None, asked: str) -> ModuleType:
+    """Import a module, from the folder next to the YAML if it is there.
+
+    Args:
+        name: the module, with dots for one inside a package.
+        folder: where the YAML lies, or None.
+        asked: what it is wanted for, the beginning of error messages.
+
+    Raises:
+        LoadError: if it can't be found, or raises while it is imported.
+    """
+    folder = folder.resolve() if folder is not None else None
+    try:
+        if folder is not None:
+            _import_from(folder, name.partition(".")[0])
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise LoadError(f"{asked}: {_not_found(error.name, folder)}") from error
+        raise LoadError(f"{asked}: {_raised(name, error, folder)}") from error
+    except (Exception, SystemExit) as error:  # a script without a main guard may well end in sys.exit
+        raise LoadError(f"{asked}: {_raised(name, error, folder)}") from error
+
+
+def _import_from(folder: Path, top: str) -> None:
+    """Put a top-level module of the folder into `sys.modules`, unless its name belongs to somebody else."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    importlib.invalidate_caches()  # the folder's files may be newer than what Python remembers of it
+    spec = _spec_in(folder, top)
+    if spec is None or spec.loader is None or top in _OUR_PACKAGES or top in sys.stdlib_module_names:
+        return
+    loaded = sys.modules.get(top)
+    if loaded is not None:
+        if getattr(loaded, _FOLDER_MARK, str(folder)) == str(folder):
+            return
+        for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
+            del sys.modules[name]  # another YAML's module of the same name
+    module = importlib.util.module_from_spec(spec)
+    setattr(module, _FOLDER_MARK, str(folder))
+    sys.modules[top] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(top, None)
+        raise
+
+
+def _spec_in(folder: Path, top: str) -> ModuleSpec | None:
+    """The module or package of this name in the folder; a mere folder without `__init__.py` is none."""
+    spec = PathFinder.find_spec(top, [str(folder)])
+    return spec if spec is not None and spec.origin is not None else None
+
+
+def _follow(module: ModuleType, path: str, folder: Path | None, asked: str) -> Any:
+    found: Any = module
+    so_far = f"module {module.__name__!r} ({getattr(module, '__file__', None) or 'built in'})"
+    for part in filter(None, path.split(".")):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            hint = _suggestion(part, _public_names(found), "it has") + _hidden(module, folder)
+            raise LoadError(f"{asked}: {so_far} has no attribute {part!r}{hint}") from error
+        so_far = f"{part!r} there"
+    return found
+
+
+def _public_names(owner: Any) -> list[str]:
+    names = list(getattr(owner, "__all__", None) or [name for name in dir(owner) if not name.startswith("_")])
+    if not isinstance(owner, ModuleType):
+        return names
+    # What a module defines is more likely meant than what it merely imported.
+    own = [name for name in names if getattr(getattr(owner, name), "__module__", None) == owner.__name__]
+    return own or names
+
+
+def _hidden(module: ModuleType, folder: Path | None) -> str:
+    """Say so if the user's file was passed over because its name is taken."""
+    spec = _spec_in(folder.resolve(), module.__name__.partition(".")[0]) if folder is not None else None
+    top = sys.modules.get(module.__name__.partition(".")[0])
+    if spec is None or spec.origin is None or spec.origin == getattr(top, "__file__", None):
+        return ""
+    return f"; {spec.origin} was not used, because its name is taken: rename it"
+
+
+def _suggestion(name: str, names: Iterable[str], introduction: str) -> str:
+    names = sorted(set(names))
+    by_lower = {known.lower(): known for known in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    if close:
+        return f"; did you mean {by_lower[close[0]]!r}?"
+    if not names:
+        return ""
+    return f"; {introduction}: {', '.join(names[:_NAMES_SHOWN])}{', …' if len(names) > _NAMES_SHOWN else ''}"
+
+
+def _not_found(name: str, folder: Path | None) -> str:
+    if folder is None:
+        return f"no module named {name!r} is installed"
+    neighbours = {
+        path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    hint = _suggestion(name, neighbours, "modules there")
+    return f"no module named {name!r} lies in {folder} or is installed{hint}"
+
+
+def _raised(name: str, error: BaseException, folder: Path | None) -> str:
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"importing {name!r} raised {message}{_place(error, folder)}"
+
+
+def _place(error: BaseException, folder: Path | None) -> str:
+    """The line of the user's own code where it happened, rather than the library code below it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<")
+    ]
+    in_folder = [
+        frame for frame in frames if folder is not None and Path(frame.filename).is_relative_to(folder)
+    ]
+    libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
+    outside_libraries = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    for candidates in (in_folder, outside_libraries, frames):
+        if candidates:
+            frame = candidates[-1]
+            return f", at {frame.filename}:{frame.lineno}: {frame.line}"
+    return ""

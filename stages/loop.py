@@ -1,0 +1,318 @@
+"""The one loop that runs a stage: all waiting, closing, credits and checkpoint barriers of the pipeline live here.
+
+A stage stands between an inlet and an outlet and knows neither; `StageRunner` takes items from the inlet, hands
+them to `process`, and puts what it yields into the outlet. Backpressure is the `await outlet.put`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from queues.errors import QueueClosed
+from queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
+from queues.specs import behavior_name
+from stages.errors import StageError
+from stages.stage import In, Out, Source, Stage, StageContext, Yielded
+
+log = logging.getLogger(__name__)
+
+BLOCKING_S = 0.25
+"""A stage that holds its event loop longer than this without awaiting is named in a warning."""
+
+T_contra = TypeVar("T_contra", contravariant=True)
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ItemSource(Protocol[T_co]):
+    """What the loop asks of an inlet; the consuming end of every queue has it."""
+
+    def __aiter__(self) -> AsyncIterator[T_co]:
+        """Items until the queue is closed and drained."""
+        ...
+
+    def close(self) -> None:
+        """Say that nobody will take any more, so that producers get QueueClosed instead of waiting for ever."""
+        ...
+
+
+class ItemSink(Protocol[T_contra]):
+    """What the loop asks of an outlet; the producing end of every queue has it."""
+
+    async def put(self, item: T_contra) -> None:
+        """Wait until the item has a place."""
+        ...
+
+    def close(self) -> None:
+        """Say that no more items will come."""
+        ...
+
+
+class Nowhere:
+    """The outlet of a stage that is the end of its line."""
+
+    async def put(self, item: Any) -> None:
+        """Drop the item."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class StageFailure(StageError):
+    """A stage raised. The message names the stage and the item; the cause is chained."""
+
+    def __init__(self, stage: str, doing: str, cause: BaseException) -> None:
+        self.stage = stage
+        self.doing = doing
+        self.cause = cause
+        super().__init__(f"stage {stage} failed {doing}: {type(cause).__name__}: {cause}")
+
+
+@dataclass(frozen=True)
+class StageHooks:
+    """What the loop tells the host: credits that ended here, and the stage's part of a checkpoint."""
+
+    return_credits: Callable[[str, int, int], None] = lambda behavior, source, amount: None
+    """(behaviour name, source, amount): learning-team steps that the stage took in and did not pass on."""
+    save_part: Callable[[str, int, Mapping[str, Any]], None] = lambda name, number, state: None
+    """(stage name, checkpoint number, state): called when a barrier reaches the stage."""
+
+
+class StageRunner(Generic[In, Out]):
+    """Runs one stage between its inlet and its outlet until the inlet ends.
+
+    Args:
+        stage: the stage; run once.
+        inlet: what it takes items from.
+        outlet: what it puts results into; closed at the end, also after a failure.
+        context: what the stage is given at its start.
+        hooks: how the host hears of returned credits and checkpoint parts.
+        behaviors: names of the behaviours it sees; items of others pass it by. None for all.
+        state: what it takes up before the first item, on a resume.
+        ends_barriers: true for the last stage of a checkpoint's way, which passes barriers to nobody.
+    """
+
+    def __init__(
+        self,
+        stage: Stage[In, Out],
+        inlet: ItemSource[In | Barrier],
+        outlet: ItemSink[Out | In | Barrier],
+        context: StageContext,
+        hooks: StageHooks | None = None,
+        behaviors: frozenset[str] | None = None,
+        state: Mapping[str, Any] | None = None,
+        ends_barriers: bool = False,
+    ) -> None:
+        self.stage = stage
+        self.context = context
+        self._inlet = inlet
+        self._outlet = outlet
+        self._hooks = hooks or StageHooks()
+        self._behaviors = behaviors
+        self._state = state
+        self._ends_barriers = ends_barriers
+        self._items = 0
+        self._barrier_seen = -1
+
+    async def run(self) -> None:
+        """Run the stage to the end of its inlet, or until whoever takes its results is gone.
+
+        Raises:
+            StageFailure: if the stage raises; its outlet is closed and it is stopped all the same.
+        """
+        name = self.context.name
+        try:
+            try:
+                with _naming(name, "while starting"):
+                    await start_stage(self.stage, self.context, self._state)
+                async for item in self._inlet:
+                    await self._handle(item)
+                    del item  # a batch's slab goes back when its last reference does: don't hold it while waiting
+                with _naming(name, "while finishing"):
+                    await self._emit(self.stage.finish())
+            finally:
+                with _naming(name, "while stopping"):
+                    await _settle(self.stage.stop())
+        except QueueClosed:
+            log.debug("stage %s ends early: nobody takes its results any more", name)
+        finally:
+            self._inlet.close()
+            self._outlet.close()
+
+    async def _handle(self, item: In | Barrier) -> None:
+        if isinstance(item, Barrier):
+            await self._pass_barrier(item)
+            return
+        if self._behaviors is not None and _behavior(item) not in self._behaviors:
+            await self._outlet.put(item)
+            return
+        self._items += 1
+        carried = _credits(item)
+        with _naming(self.context.name, "on item", self._items, item):
+            began = time.perf_counter()
+            results = self.stage.process(item)
+            self._check_blocking(began)
+            passed = await self._emit(results)
+        if carried != passed and isinstance(item, TrajectoryBatch):
+            self._hooks.return_credits(item.behavior, item.source, carried - passed)
+
+    async def _emit(self, results: Yielded[Out]) -> int:
+        """Put everything yielded into the outlet; returns the credits passed on."""
+        passed = 0
+        if results is None:
+            return passed
+        if isinstance(results, AsyncIterable):
+            iterator = aiter(results)
+            while (result := await _Timed(anext(iterator, _END), self._check_blocking)) is not _END:
+                passed += _credits(result)
+                await self._outlet.put(result)
+            return passed
+        for result in self._timed(results):
+            passed += _credits(result)
+            await self._outlet.put(result)
+        return passed
+
+    def _timed(self, results: Iterable[Out]) -> Iterable[Out]:
+        began = time.perf_counter()
+        for result in results:
+            self._check_blocking(began)
+            yield result
+            began = time.perf_counter()
+        self._check_blocking(began)
+
+    def _check_blocking(self, began: float) -> None:
+        took = time.perf_counter() - began
+        if took > BLOCKING_S and not self.stage.may_block:
+            log.warning(
+                "stage %s blocked its event loop for %.2f s on item %d; other stages of its host stood still. "
+                "Make it faster, or await in an async process().",
+                self.context.name,
+                took,
+                self._items,
+            )
+
+    async def _pass_barrier(self, barrier: Barrier) -> None:
+        # With several actors the first barrier of a number makes the cut; the others were sent for the same one.
+        if barrier.number > self._barrier_seen:
+            self._barrier_seen = barrier.number
+            with _naming(self.context.name, f"saving its part of checkpoint {barrier.number}"):
+                self._hooks.save_part(self.context.name, barrier.number, self.stage.state_dict())
+            if not self._ends_barriers:
+                await self._outlet.put(barrier)
+
+
+async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
+    """Run a source until it is exhausted or was asked to stop; then close the outlet.
+
+    Raises:
+        StageFailure: if the source raises.
+    """
+    try:
+        try:
+            with _naming(context.name, "while starting"):
+                await start_stage(source, context, None)
+            with _naming(context.name, "while producing"):
+                async with aclosing(source.produce()) as items:  # type: ignore[type-var]
+                    async for item in items:
+                        await outlet.put(item)
+                        del item
+        finally:
+            await _settle(source.stop())
+    except StageFailure as failure:
+        if not isinstance(failure.cause, QueueClosed):
+            raise
+        log.debug("source %s ended: its outlet was closed", context.name)
+    finally:
+        outlet.close()
+
+
+async def start_stage(stage: Stage[Any, Any], context: StageContext, state: Mapping[str, Any] | None) -> None:
+    """Start a stage and give it the state of a resumed run."""
+    await _settle(stage.start(context))
+    if state is not None:
+        stage.load_state_dict(state)
+
+
+def describe_item(item: object) -> str:
+    """One line that tells a person which item it was."""
+    match item:
+        case TrajectoryBatch():
+            return (
+                f"TrajectoryBatch of {item.behavior_id} ({item.num_trajectories} trajectories, {item.num_rows} steps, "
+                f"from actor {item.source})"
+            )
+        case PolicyUpdate():
+            return f"PolicyUpdate of {item.behavior_id} (version {item.version})"
+        case StepBatch():
+            return f"StepBatch of {item.behavior_id} ({len(item.agent_ids)} agents)"
+        case _:
+            return type(item).__name__
+
+
+class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
+    """Turns an exception into a StageFailure that says which stage was doing what."""
+
+    def __init__(self, stage: str, doing: str, number: int = 0, item: object = None) -> None:
+        self._stage = stage
+        self._doing = doing
+        self._number = number
+        self._item = item
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # An outlet closed by its consumer is an ending, not this stage's failure: the loop sees to it.
+        if isinstance(error, Exception) and not isinstance(error, StageFailure | QueueClosed):
+            which = f" {self._number}: {describe_item(self._item)}" if self._item is not None else ""
+            raise StageFailure(self._stage, self._doing + which, error) from error
+
+
+_END: Any = object()
+
+
+class _Timed:
+    """Awaits a coroutine and reports how long each of its uninterrupted stretches took."""
+
+    def __init__(self, awaitable: Awaitable[Any], report: Callable[[float], None]) -> None:
+        self._awaitable = awaitable
+        self._report = report
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._awaitable.__await__()
+        send: Callable[[], Any] = lambda: next(inner)  # noqa: E731 - replaced by the throwing form below
+        while True:
+            began = time.perf_counter()
+            try:
+                waiting_for = send()
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                self._report(began)
+            try:
+                value = yield waiting_for
+            except BaseException as error:  # noqa: BLE001 - handed on to the coroutine, cancellation included
+                send = partial(inner.throw, error)  # type: ignore[attr-defined]
+            else:
+                send = partial(inner.send, value)  # type: ignore[attr-defined]
+
+
+async def _settle(result: Any) -> None:
+    if inspect.isawaitable(result):
+        await result
+
+
+def _credits(item: object) -> int:
+    return item.credits if isinstance(item, TrajectoryBatch) else 0
+
+
+def _behavior(item: object) -> str:
+    from queues.specs import behavior_name
+
+    return behavior_name(getattr(item, "behavior_id", ""))

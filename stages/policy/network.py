@@ -1,0 +1,200 @@
+"""The network that is trained: an actor, and a critic with one value head per reward signal (torch).
+
+Actors run the acting part of it in NumPy (`numpy_policy`); names and shapes of what they get are in `layout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from config import NetworkSettings
+from queues.specs import BehaviorSpec
+from stages.errors import StageError
+from stages.policy.encoders import ObservationEncoder
+
+_MINUS_ONE = torch.tensor(-1.0)
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """2·sigmoid(2x) - 1, which is tanh: torch's own took three times as long on the CPU that was measured."""
+    return torch.add(_MINUS_ONE, torch.sigmoid(x + x), alpha=2.0)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swish": torch.nn.functional.silu,
+    "tanh": _tanh,
+    "relu": torch.relu,
+    "elu": torch.nn.functional.elu,
+}
+
+_MU_GAIN = 0.2
+_LOGITS_GAIN = 0.1
+
+
+class ActorCritic:
+    """Actor and critic over encoded (and normalised) observations.
+
+    The critic has a body of its own, of the actor's shape, or shares the actor's. Equal bodies are kept as
+    one stack of T towers (T = 2: actor, critic; T = 1: shared), so that both are one batched product per
+    layer. All parameters are views into one flat vector, as are their gradients, so that an optimizer, a norm
+    or a copy is one operation. Both for the same reason: dispatch, not arithmetic, is what a small network
+    costs.
+
+    Args:
+        spec: observations and actions.
+        settings: size and activation of the bodies.
+        signals: number of reward signals S.
+        shared_critic: whether the critic uses the actor's body.
+        random: draws the initial weights, on any device the same.
+        device: where the parameters live, such as `cpu` or `cuda:0`.
+
+    Raises:
+        StageError: if an observation has no encoder, or the activation is unknown.
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        signals: int,
+        shared_critic: bool,
+        random: np.random.Generator,
+        device: str = "cpu",
+    ) -> None:
+        if settings.activation not in _ACTIVATIONS:
+            raise StageError(
+                f"network_settings.activation: {settings.activation!r} is not one of "
+                f"{', '.join(_ACTIVATIONS)}"
+            )
+        self._activation = _ACTIVATIONS[settings.activation]
+        self._towers = 1 if shared_critic else 2
+        initial = _initial_parameters(spec, settings, signals, self._towers, random)
+        size = sum(array.size for array in initial.values())
+        self.values = torch.zeros(size, device=device)
+        """All parameters end to end."""
+        self.gradients = torch.zeros(size, device=device)
+        """Where backward adds up the gradients of `values`; whoever updates sets it to zero."""
+        self.parameters = self._leaves({name: array.shape for name, array in initial.items()})
+        """Leaf tensors by name: `body.<layer>.weight` [T, in, out], …, views into `values`."""
+        self.load(initial)
+        layers = range(settings.num_layers)
+        self._body = [
+            (self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers
+        ]
+        self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
+        self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
+        self.log_sigma = self.parameters.get("log_sigma")
+        """[C] log of the continuous actions' standard deviation, the same in all states; None without any."""
+
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Of inputs [B, size]: the action heads [B, continuous + choices] (means, logits); values [B, S]."""
+        x = inputs.expand(self._towers, *inputs.shape)
+        for bias, weight in self._body:
+            x = self._activation(torch.baddbmm(bias, x, weight))
+        return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(
+            self._value[0], x[-1], self._value[1]
+        )
+
+    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The actor's parameters by their names in `layout.policy_layout`; copies, on the host."""
+        tensors = {}
+        for name, parameter in self.parameters.items():
+            array = parameter.detach().cpu().numpy()
+            if name.startswith("body."):
+                tensors[name] = array[0].reshape(array.shape[1:] if name.endswith("weight") else -1).copy()
+            elif not name.startswith("value."):
+                tensors[name] = array.copy()
+        return tensors
+
+    def state_dict(self) -> dict[str, NDArray[np.float32]]:
+        """All parameters by name; copies, on the host."""
+        return {name: parameter.detach().cpu().numpy().copy() for name, parameter in self.parameters.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take up parameters by name.
+
+        Raises:
+            StageError: naming the tensor that is missing or of another shape.
+        """
+        write_named(self.parameters, state, "weights")
+
+    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        return _split(flat, {name: tuple(parameter.shape) for name, parameter in self.parameters.items()})
+
+    def _leaves(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        views, gradients = _split(self.values, shapes), _split(self.gradients, shapes)
+        for name, view in views.items():
+            view.requires_grad_()
+            view.grad = gradients[name]
+        return views
+
+
+def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: str) -> None:
+    """Copy arrays into the tensors of the same names, after checking all of them.
+
+    Raises:
+        StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+    """
+    unknown = sorted(set(state) - set(targets))
+    if unknown:
+        raise StageError(
+            f"{what}: tensor {unknown[0]!r} is not part of this network, which has {sorted(targets)}"
+        )
+    for name, target in targets.items():
+        if name not in state:
+            raise StageError(f"{what}: tensor {name!r} is missing, expected shape {tuple(target.shape)}")
+        got = np.shape(state[name])
+        if got != tuple(target.shape):
+            raise StageError(
+                f"{what}: tensor {name!r}: expected shape {tuple(target.shape)}, got {got}; "
+                "was it saved with other network_settings or another environment?"
+            )
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.copy_(torch.from_numpy(np.array(state[name], np.float32)))
+
+
+def _split(flat: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    pieces = torch.split(flat.detach(), [prod(shape) for shape in shapes.values()])
+    return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+
+def _initial_parameters(
+    spec: BehaviorSpec, settings: NetworkSettings, signals: int, towers: int, random: np.random.Generator
+) -> dict[str, NDArray[np.float32]]:
+    """Initial weights as ML-Agents draws them.
+
+    Bodies: normal with std 1/sqrt(fan_in) (He's initialisation with the gain of a linear layer); the heads of
+    continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases and log-sigma 0.
+    """
+    parameters: dict[str, NDArray[np.float32]] = {}
+    width = ObservationEncoder(spec).size
+    for layer in range(settings.num_layers):
+        parameters[f"body.{layer}.weight"] = _kaiming(random, (towers, width, settings.hidden_units))
+        parameters[f"body.{layer}.bias"] = np.zeros((towers, 1, settings.hidden_units), np.float32)
+        width = settings.hidden_units
+    continuous, choices = spec.actions.continuous_size, spec.actions.mask_size
+    heads = _kaiming(random, (width, continuous + choices))
+    heads[:, :continuous] *= _MU_GAIN
+    heads[:, continuous:] *= _LOGITS_GAIN
+    bound = sqrt(6.0 / (width + 1))  # each signal's head is a layer of its own with one output
+    parameters["action.weight"] = heads
+    parameters["action.bias"] = np.zeros(continuous + choices, np.float32)
+    parameters["value.weight"] = random.uniform(-bound, bound, (width, signals)).astype(np.float32)
+    parameters["value.bias"] = np.zeros(signals, np.float32)
+    if continuous:
+        parameters["log_sigma"] = np.zeros(continuous, np.float32)
+    return parameters
+
+
+def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Normal weights [..., fan_in, fan_out] with std 1/sqrt(fan_in)."""
+    return random.standard_normal(shape, np.float32) / np.float32(sqrt(shape[-2]))

@@ -1,0 +1,68 @@
+"""The policy publisher: sends policies to whoever acts with them, as the current assignment says.
+
+Policy queues keep only the newest item, so publishing never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from queues.messages import Assignment, Matchup, PolicyUpdate
+from queues.specs import behavior_name
+from stages.stage import Stage
+
+
+@dataclass(frozen=True)
+class PublisherPort:
+    """How the publisher reaches the actors. All calls return at once."""
+
+    send: Callable[[PolicyUpdate], None] = lambda update: None
+    """To every actor, into the policy queue of the update's behaviour id."""
+    assign: Callable[[Assignment], None] = lambda assignment: None
+    """To every actor, on the control channel."""
+
+
+class PolicyPublisher(Stage[PolicyUpdate, None]):
+    """Takes what trainers (or the ghost stage) emit and sends it to the actors.
+
+    An update for a behaviour name goes to every behaviour id of that name; one for a full behaviour id to that alone.
+    What was last sent for each id is kept, so that an actor that starts later gets it too.
+    """
+
+    def __init__(self, port: PublisherPort | None = None) -> None:
+        self._port = port or PublisherPort()
+        self._ids: dict[str, list[str]] = {}
+        self._newest: dict[str, PolicyUpdate] = {}
+        self.assignment: Assignment | None = None
+
+    def add_behavior(self, behavior_id: str) -> None:
+        """Actors have agents of this behaviour id."""
+        ids = self._ids.setdefault(behavior_name(behavior_id), [])
+        if behavior_id not in ids:
+            ids.append(behavior_id)
+
+    def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
+        """What an actor that meets this behaviour id only now needs: the policy last sent, if there was one."""
+        update = self._newest.get(behavior_id)
+        if update is None and behavior_id in self._ids.get(behavior_name(behavior_id), []):
+            others = (self._newest.get(other) for other in self._ids[behavior_name(behavior_id)])
+            update = next((u for u in others if u is not None and u.snapshot < 0), None)
+        return [replace(update, behavior_id=behavior_id)] if update is not None else []
+
+    def process(self, item: PolicyUpdate) -> Iterator[None]:
+        """Send an update to the actors."""
+        for behavior_id in self._ids.get(item.behavior_id, [item.behavior_id]):
+            self._send(replace(item, behavior_id=behavior_id))
+        yield from ()
+
+    def publish_matchup(self, matchup: Matchup) -> None:
+        """Send an assignment, and before it the policies that it names."""
+        for update in matchup.policies:
+            self._send(update)
+        self.assignment = matchup.assignment
+        self._port.assign(matchup.assignment)
+
+    def _send(self, update: PolicyUpdate) -> None:
+        self._newest[update.behavior_id] = update
+        self._port.send(update)

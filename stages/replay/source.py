@@ -1,0 +1,220 @@
+"""Replay: a source that yields recorded messages in place of the stages that once made them.
+
+What it needs to know before the first message (specs, edges) is in the streams' headers; `behavior_specs`
+gives it to whoever builds the stages downstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import glob
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from queues.messages import Barrier, Message
+from queues.specs import BehaviorSpec, behavior_name
+from queues.stream_reader import Frame, StreamReader
+from stages.errors import StageError
+from stages.stage import Source, StageContext
+
+
+class ReplaySource(Source[Message]):
+    """Yields the messages of one edge from stream files, file after file, each in the order of its recording.
+
+    Recorded checkpoint barriers are left out: they belong to the checkpoints of the run that was recorded.
+
+    Args:
+        streams: files or glob patterns, replayed in this order; a pattern's files by name. A file named twice
+            is replayed once.
+        edge: the edge to replay; may be None if the files hold only one.
+        behaviors: names or ids of the behaviours to replay; None for all.
+        speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time.
+            Each file's clock starts anew at its first message; messages that are late follow at once.
+        clock: seconds on a monotonic clock.
+        sleep: waits for a number of seconds.
+
+    Raises:
+        StageError: if the speed is none of these.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[str | Path],
+        edge: str | None = None,
+        behaviors: Iterable[str] | None = None,
+        speed: str | float = "max",
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._streams = streams
+        self._edge = edge
+        self._behaviors = None if behaviors is None else frozenset(behaviors)
+        self._factor = _factor(speed)
+        self._clock = clock
+        self._sleep = sleep
+        self._readers: list[StreamReader] = []
+        self._stopping = False
+        self._sleeper: asyncio.Task[None] | None = None
+        self.behavior_specs: dict[str, BehaviorSpec] = {}
+        """By behaviour id, for the behaviours that are replayed; known after `start`."""
+
+    def start(self, context: StageContext) -> None:
+        """Read all headers and check that the files belong together.
+
+        Raises:
+            StageError: if a pattern matches nothing, the edge is unknown or ambiguous, a behaviour is
+                unknown, or two files disagree about a behaviour.
+            StreamError: if a file is no stream.
+        """
+        self._log = context.log
+        readers = [StreamReader(path) for path in _resolve(self._streams)]
+        self._edge = _choose_edge(self._edge, readers)
+        self._readers = [reader for reader in readers if self._edge in reader.header.edges]
+        self._check_behaviors()
+        self._check_agreement()
+
+    async def produce(self) -> AsyncIterator[Message]:
+        """Yield messages until the files end or `request_stop` was called."""
+        for reader in self._readers:
+            began: tuple[float, float] | None = None
+            with closing(iter(reader)) as frames:
+                for frame in frames:
+                    await asyncio.sleep(
+                        0
+                    )  # reading never waits: let the other stages of this host have their turn
+                    if not self._wanted(frame):
+                        continue
+                    began = began or (self._clock(), frame.time_s)
+                    await self._wait_until_due(began, frame.time_s)
+                    if self._stopping:
+                        return
+                    yield frame.message
+            self._report(reader)
+
+    def request_stop(self) -> None:
+        """End soon, also in the middle of a long wait between two messages."""
+        self._stopping = True
+        if self._sleeper is not None:
+            self._sleeper.cancel()
+
+    async def _wait_until_due(self, began: tuple[float, float], time_s: float) -> None:
+        if math.isinf(self._factor) or self._stopping:
+            return
+        clock_0, time_0 = began
+        wait_s = clock_0 + (time_s - time_0) / self._factor - self._clock()
+        if wait_s > 0:
+            # A group takes the cancelling of its child as an ending: so request_stop cuts the wait short.
+            async with asyncio.TaskGroup() as group:
+                self._sleeper = group.create_task(_as_coroutine(self._sleep, wait_s))
+            self._sleeper = None
+
+    def _wanted(self, frame: Frame) -> bool:
+        message = frame.message
+        if frame.edge != self._edge or isinstance(message, Barrier):
+            return False
+        return self._selected(message.behavior_id)
+
+    def _selected(self, behavior_id: str) -> bool:
+        chosen = self._behaviors
+        return chosen is None or behavior_id in chosen or behavior_name(behavior_id) in chosen
+
+    def _check_behaviors(self) -> None:
+        ids = {spec.behavior_id for reader in self._readers for spec in reader.header.specs}
+        known = sorted(ids | {behavior_name(behavior_id) for behavior_id in ids})
+        for behavior in sorted(self._behaviors or ()):
+            if behavior not in known:
+                close = difflib.get_close_matches(behavior, known, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise StageError(f"replay: no stream has a behaviour {behavior!r}, they have {known}{hint}")
+
+    def _check_agreement(self) -> None:
+        """All files must agree on what a behaviour looks like, team by team and among teams."""
+        first: dict[str, tuple[StreamReader, BehaviorSpec]] = {}
+        for reader in self._readers:
+            for spec in reader.header.specs:
+                if not self._selected(spec.behavior_id):
+                    continue
+                self.behavior_specs.setdefault(spec.behavior_id, spec)
+                other, agreed = first.setdefault(spec.name, (reader, spec))
+                difference = _difference(other, agreed, reader, spec)
+                if difference:
+                    raise StageError(
+                        f"replay: {other.path} and {reader.path} can't be replayed together: of behaviour "
+                        f"{spec.name!r} {difference}; replay them one at a time, or choose other behaviours"
+                    )
+
+    def _report(self, reader: StreamReader) -> None:
+        if reader.damage:
+            self._log.warning("replayed up to the last whole message: %s", reader.damage)
+        elif not reader.closed_cleanly:
+            self._log.warning(
+                "%s: 0 bytes are lost, but the stream was never closed: its run was killed, or still records",
+                reader.path,
+            )
+
+
+async def _as_coroutine(sleep: Callable[[float], Awaitable[None]], seconds: float) -> None:
+    await sleep(seconds)
+
+
+def _factor(speed: str | float) -> float:
+    if speed == "max":
+        return math.inf
+    if speed == "realtime":
+        return 1.0
+    if isinstance(speed, int | float) and not isinstance(speed, bool) and 0 < speed < math.inf:
+        return float(speed)
+    raise StageError(f"replay: speed must be 'max', 'realtime' or a number above 0, got {speed!r}")
+
+
+def _resolve(streams: Sequence[str | Path]) -> list[Path]:
+    paths: dict[Path, Path] = {}
+    for stream in streams:
+        # A name with brackets may be a file of that very name.
+        found = [str(stream)] if Path(stream).exists() else sorted(glob.glob(str(stream), recursive=True))
+        if not found:
+            raise StageError(
+                f"replay: there is no stream {str(stream)!r}; expected a file or a pattern such as "
+                "'results/<run-id>/streams/*.stream'"
+            )
+        for name in found:
+            paths.setdefault(Path(name).resolve(), Path(name))
+    if not paths:
+        raise StageError("replay: no streams were named; expected at least one file or pattern")
+    return list(paths.values())
+
+
+def _choose_edge(edge: str | None, readers: Sequence[StreamReader]) -> str:
+    recorded = sorted({edge for reader in readers for edge in reader.header.edges})
+    if edge is None and len(recorded) == 1:
+        return recorded[0]
+    if edge is None:
+        raise StageError(
+            f"replay: the streams hold several edges, {recorded}; say which one to replay (edge: …)"
+        )
+    if edge not in recorded:
+        raise StageError(f"replay: no stream has an edge {edge!r}, they have {recorded}")
+    return edge
+
+
+def _difference(
+    other: StreamReader, agreed: BehaviorSpec, reader: StreamReader, spec: BehaviorSpec
+) -> str | None:
+    if agreed.observations != spec.observations:
+        return f"the observations differ: {agreed.observations} and {spec.observations}"
+    if agreed.actions != spec.actions:
+        return f"the actions differ: {agreed.actions} and {spec.actions}"
+    theirs, ours = _columns(other, agreed), _columns(reader, spec)
+    if theirs != ours:
+        only = sorted(theirs - ours), sorted(ours - theirs)
+        return f"the columns differ: only the one has {only[0]}, only the other has {only[1]}"
+    return None
+
+
+def _columns(reader: StreamReader, spec: BehaviorSpec) -> set[tuple[str, str, str, tuple[int, ...]]]:
+    table = reader.header.columns.get(spec.behavior_id, {})
+    return {(axis, c.name, c.dtype, c.shape) for axis, columns in table.items() for c in columns}

@@ -1,0 +1,60 @@
+"""Adam over one flat vector of parameters.
+
+A network's parameters are one vector (`ActorCritic.values`), so the whole step is six operations on any
+device, and its state is two vectors and a count: no optimizer object between us and what a checkpoint must
+hold.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+_BETA_1 = 0.9
+_BETA_2 = 0.999
+
+
+class Adam:
+    """Kingma & Ba (2015), "Adam: A Method for Stochastic Optimization", algorithm 1.
+
+    Args:
+        values: the parameters, changed in place.
+        gradients: where their gradients are.
+        epsilon: added to the root of the second moment.
+    """
+
+    def __init__(self, values: Tensor, gradients: Tensor, epsilon: float = 1e-8) -> None:
+        self._values = values
+        self._gradients = gradients
+        self._epsilon = epsilon
+        self.steps = 0
+        """Steps made."""
+        self.first_moment = torch.zeros_like(values)
+        self.second_moment = torch.zeros_like(values)
+        self._scratch = torch.empty_like(values)
+
+    def step(self, learning_rate: float) -> None:
+        """Change the parameters by their gradients."""
+        self.steps += 1
+        gradients = self._gradients
+        self.first_moment.lerp_(gradients, 1.0 - _BETA_1)
+        self.second_moment.mul_(_BETA_2).addcmul_(gradients, gradients, value=1.0 - _BETA_2)
+        root = torch.sqrt(self.second_moment, out=self._scratch)
+        root.div_(sqrt(1.0 - _BETA_2**self.steps)).add_(self._epsilon)
+        self._values.addcdiv_(self.first_moment, root, value=-learning_rate / (1.0 - _BETA_1**self.steps))
+
+    def moments(self) -> dict[str, Tensor]:
+        """The two running moments, by name; not copies."""
+        return {"first_moment": self.first_moment, "second_moment": self.second_moment}
+
+    def snapshot(self) -> tuple[int, Tensor, Tensor]:
+        """A copy of the state, for `restore`."""
+        return self.steps, self.first_moment.clone(), self.second_moment.clone()
+
+    def restore(self, snapshot: tuple[int, Tensor, Tensor]) -> None:
+        """Go back to a snapshot."""
+        self.steps = snapshot[0]
+        self.first_moment.copy_(snapshot[1])
+        self.second_moment.copy_(snapshot[2])

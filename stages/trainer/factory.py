@@ -1,0 +1,39 @@
+"""Makes the trainer that the YAML names: a built-in one, or `module:Class`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stages.errors import LoadError
+from stages.loading import load_attribute
+from stages.trainer.protocol import Trainer, TrainerContext
+
+
+def make_trainer(context: TrainerContext, folder: Path | None = None) -> Trainer:
+    """Make a behaviour's trainer.
+
+    Args:
+        context: what it is built from.
+        folder: the YAML's folder, whose modules can be named.
+
+    Raises:
+        LoadError: if the class can't be imported, is no Trainer, or asks for columns that no policy gives.
+    """
+    kind = context.settings.trainer_type
+    if kind == "ppo":
+        from stages.trainer.ppo import PPOTrainer
+
+        return PPOTrainer(context)
+    found = load_attribute(kind, folder, f"behaviors.{context.behavior}.trainer_type")
+    if not (isinstance(found, type) and issubclass(found, Trainer)):
+        raise LoadError(
+            f"behaviors.{context.behavior}.trainer_type: {kind} is not a class derived from stages.trainer.Trainer, "
+            f"got {found!r}"
+        )
+    if found.extra_columns:
+        names = ", ".join(column.name for column in found.extra_columns)
+        raise LoadError(
+            f"behaviors.{context.behavior}.trainer_type: {kind} asks for the columns {names}, which no policy gives; "
+            "policies give actions, log_probs and action_masks"
+        )
+    return found(context)

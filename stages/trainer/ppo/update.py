@@ -1,0 +1,176 @@
+"""The PPO update: epochs of minibatches over one rollout, with Adam.
+
+A function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing waits
+for a device, and the inner step has fixed shapes (it could be compiled or captured as one graph).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from config import PPOHyperparameters
+from queues.specs import BehaviorSpec
+from stages.errors import NotFiniteError
+from stages.policy.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from stages.policy.network import ActorCritic, write_named
+from stages.trainer.adam import Adam
+from stages.trainer.ppo.loss import policy_loss, value_loss
+from stages.trainer.ppo.minibatch import Minibatch, Rollout
+
+VALUE_COEFFICIENT = 0.5
+"""Weight of the value loss, as in ML-Agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """What schedules say for one update."""
+
+    learning_rate: float
+    epsilon: float
+    beta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Means over the minibatches of one update."""
+
+    policy: float
+    """Mean of absolute policy losses, as ML-Agents reports it."""
+    value: float
+    entropy: float
+
+
+class PPOUpdate:
+    """Owns the optimizer of one network.
+
+    Args:
+        network: what is trained.
+        spec: its actions.
+        hyperparameters: epochs, batch size and so on.
+    """
+
+    def __init__(self, network: ActorCritic, spec: BehaviorSpec, hyperparameters: PPOHyperparameters) -> None:
+        self._network = network
+        self._settings = hyperparameters
+        self._continuous = spec.actions.continuous_size
+        self._branches = list(spec.actions.discrete_branches)
+        self._behavior = spec.name
+        self._adam = Adam(network.values, network.gradients, hyperparameters.adam_epsilon)
+
+    def run(
+        self, rollout: Rollout, coefficients: Coefficients, random: np.random.Generator, step: int
+    ) -> Losses:
+        """Learn from a rollout of at least `batch_size` rows.
+
+        Args:
+            rollout: the rows.
+            coefficients: learning rate, clip range and entropy bonus of this update.
+            random: shuffles the rows.
+            step: agent steps so far, for the error message.
+
+        Raises:
+            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as
+            before.
+        """
+        values_before, adam_before = self._network.values.clone(), self._adam.snapshot()
+        weights = self._loss_weights(coefficients)
+        history: list[Tensor] = []
+        for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
+            for minibatch in minibatches:
+                losses = self._losses(minibatch, coefficients)
+                self._network.gradients.zero_()
+                # The weighted sum of the losses, without the operations of summing them.
+                torch.autograd.backward(losses[: len(weights)], weights)
+                if self._settings.max_grad_norm is not None:
+                    clip_norm(self._network.gradients, self._settings.max_grad_norm)
+                self._adam.step(coefficients.learning_rate)
+                history.extend(loss.detach() for loss in losses)
+        table = torch.stack(history).view(-1, 3)
+        if not bool(torch.isfinite(table).all() & torch.isfinite(self._network.values).all()):
+            self._network.values.copy_(values_before)
+            self._adam.restore(adam_before)
+            raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
+        policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, 2].mean()
+        return Losses(float(policy), float(value), float(entropy))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Adam's moments by parameter name, and its step count."""
+        moments = {name: self._network.named_views(moment) for name, moment in self._adam.moments().items()}
+        return {
+            "steps": self._adam.steps,
+            **{
+                moment: {name: view.cpu().numpy().copy() for name, view in views.items()}
+                for moment, views in moments.items()
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        for name, moment in self._adam.moments().items():
+            write_named(self._network.named_views(moment), state[name], f"optimizer {name}")
+        self._adam.steps = int(state["steps"])
+
+    def _losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
+        """Policy loss, value loss and entropy of a minibatch: scalars."""
+        heads, values = self._network(batch.inputs)
+        log_probs, entropy = self._evaluate(heads, batch)
+        policy = policy_loss(log_probs, batch.old_log_probs, batch.advantages, coefficients.epsilon)
+        return policy, value_loss(values, batch.returns), entropy
+
+    def _loss_weights(self, coefficients: Coefficients) -> list[Tensor]:
+        """Weights of the losses; none for the entropy without a bonus, which saves its backward pass."""
+        numbers = (
+            [1.0, VALUE_COEFFICIENT, -coefficients.beta] if coefficients.beta else [1.0, VALUE_COEFFICIENT]
+        )
+        return list(torch.tensor(numbers, device=self._network.values.device).unbind())
+
+    def _evaluate(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [B, P] of the batch's actions; the entropy as ML-Agents weighs it (a scalar)."""
+        columns, entropies = [], []
+        logits = heads
+        if self._network.log_sigma is not None:
+            mu, logits = heads[:, : self._continuous], heads[:, self._continuous :]
+            columns.append(gaussian_log_probs(mu, self._network.log_sigma, batch.continuous))
+            entropies.append(gaussian_entropy(self._network.log_sigma))
+        if batch.penalties.shape[1]:
+            logits = logits + batch.penalties
+        for branch, choices in zip(torch.split(logits, self._branches, dim=1), batch.choices, strict=True):
+            chosen, entropy = categorical_log_probs(branch, choices)
+            columns.append(chosen)
+            entropies.append(entropy)
+        log_probs = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
+        if not self._settings.ratio_per_dimension and log_probs.shape[1] > 1:
+            log_probs = log_probs.sum(dim=1, keepdim=True)
+        return log_probs, entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum()
+
+    def _complaint(self, losses: np.ndarray[Any, np.dtype[np.float32]], step: int) -> str:
+        bad = np.argwhere(~np.isfinite(losses))
+        where = f"{self._behavior}: update at step {step}"
+        if not len(bad):
+            return (
+                f"{where}: the last minibatch made weights NaN or infinite; "
+                "the weights are those before the update"
+            )
+        row, column = (int(i) for i in bad[0])
+        name = ("policy loss", "value loss", "entropy")[column]
+        return (
+            f"{where}: the {name} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "
+            "the weights are those before the update. "
+            "A lower learning_rate, max_grad_norm, or smaller rewards often help"
+        )
+
+
+def clip_norm(gradients: Tensor, limit: float) -> None:
+    """Scale gradients in place so that their norm is at most `limit`, as torch's `clip_grad_norm_` does."""
+    norm = torch.linalg.vector_norm(gradients)
+    gradients.mul_((limit / (norm + 1e-6)).clamp_(max=1.0))

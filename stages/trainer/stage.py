@@ -1,0 +1,194 @@
+"""The trainer stage: feeds a trainer with trajectories, lets it learn, emits its policies, returns credits.
+
+Whatever the trainer learns depends only on the order of what comes in: a recording of the inlet, played again, gives
+the same weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from stages.stage import Stage, StageContext
+from stages.trainer.protocol import Trainer
+
+RECENT_EPISODES = 100
+"""Episodes behind the recent mean return, the field's usual yardstick."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReport:
+    """What a trainer has reached; sent after each batch that it took."""
+
+    behavior: str
+    step: int
+    version: int
+    done: bool
+    """It has reached max_steps and only drains from now on."""
+    recent_return: float | None
+    """Mean return of the last (up to) 100 finished episodes, None before the first."""
+    episodes: int
+    learn_s: float
+    """Seconds spent learning, in all."""
+    returned: Mapping[int, int]
+    """Flow credits returned so far, by source, cumulative."""
+
+
+@dataclass(frozen=True)
+class TrainerPort:
+    """How the stage speaks to its host."""
+
+    report: Callable[[TrainerReport], None] = lambda report: None
+
+
+class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
+    """Drives one trainer.
+
+    Takes TrajectoryBatches of one behaviour name; yields a PolicyUpdate after each update. Once `max_steps` is reached
+    it goes on draining its inlet, so that nobody upstream gets stuck, but learns no more.
+
+    Args:
+        trainer: what learns.
+        behavior: the behaviour name.
+        max_steps: agent steps after which it learns no more.
+        strength: strength of the extrinsic reward, for its statistic.
+        port: how it speaks to its host.
+        restored_source: source under which rows that a resumed trainer brought along are accounted.
+    """
+
+    may_block = True
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        behavior: str,
+        max_steps: int,
+        strength: float = 1.0,
+        port: TrainerPort | None = None,
+        restored_source: int = -1,
+    ) -> None:
+        self.trainer = trainer
+        self._behavior = behavior
+        self._max_steps = max_steps
+        self._strength = strength
+        self._port = port or TrainerPort()
+        self._restored_source = restored_source
+        self._context = StageContext("trainer")
+        self._unlearned: deque[tuple[int, int]] = deque()
+        self._returned: dict[int, int] = {}
+        self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._episodes = 0
+        self._learn_s = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether it has reached max_steps."""
+        return self.trainer.step >= self._max_steps
+
+    @property
+    def held_rows(self) -> int:
+        """Rows taken in and not learned from yet."""
+        return sum(amount for _, amount in self._unlearned)
+
+    @property
+    def recent_return(self) -> float | None:
+        """Mean return of the last (up to) 100 finished episodes."""
+        return float(np.mean(self._recent)) if self._recent else None
+
+    def start(self, context: StageContext) -> None:
+        """Take up the context."""
+        self._context = context
+
+    def process(self, item: TrajectoryBatch) -> Iterator[PolicyUpdate]:
+        """Add a batch, and learn as soon as there is enough."""
+        self._count_episodes(item)
+        if self.done:
+            self._give_back(item.source, item.credits)
+        else:
+            lag = self.trainer.version - item.trajectories["first_version"]
+            self._context.statistics.add(self._behavior, "Policy/Lag", float(np.mean(lag)))
+            self.trainer.add(item)
+            self._unlearned.append((item.source, item.credits))
+            while self.trainer.ready():
+                yield self._learn()
+        if self.done:
+            self._give_back_learned(self.held_rows)
+        self._report()
+
+    def report_now(self) -> None:
+        """Send a report without waiting for a batch."""
+        self._report()
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The trainer's whole state, and how many of its rows are not learned from."""
+        return {
+            "trainer": self.trainer.state_dict(),
+            "held_rows": self.held_rows,
+            "recent_returns": list(self._recent),
+            "episodes": self._episodes,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the checkpoint was made."""
+        self.trainer.load_state_dict(state["trainer"])
+        self._unlearned.clear()
+        if state["held_rows"]:
+            self._unlearned.append((self._restored_source, int(state["held_rows"])))
+        self._recent.extend(float(value) for value in state["recent_returns"])
+        self._episodes = int(state["episodes"])
+
+    def _learn(self) -> PolicyUpdate:
+        began = time.perf_counter()
+        used = self.trainer.learn()
+        took = time.perf_counter() - began
+        self._learn_s += took
+        self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
+        self._give_back_learned(used)
+        return self.trainer.policy()
+
+    def _give_back_learned(self, rows: int) -> None:
+        """Rows are used up in the order in which they came."""
+        while rows > 0 and self._unlearned:
+            source, amount = self._unlearned.popleft()
+            self._give_back(source, min(rows, amount))
+            if amount > rows:
+                self._unlearned.appendleft((source, amount - rows))
+            rows -= amount
+
+    def _give_back(self, source: int, amount: int) -> None:
+        self._returned[source] = self._returned.get(source, 0) + amount
+
+    def _count_episodes(self, batch: TrajectoryBatch) -> None:
+        if not batch.episodes or not len(batch.episodes["episode_returns"]):
+            return
+        learning = batch.episodes["episode_learning"]
+        returns = batch.episodes["episode_returns"][learning].tolist()
+        lengths = batch.episodes["episode_lengths"][learning].tolist()
+        self._episodes += len(returns)
+        self._recent.extend(returns)
+        statistics = self._context.statistics
+        statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
+        statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
+        statistics.extend(
+            self._behavior, "Policy/Extrinsic Reward", [value * self._strength for value in returns], "mean"
+        )
+
+    def _report(self) -> None:
+        self._port.report(
+            TrainerReport(
+                behavior=self._behavior,
+                step=self.trainer.step,
+                version=self.trainer.version,
+                done=self.done,
+                recent_return=self.recent_return,
+                episodes=self._episodes,
+                learn_s=self._learn_s,
+                returned=dict(self._returned),
+            )
+        )

@@ -1,0 +1,235 @@
+"""Behaviours: ML-Agents' defaults, what follows from other keys, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from config import BehaviorSettings, NetworkSettings, PPOHyperparameters, SelfPlaySettings
+
+ML_AGENTS_DEFAULTS = {
+    "trainer_type": "ppo",
+    "checkpoint_interval": 500000,
+    "init_path": None,
+    "keep_checkpoints": 5,
+    "even_checkpoints": False,
+    "max_steps": 500000,
+    "time_horizon": 64,
+    "summary_freq": 50000,
+    "threaded": False,
+    "self_play": None,
+    "behavioral_cloning": None,
+    "hyperparameters": {
+        "batch_size": 1024,
+        "buffer_size": 10240,
+        "learning_rate": 3e-4,
+        "learning_rate_schedule": "linear",
+        "beta": 5e-3,
+        "beta_schedule": "linear",
+        "epsilon": 0.2,
+        "epsilon_schedule": "linear",
+        "lambd": 0.95,
+        "num_epoch": 3,
+        "shared_critic": False,
+    },
+    "network_settings": {
+        "normalize": False,
+        "hidden_units": 128,
+        "num_layers": 2,
+        "vis_encode_type": "simple",
+        "memory": None,
+        "goal_conditioning_type": "hyper",
+        "deterministic": False,
+    },
+    "reward_signals": {"extrinsic": {"gamma": 0.99, "strength": 1.0, "network_settings": None}},
+}
+OURS = {
+    "framework": None,  # ML-Agents drops it before its schema sees it
+    "hyperparameters": {"max_grad_norm": None, "adam_epsilon": 1e-8, "ratio_per_dimension": False},
+    "network_settings": {"activation": "swish"},
+}
+
+
+def test_the_defaults_are_those_of_ml_agents_and_ours_beside_them():
+    expected = {**ML_AGENTS_DEFAULTS, "framework": None}
+    for section in ("hyperparameters", "network_settings"):
+        expected[section] = {**ML_AGENTS_DEFAULTS[section], **OURS[section]}
+    assert BehaviorSettings().model_dump() == expected
+
+
+def test_self_play_has_the_defaults_of_ml_agents():
+    assert SelfPlaySettings().model_dump() == {
+        "save_steps": 20000,
+        "team_change": 100000,
+        "swap_steps": 2000,
+        "window": 10,
+        "play_against_latest_model_ratio": 0.5,
+        "initial_elo": 1200.0,
+        "elo_k": 16.0,
+    }
+
+
+def test_team_change_is_five_times_save_steps_unless_given():
+    assert SelfPlaySettings(save_steps=300).team_change == 1500
+    assert SelfPlaySettings(save_steps=300, team_change=7).team_change == 7
+
+
+def test_schedules_follow_the_learning_rates_unless_given():
+    settings = PPOHyperparameters(learning_rate_schedule="constant", epsilon_schedule="linear")
+    assert (settings.beta_schedule, settings.epsilon_schedule) == ("constant", "linear")
+
+
+def test_even_checkpoints_divide_max_steps():
+    settings = BehaviorSettings(
+        even_checkpoints=True, max_steps=1000, keep_checkpoints=3, checkpoint_interval=7
+    )
+    assert settings.checkpoint_interval == 333
+
+
+def test_a_trainer_of_the_users_own_gets_its_hyperparameters_as_they_are():
+    settings = BehaviorSettings.model_validate(
+        {"trainer_type": "my_pkg.mine:Trainer", "hyperparameters": {"temperature": 3, "batch_size": "big"}}
+    )
+    assert settings.hyperparameters == {"temperature": 3, "batch_size": "big"}
+    assert BehaviorSettings(trainer_type="mine:Trainer").hyperparameters == {}
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        NetworkSettings().hidden_units = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"), [("1e4", 10000), ("10000.0", 10000), ("'5e5'", 500000), ("7", 7), ("1_000", 1000)]
+)
+def test_a_whole_number_may_be_written_in_any_way_that_is_whole(load, given: str, taken: int):
+    config = load(f"behaviors: {{Ball: {{max_steps: {given}}}}}")
+    assert config.behaviors["Ball"].max_steps == taken
+    assert type(config.behaviors["Ball"].max_steps) is int
+
+
+PLACE = "config.yaml:1: behaviors.B"
+MISTAKES = [
+    ("max_steps: 1.7", "max_steps: 1.7 does not fit; expected a whole number"),
+    ("max_steps: true", "max_steps: true does not fit; expected a whole number"),
+    ("max_steps: many", "max_steps: 'many' does not fit; expected a whole number"),
+    ("max_steps: .inf", "max_steps: inf does not fit; expected a whole number"),
+    ("max_steps: 0", "max_steps: 0 is out of range; expected a number greater than 0"),
+    ("time_horizon: -1", "time_horizon: -1 is out of range"),
+    ("summary_freq: 0", "summary_freq: 0 is out of range"),
+    ("checkpoint_interval: 0", "checkpoint_interval: 0 is out of range"),
+    (
+        "threaded: 'false'",
+        "threaded: 'false' does not fit; expected true or false; write false, without quotes",
+    ),
+    ("threaded: on", "threaded: 'on' does not fit; expected true or false; write true"),
+    ("threaded: 1", "threaded: 1 does not fit; expected true or false"),
+    ("max_stps: 1", "max_stps: unknown key; did you mean 'max_steps'?"),
+    ("batch_size: 1", "batch_size: unknown key here; it belongs under 'hyperparameters'"),
+    (
+        "use_recurrent: false",
+        "use_recurrent: unknown key, from an older format of ML-Agents; its place now is",
+    ),
+    (
+        "trainer: ppo",
+        "trainer: unknown key, from an older format of ML-Agents; its place now is 'trainer_type'",
+    ),
+    ("trainer_type: sac", "trainer_type: 'sac' is not available yet in this version"),
+    ("trainer_type: poca", "trainer_type: 'poca' is not available yet in this version"),
+    (
+        "trainer_type: pppo",
+        "trainer_type: 'pppo' is no trainer; expected 'ppo' or your own 'module:Class'; did you",
+    ),
+    ("trainer_type: null", "trainer_type: nothing (null) does not fit; expected text"),
+    ("trainer_type: my.Trainer", "trainer_type: 'my.Trainer' is no trainer; expected 'ppo' or your own"),
+    ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: ppo'"),
+    ("hyperparameters: null", "hyperparameters: nothing (null) does not fit; expected a map"),
+    ("network_settings: null", "network_settings: nothing (null) does not fit; expected a map"),
+    ("network_settings: {hidden_units: 0}", "network_settings.hidden_units: 0 is out of range"),
+    ("network_settings: {num_layers: 0}", "network_settings.num_layers: 0 is out of range"),
+    (
+        "network_settings: {activation: sigmoid}",
+        "network_settings.activation: 'sigmoid' is not known; expected",
+    ),
+    (
+        "network_settings: {vis_encode_type: resnt}",
+        "network_settings.vis_encode_type: 'resnt' is not known; expect",
+    ),
+    (
+        "network_settings: {vis_encoder_type: a}",
+        "network_settings.vis_encoder_type: unknown key; did you mean 'vis_",
+    ),
+    (
+        "network_settings: {memory: {}}",
+        "network_settings.memory: memory (a recurrent network) comes with a later",
+    ),
+    ("behavioral_cloning: {}", "behavioral_cloning: behavioural cloning comes with a later version"),
+    ("reward_signals: {}", "reward_signals: is empty; list at least 'extrinsic'"),
+    (
+        "reward_signals: {extrinsic: }",
+        "reward_signals.extrinsic: nothing (null) does not fit; expected a map",
+    ),
+    (
+        "reward_signals: {extrinsic: {}, gail: {}}",
+        "reward_signals.gail: the reward signal 'gail' comes with a later",
+    ),
+    ("reward_signals: {curiosity: {}}", "reward_signals.curiosity: the reward signal 'curiosity' comes with"),
+    ("reward_signals: {rnd: {}}", "reward_signals.rnd: the reward signal 'rnd' comes with"),
+    (
+        "reward_signals: {extrinsc: {}}",
+        "reward_signals.extrinsc: unknown reward signal; expected 'extrinsic'; did",
+    ),
+    ("reward_signals: {extrinsic: {gamma: 1.1}}", "reward_signals.extrinsic.gamma: 1.1 is out of range"),
+    (
+        "reward_signals: {extrinsic: {strength: .nan}}",
+        "reward_signals.extrinsic.strength: nan does not fit; expecte",
+    ),
+    (
+        "self_play: {play_against_latest_model_ratio: 1.2}",
+        "self_play.play_against_latest_model_ratio: 1.2 is out of",
+    ),
+    ("self_play: {window: 0}", "self_play.window: 0 is out of range"),
+    ("self_play: {save_steps: 0}", "self_play.save_steps: 0 is out of range"),
+    (
+        "self_play: {play_against_current_self_ratio: 1}",
+        "self_play.play_against_current_self_ratio: unknown key, from",
+    ),
+    ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 does not go with even_checkpoints"),
+    ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is more than max_steps (3) has steps"),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), MISTAKES, ids=[body for body, _ in MISTAKES])
+def test_a_mistake_in_a_behavior_says_what_was_expected(mistakes_of, body: str, expected: str):
+    (mistake,) = mistakes_of(f"behaviors: {{B: {{{body}}}}}")
+    assert mistake.startswith(f"{PLACE}.{expected}")
+
+
+PPO_MISTAKES = [
+    (
+        "buffer_size: 1000",
+        "buffer_size: 1000 is smaller than batch_size (1024); raise buffer_size or lower batch_",
+    ),
+    ("batch_size: 0", "batch_size: 0 is out of range"),
+    ("learning_rate: 0", "learning_rate: 0 is out of range; expected a number greater than 0"),
+    ("learning_rate: fast", "learning_rate: 'fast' does not fit; expected a number"),
+    ("learning_rate: false", "learning_rate: false does not fit; expected a number"),
+    (
+        "learning_rate_schedule: linar",
+        "learning_rate_schedule: 'linar' is not known; expected 'linear' or 'constant'",
+    ),
+    ("beta: -1", "beta: -1 is out of range; expected a number at least 0"),
+    ("epsilon: 0", "epsilon: 0 is out of range"),
+    ("lambd: 1.5", "lambd: 1.5 is out of range; expected a number at most 1"),
+    ("num_epoch: 0", "num_epoch: 0 is out of range"),
+    ("shared_critic: 'true'", "shared_critic: 'true' does not fit; expected true or false"),
+    ("max_grad_norm: 0", "max_grad_norm: 0 is out of range"),
+    ("adam_epsilon: 0", "adam_epsilon: 0 is out of range"),
+    ("tau: 0.005", "tau: unknown key; expected one of"),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), PPO_MISTAKES, ids=[body for body, _ in PPO_MISTAKES])
+def test_a_mistake_in_ppos_hyperparameters_says_what_was_expected(mistakes_of, body: str, expected: str):
+    (mistake,) = mistakes_of(f"behaviors: {{B: {{trainer_type: ppo, hyperparameters: {{{body}}}}}}}")
+    assert mistake.startswith(f"{PLACE}.hyperparameters.{expected}")

@@ -1,0 +1,553 @@
+"""Loading: everything wrong at once, overrides, inheritance, warnings, and the way to plain data and back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from config import BehaviorSettings, ConfigError, PPOHyperparameters, RunConfig, load_config
+
+
+def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_of):
+    text = """
+        behaviors:
+          Tennis:
+            trainer_type: ppo
+            max_stps: 5
+            max_stps: 6
+            hyperparameters:
+              batch_size: 2048
+              buffer_size: 1000
+              beta: much
+            self_play: {windw: 3}
+          Other:
+            trainer_type: sac
+            hyperparameters: {tau: 0.005}
+        environment: {kind: gymnasum, id: 5}
+        pipeline:
+          deterministic: true
+          max_policy_lag: 2
+          hosts: {actors: {kind: ray}}
+        record: {behaviors: [Tenis]}
+        evaluation: {every: 0}
+    """
+    start = [line.split(" is ")[0].split("; ")[0] for line in mistakes_of(text, "debug=1", "nonsense")]
+    assert start == [
+        "config.yaml:4: behaviors.Tennis.max_stps: unknown key",
+        "config.yaml:5: behaviors.Tennis.max_stps: stands here twice (first in line 4)",
+        "config.yaml:8: behaviors.Tennis.hyperparameters.buffer_size: 1000",
+        "config.yaml:9: behaviors.Tennis.hyperparameters.beta: 'much' does not fit",
+        "config.yaml:10: behaviors.Tennis.self_play.windw: unknown key",
+        "config.yaml:12: behaviors.Other.trainer_type: 'sac'",
+        "config.yaml:14: environment.kind: 'gymnasum'",
+        "config.yaml:17: pipeline.max_policy_lag: 2 contradicts 'deterministic: true', which needs 0",
+        "config.yaml:18: pipeline.hosts.actors.kind: 'ray' comes with a later version",
+        "config.yaml:20: evaluation.every: 0",
+        "--set nonsense: expected path.to.key=value",
+        "--set debug=1: debug: 1 does not fit",
+    ]
+
+
+def test_what_is_wrong_already_is_not_blamed_again_for_what_it_lacks(mistakes_of):
+    text = """
+        behaviors: {B: {trainer_type: ppo, hyperparameters: {buffer_size: big, batch_size: 20000}}}
+        environment: {kind: gymnasium, id: [1]}
+        environment_parameters: {p: {curriculum: [{name: a, value: x}]}}
+    """
+    lines = mistakes_of(text)
+    assert [line.split(": ")[1] for line in lines] == [
+        "behaviors.B.hyperparameters.buffer_size",
+        "environment.id",
+        "environment_parameters.p.curriculum.0.value",
+    ]
+
+
+def test_a_mistake_knows_its_file_line_and_path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("behaviors:\n  B:\n    max_steps: -1\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    (mistake,) = caught.value.mistakes
+    assert (mistake.file, mistake.line, mistake.path) == (str(path), 3, "behaviors.B.max_steps")
+
+
+# --- overrides
+
+BASE = """
+    behaviors: {Ball: {max_steps: 700000, self_play: {}}}
+    environment: {kind: gymnasium, id: CartPole-v1}
+    pipeline: {stages: [{use: "a:B"}]}
+    debug: false
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "path", "value"),
+    [
+        ("behaviors.Ball.max_steps=5e3", ("behaviors", "Ball", "max_steps"), 5000),
+        ("behaviors.Ball.self_play=null", ("behaviors", "Ball", "self_play"), None),
+        (
+            "behaviors.Ball.network_settings.normalize=true",
+            ("behaviors", "Ball", "network_settings", "normalize"),
+            True,
+        ),
+        ("environment.num_envs=3", ("environment", "num_envs"), 3),
+        ("environment.options={a: [1, x]}", ("environment", "options"), {"a": [1, "x"]}),
+        ("environment.options.gravity=1=2", ("environment", "options", "gravity"), "1=2"),
+        ("pipeline.stages.0.host=main", ("pipeline", "stages", 0, "host"), "main"),
+        ("checkpoint_settings.run_id=007", ("checkpoint_settings", "run_id"), "7"),
+        ("environment_parameters.mass=2", ("environment_parameters", "mass"), 2.0),
+        ("evaluation={every: 9}", ("evaluation", "every"), 9),
+    ],
+)
+def test_set_changes_one_value(load, argument: str, path: tuple[str | int, ...], value: object):
+    found: Any = load(BASE, argument).to_plain()
+    for key in path:
+        found = found[key]
+    assert found == value
+
+
+def test_the_later_set_wins(load):
+    assert (
+        load(BASE, "behaviors.Ball.max_steps=1", "behaviors.Ball.max_steps=2").behaviors["Ball"].max_steps
+        == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("behaviors.Ball.max_stps=1", "behaviors.Ball.max_stps: unknown key; did you mean 'max_steps'?"),
+        (
+            "behaviors.Bal.max_steps=1",
+            "behaviors.Bal.max_steps: 'Bal' is not listed under behaviors; did you mean 'Ball",
+        ),
+        ("env_setings.seed=1", "env_setings: unknown key; did you mean 'env_settings'?"),
+        (
+            "environment_parameters.a.b=1",
+            "environment_parameters.a.b: 'a' is not listed under environment_parameters",
+        ),
+        (
+            "behaviors.Ball.max_steps.x=1",
+            "behaviors.Ball.max_steps.x: 'behaviors.Ball.max_steps' is 700000, which",
+        ),
+        (
+            "pipeline.stages.1.host=main",
+            "pipeline.stages.1.host: the list has 1 items; expected an index below that",
+        ),
+        ("pipeline.stages.first.host=main", "pipeline.stages.first.host: the list has 1 items"),
+        ("debug=yes", "debug: 'yes' does not fit; expected true or false"),
+        ("torch_settings.device.kind=cpu", "torch_settings.device: a map does not fit; expected text"),
+        ("checkpoint_settings.run_id=[", "checkpoint_settings.run_id: is not YAML"),
+        ("environment.options={a: 1, a: 2}", "environment.options: stands here twice"),
+        ("debug", "expected path.to.key=value"),
+        (".debug=true", "expected path.to.key=value"),
+        ("=true", "expected path.to.key=value"),
+    ],
+)
+def test_a_mistake_in_set_names_the_argument(mistakes_of, argument: str, expected: str):
+    (mistake,) = mistakes_of(BASE, argument)
+    assert mistake.startswith(f"--set {argument}: {expected}")
+
+
+def test_a_contradiction_that_set_brings_names_the_argument(mistakes_of):
+    text = "behaviors: {B: {trainer_type: ppo, hyperparameters: {batch_size: 64, buffer_size: 128}}}"
+    (mistake,) = mistakes_of(text, "behaviors.B.hyperparameters.buffer_size=32")
+    assert mistake.startswith(
+        "--set behaviors.B.hyperparameters.buffer_size=32: behaviors.B.hyperparameters.buffer"
+    )
+
+
+def test_initialize_from_by_set_goes_before_resume_in_the_file_as_in_ml_agents(load):
+    text = BASE + "    checkpoint_settings: {resume: true}\n"
+    config = load(text, "checkpoint_settings.initialize_from=old")
+    assert (config.checkpoint_settings.resume, config.checkpoint_settings.initialize_from) == (False, "old")
+    assert config.warnings[0].startswith("checkpoint_settings.resume: has no effect")
+    assert load(text, "checkpoint_settings.initialize_from=null").checkpoint_settings.resume
+    both = load(text, "checkpoint_settings.initialize_from=old", "checkpoint_settings.resume=true")
+    assert both.checkpoint_settings.resume
+
+
+# --- default_settings
+
+
+def test_default_settings_lie_under_every_behavior_key_by_key(load):
+    config = load(
+        """
+        default_settings:
+          trainer_type: ppo
+          hyperparameters: {batch_size: 10, buffer_size: 100}
+          self_play: {window: 3}
+          reward_signals: {extrinsic: {gamma: 0.5}}
+          max_steps: 7
+        behaviors:
+          A: {hyperparameters: {batch_size: 20}}
+          B: {max_steps: 8, self_play: null, reward_signals: {extrinsic: {strength: 2}}}
+        """
+    )
+    a, b = config.behaviors["A"], config.behaviors["B"]
+    assert isinstance(a.hyperparameters, PPOHyperparameters)
+    assert (a.hyperparameters.batch_size, a.hyperparameters.buffer_size, a.max_steps) == (20, 100, 7)
+    assert a.self_play is not None
+    assert (a.self_play.window, b.self_play, b.max_steps) == (3, None, 8)
+    assert (b.reward_signals["extrinsic"].gamma, b.reward_signals["extrinsic"].strength) == (0.5, 2.0)
+
+
+def test_schedules_and_intervals_follow_what_was_merged_and_not_the_defaults_own(load):
+    config = load(
+        """
+        default_settings:
+          trainer_type: ppo
+          hyperparameters: {learning_rate_schedule: constant}
+          self_play: {}
+        behaviors:
+          A: {hyperparameters: {learning_rate_schedule: linear}, self_play: {save_steps: 10}}
+        """
+    )
+    a = config.behaviors["A"]
+    assert isinstance(a.hyperparameters, PPOHyperparameters)
+    assert a.self_play is not None
+    assert (a.hyperparameters.beta_schedule, a.self_play.team_change) == ("linear", 50)
+
+
+def test_hyperparameters_of_another_trainer_are_not_inherited_and_a_warning_says_so(load):
+    config = load(
+        """
+        default_settings: {trainer_type: ppo, hyperparameters: {batch_size: 10, beta: 0.1}, max_steps: 7}
+        behaviors:
+          A: {trainer_type: "mine:Trainer", hyperparameters: {depth: 3}}
+        """
+    )
+    assert config.behaviors["A"].hyperparameters == {"depth": 3}
+    assert config.behaviors["A"].max_steps == 7
+    (warning,) = config.warnings
+    assert warning.startswith("behaviors.A: its trainer_type 'mine:Trainer' does not take over")
+    assert warning.endswith("batch_size, beta")
+
+
+def test_ppo_inherits_the_keys_that_it_has_from_a_trainer_of_the_users_own(load):
+    config = load(
+        """
+        default_settings: {trainer_type: "mine:Trainer", hyperparameters: {batch_size: 10, depth: 3}}
+        behaviors: {A: {trainer_type: ppo}}
+        """
+    )
+    hyperparameters = config.behaviors["A"].hyperparameters
+    assert isinstance(hyperparameters, PPOHyperparameters)
+    assert hyperparameters.batch_size == 10
+    assert config.warnings[0].endswith("(trainer_type 'mine:Trainer'): depth")
+
+
+def test_what_is_wrong_in_default_settings_is_reported_once(mistakes_of):
+    text = """
+        default_settings: {trainer_type: ppo, hyperparameters: {beta: -1}, max_stps: 3}
+        behaviors: {A: {}, B: {max_steps: 3}}
+    """
+    assert [line.split(": ")[1] for line in sorted(mistakes_of(text))] == [
+        "default_settings.hyperparameters.beta",
+        "default_settings.max_stps",
+    ]
+
+
+def test_a_behavior_that_contradicts_what_it_inherits_is_named(mistakes_of):
+    text = """
+        default_settings: {trainer_type: ppo, hyperparameters: {batch_size: 100}}
+        behaviors: {A: {hyperparameters: {buffer_size: 50}}}
+    """
+    (mistake,) = mistakes_of(text)
+    assert mistake.startswith(
+        "config.yaml:2: behaviors.A.hyperparameters.buffer_size: 50 is smaller than batch_size"
+    )
+
+
+def test_an_unlisted_behavior_has_the_default_settings(load):
+    config = load("default_settings: {max_steps: 7}\nbehaviors: {A: {max_steps: 8}}")
+    assert (config.behavior_settings("A").max_steps, config.behavior_settings("X").max_steps) == (8, 7)
+
+
+def test_an_unlisted_behavior_without_default_settings_is_a_mistake(load, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"behaviour 'Balk', which is not listed.*mean it by 'Ball'"
+    ) as caught:
+        load(BASE).behavior_settings("Balk")
+    assert caught.value.mistakes[0].file == str(tmp_path / "config.yaml")
+
+
+# --- warnings
+
+WARNINGS = [
+    ("behaviors: {B: {threaded: true}}", "behaviors.B.threaded: has no meaning here"),
+    ("behaviors: {B: {framework: tensorflow}}", "behaviors.B.framework: has no meaning"),
+    ("default_settings: {threaded: true}", "default_settings.threaded: has no meaning here"),
+    (
+        "behaviors: {B: {self_play: {team_change: 9}, max_steps: 8}}",
+        "behaviors.B.self_play.team_change: 9 steps are",
+    ),
+    (
+        "behaviors: {B: {reward_signals: {extrinsic: {network_settings: {}}}}}",
+        "behaviors.B.reward_signals.extrinsic.network_settings: has no meaning",
+    ),
+    (
+        "behaviors: {B: {}}\ncheckpoint_settings: {load_model: true}",
+        "checkpoint_settings.load_model: is deprecated",
+    ),
+    (
+        "behaviors: {B: {}}\ncheckpoint_settings: {train_model: true}",
+        "checkpoint_settings.train_model: is deprec",
+    ),
+    (
+        "behaviors: {B: {}}\ncheckpoint_settings: {resume: true, initialize_from: a}",
+        "checkpoint_settings.initialize_from: has no effect",
+    ),
+    (
+        "behaviors: {B: {}}\nenvironment: {kind: builtin, id: V}\nenv_settings: {env_path: a}",
+        "env_settings.env_path: has no effect",
+    ),
+    (
+        "behaviors: {B: {}}\nenvironment: {kind: builtin, id: V}\nengine_settings: {width: 90}",
+        "engine_settings: has no effect",
+    ),
+    (
+        "behaviors: {B: {}}\nenvironment: {kind: builtin, id: V}\nenvironment_parameters: {a: 1}",
+        "environment_parameters: has no effect",
+    ),
+    (
+        "behaviors: {B: {}}\nenvironment_parameters: "
+        "{p: {curriculum: [{name: a, value: 1, completion_criteria: {behavior: B}}]}}",
+        "environment_parameters.p.curriculum.0.completion_criteria: has no effect",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WARNINGS, ids=[text for text, _ in WARNINGS])
+def test_what_is_accepted_without_effect_gives_a_warning(load, text: str, expected: str):
+    (warning,) = load(text).warnings
+    assert warning.startswith(expected)
+
+
+def test_an_ordinary_configuration_gives_no_warning(load):
+    assert (
+        load(BASE + "    env_settings: {seed: 3, num_envs: 2}\n    engine_settings: {width: 84}\n").warnings
+        == ()
+    )
+
+
+def test_load_model_is_taken_for_resume(load):
+    assert load("behaviors: {B: {}}\ncheckpoint_settings: {load_model: true}").checkpoint_settings.resume
+
+
+# --- plain data
+
+FULL = """
+    default_settings: {max_steps: 7, keep_checkpoints: 3}
+    behaviors:
+      A:
+        trainer_type: ppo
+        hyperparameters: {learning_rate: 1e-4, learning_rate_schedule: constant}
+        self_play: {save_steps: 3}
+        even_checkpoints: true
+        max_steps: 90
+      B: {trainer_type: "mine:Trainer", hyperparameters: {deep: {list: [1, 2.5, null, text]}}}
+    environment: {kind: gymnasium, factory: "mine:make", num_envs: 3, options: {a: [1]}, behavior: A}
+    environment_parameters:
+      x: 1
+      y: {curriculum: [{l0: {value: 1, completion_criteria: {behavior: A}}}, {l1: {value: 2}}]}
+      z: {sampler_type: multirangeuniform, sampler_parameters: {intervals: [[0, 1]]}}
+    evaluation: {every: 100}
+    pipeline:
+      deterministic: true
+      stages: [{use: "mine:Stage", with: {limit: 1}, behaviors: [A]}]
+    record: {edges: [agent_processor], behaviors: [A]}
+    replay: {streams: ["a/*"], speed: 2}
+"""
+
+
+def test_plain_data_is_json_and_gives_the_same_configuration_back(load):
+    plain = load(FULL).to_plain()
+    again = RunConfig.from_plain(json.loads(json.dumps(plain)))
+    assert again.to_plain() == plain
+    assert again.pipeline.stages[0].with_ == {"limit": 1}
+    assert again.behaviors["B"].hyperparameters == {"deep": {"list": [1, 2.5, None, "text"]}}
+
+
+def test_plain_data_is_a_file_that_loads_as_the_same_configuration(load):
+    plain = load(FULL).to_plain()
+    assert load(json.dumps(plain)).to_plain() == plain  # JSON is YAML
+
+
+MAPS = st.fixed_dictionaries(
+    {
+        "max_steps": st.integers(5, 10**12),
+        "trainer_type": st.just("ppo"),
+        "hyperparameters": st.fixed_dictionaries(
+            {"learning_rate": st.floats(1e-30, 1e30), "batch_size": st.integers(1, 100)},
+            optional={"buffer_size": st.integers(100, 10**6), "shared_critic": st.booleans()},
+        ),
+        "even_checkpoints": st.booleans(),
+    },
+    optional={
+        "self_play": st.none() | st.fixed_dictionaries({"save_steps": st.integers(1, 10**6)}),
+        "keep_checkpoints": st.integers(1, 5),
+        "init_path": st.none() | st.text(),
+    },
+)
+
+
+@settings(deadline=None, max_examples=50)  # the first example builds the models
+@given(st.dictionaries(st.text("abcXYZ_-. ", min_size=3), MAPS, min_size=1), st.none() | MAPS)
+def test_any_behaviors_survive_the_way_to_plain_data_and_back(
+    behaviors: dict[str, Any], default: dict[str, Any]
+):
+    names = {f"n{name}": body for name, body in behaviors.items()}
+    config = RunConfig.from_plain({"behaviors": names, "default_settings": default})
+    assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
+
+
+# fmt: off
+WORDS = st.sampled_from([
+    "behaviors", "default_settings", "environment", "env_settings", "environment_parameters",
+    "checkpoint_settings", "evaluation", "pipeline", "record", "replay", "B", "trainer_type",
+    "ppo", "sac", "a:B", "hyperparameters", "batch_size", "buffer_size", "reward_signals",
+    "extrinsic", "self_play", "even_checkpoints", "keep_checkpoints", "kind", "gymnasium",
+    "builtin", "id", "factory", "curriculum", "completion_criteria", "name", "value",
+    "sampler_type", "uniform", "sampler_parameters", "deterministic", "hosts", "actors", "stages",
+    "use", "after", "with", "streams", "speed", "edges", "all", "ghost", "max", "behavior",
+])
+# fmt: on
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 9) | st.floats() | WORDS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.dictionaries(WORDS, ANYTHING, max_size=5), ANYTHING, ANYTHING)
+def test_whatever_the_data_there_is_a_configuration_or_a_list_of_mistakes(
+    data: dict[str, Any], behavior: object, default: object
+):
+    plain = {"behaviors": {"B": behavior}, "default_settings": default, **data}
+    try:
+        config = RunConfig.from_plain(plain)
+    except ConfigError as error:
+        mistakes = error.mistakes
+    else:
+        assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
+        return
+    assert 0 < len(mistakes) == len(set(mistakes))
+
+
+def test_plain_data_that_is_wrong_is_a_config_error_without_a_file():
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_plain({"behaviors": {"B": {"max_stps": 3}}})
+    assert str(caught.value) == "behaviors.B.max_stps: unknown key; did you mean 'max_steps'?"
+
+
+def test_a_configuration_built_in_python_is_checked_and_completed_too():
+    config = RunConfig.model_validate(
+        {"behaviors": {"B": BehaviorSettings(max_steps=3)}, "environment": ENVIRONMENT}
+    )
+    assert (config.behaviors["B"].max_steps, config.source_folder, config.path) == (3, None, None)
+    assert config.environment is not None
+    assert config.environment.behavior == "B"
+
+
+ENVIRONMENT = {"kind": "gymnasium", "id": "CartPole-v1"}
+
+
+def test_the_source_folder_is_that_of_the_file_even_when_named_relatively(tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "mine.yaml").write_text("behaviors: {B: {}}")
+    monkeypatch.chdir(tmp_path)
+    config = load_config(Path("deep/mine.yaml"))
+    assert (config.source_folder, config.path) == (tmp_path / "deep", Path("deep/mine.yaml"))
+    assert RunConfig.from_plain(config.to_plain(), config.path).source_folder == tmp_path / "deep"
+
+
+# --- files of ML-Agents, and ours
+
+ML_AGENTS_FILE = """
+    behaviors:
+      Walker:
+        trainer_type: ppo
+        hyperparameters:
+          batch_size: 256
+          buffer_size: 4096
+          learning_rate: 0.0003
+          beta: 0.005
+          epsilon: 0.2
+          lambd: 0.95
+          num_epoch: 3
+          learning_rate_schedule: linear
+        network_settings:
+          normalize: true
+          hidden_units: 256
+          num_layers: 3
+          vis_encode_type: simple
+        reward_signals:
+          extrinsic:
+            gamma: 0.995
+            strength: 1.0
+        keep_checkpoints: 5
+        max_steps: 3.0e7
+        time_horizon: 1000
+        summary_freq: 30000
+        threaded: true
+    env_settings:
+      env_path: builds/walker
+      env_args: null
+      base_port: 5005
+      num_envs: 8
+    engine_settings: {width: 84, height: 84, time_scale: 20, no_graphics: true}
+    checkpoint_settings: {run_id: walker-1, resume: false, results_dir: results}
+    torch_settings: {device: cpu}
+    debug: false
+    environment_parameters:
+      friction:
+        sampler_type: gaussian
+        sampler_parameters: {mean: 1.0, st_dev: 0.1, seed: 3}
+"""
+
+
+def test_a_file_as_written_for_ml_agents_loads(load):
+    config = load(ML_AGENTS_FILE)
+    assert config.behaviors["Walker"].max_steps == 30_000_000
+    assert (config.environment, config.env_settings.num_envs) == (None, 8)
+    assert [warning.split(":")[0] for warning in config.warnings] == ["behaviors.Walker.threaded"]
+
+
+EXAMPLES = Path(__file__).parents[2] / "config" / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_examples_load_without_warnings(path: Path):
+    assert load_config(path).warnings == ()
+
+
+def test_the_cartpole_example_is_the_task_that_others_are_measured_by():
+    config = load_config(EXAMPLES / "cartpole.yaml")
+    settings = config.behaviors["CartPole"]
+    ppo, net = settings.hyperparameters, settings.network_settings
+    assert isinstance(ppo, PPOHyperparameters)
+    assert (ppo.buffer_size, ppo.batch_size, ppo.num_epoch, ppo.learning_rate) == (2048, 256, 4, 1e-3)
+    assert (ppo.beta, ppo.epsilon, ppo.epsilon_schedule, ppo.max_grad_norm) == (0, 0.2, "constant", 0.5)
+    assert (net.num_layers, net.hidden_units, net.activation, settings.time_horizon) == (2, 64, "tanh", 32)
+    assert config.environment is not None
+    assert config.environment.num_envs * settings.time_horizon == ppo.buffer_size
+
+
+def test_importing_and_loading_takes_nothing_heavy():
+    code = (
+        "import sys, config; config.load_config(sys.argv[1]); "
+        "print([m for m in ('numpy', 'torch', 'gymnasium', 'grpc', 'queues', 'stages') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(EXAMPLES / "cartpole.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLES.parents[1])
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,30 @@
+"""docs/configuration.md is what the models say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+import config
+from config.reference import reference
+from config.schema import fields_of
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
+MODELS = [each for each in vars(config).values() if isinstance(each, type) and issubclass(each, BaseModel)]
+
+
+def test_the_document_is_up_to_date():
+    message = "run `python -m config.reference > docs/configuration.md`"
+    assert DOCUMENT.read_text(encoding="utf-8") == reference(), message
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_key_is_in_the_document_with_a_meaning(model: type[BaseModel]):
+    rows = [line for line in reference().splitlines() if line.startswith("| `")]
+    for key, field in fields_of(model).items():
+        assert field.description, f"{model.__name__}.{key} has no description"
+        assert any(
+            row.startswith(f"| `{key}` |") and row.endswith(f"| {field.description} |") for row in rows
+        )

@@ -1,0 +1,364 @@
+"""The sections beside `behaviors`: defaults, what they take from each other, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import (
+    Curriculum,
+    EngineSettings,
+    EnvSettings,
+    PipelineSettings,
+    RecordSettings,
+    ReplaySettings,
+    RunConfig,
+    StagePlacement,
+    UniformSampler,
+)
+from config.run import CheckpointSettings
+
+ONE = "behaviors: {B: {}}\n"
+TWO = "behaviors: {B: {}, C: {}}\n"
+
+
+def test_the_sections_of_ml_agents_have_its_defaults():
+    assert EnvSettings().model_dump() == {
+        "env_path": None,
+        "env_args": None,
+        "base_port": 5005,
+        "num_envs": 1,
+        "num_areas": 1,
+        "timeout_wait": 60,
+        "seed": -1,
+        "max_lifetime_restarts": 10,
+        "restarts_rate_limit_n": 1,
+        "restarts_rate_limit_period_s": 60,
+    }
+    assert EngineSettings().model_dump() == {
+        "width": 84,
+        "height": 84,
+        "quality_level": 5,
+        "time_scale": 20.0,
+        "target_frame_rate": -1,
+        "capture_frame_rate": 60,
+        "no_graphics": False,
+        "no_graphics_monitor": False,
+    }
+    assert CheckpointSettings().model_dump() == {
+        "run_id": "ppo",
+        "initialize_from": None,
+        "load_model": False,
+        "resume": False,
+        "force": False,
+        "train_model": False,
+        "inference": False,
+        "results_dir": "results",
+    }
+
+
+def test_a_run_has_neither_environment_nor_streams_unless_they_are_given(load):
+    config = load(ONE)
+    assert (config.environment, config.evaluation, config.record, config.replay) == (None, None, None, None)
+    assert (config.torch_settings.device, config.debug, config.environment_parameters) == (None, False, None)
+
+
+def test_the_pipeline_uses_processes_and_one_update_of_lag_by_default():
+    pipeline = PipelineSettings()
+    assert (pipeline.hosts.actors.kind, pipeline.hosts.actors.replicas) == ("process", 1)
+    assert (pipeline.hosts.learners.kind, pipeline.max_policy_lag, pipeline.deterministic) == (
+        "process",
+        1,
+        False,
+    )
+    assert (pipeline.queues.trajectories.maxlen, pipeline.queues.slab_bytes, pipeline.stages) == (4, None, ())
+
+
+def test_deterministic_means_inline_hosts_and_no_lag():
+    pipeline = PipelineSettings.model_validate({"deterministic": True, "hosts": {"actors": {"replicas": 2}}})
+    assert (pipeline.hosts.actors.kind, pipeline.hosts.learners.kind) == ("inline", "inline")
+    assert (pipeline.max_policy_lag, pipeline.hosts.actors.replicas) == (0, 2)
+
+
+def test_the_number_of_environments_comes_from_env_settings_unless_given(load):
+    environment = "environment: {kind: gymnasium, id: CartPole-v1%s}\nenv_settings: {num_envs: 3}\n"
+    assert load(ONE + environment % "").environment.num_envs == 3
+    assert load(ONE + environment % ", num_envs: 8").environment.num_envs == 8
+
+
+def test_the_behavior_of_an_environment_is_the_only_one_unless_given(load):
+    environment = "environment: {kind: gymnasium, id: CartPole-v1%s}\n"
+    assert load(ONE + environment % "").environment.behavior == "B"
+    assert load(TWO + environment % ", behavior: C").environment.behavior == "C"
+    assert load("default_settings: {}\n" + environment % ", behavior: X").environment.behavior == "X"
+
+
+def test_a_stage_is_called_as_its_class_unless_it_has_a_name():
+    placement = {"use": "my.stages:Clip.Reward", "with": {"limit": 1.0}, "behaviors": ["B"]}
+    stage = StagePlacement.model_validate(placement)
+    assert (stage.name, stage.with_, stage.behaviors) == ("Clip.Reward", {"limit": 1.0}, ("B",))
+    assert (stage.after, stage.host) == ("agent_processor", None)
+
+
+def test_streams_of_the_trainers_inlet_of_all_behaviors_are_recorded_by_default():
+    assert (RecordSettings().edges, RecordSettings().behaviors) == (("trainer",), "all")
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"), [("max", "max"), ("realtime", "realtime"), (2, 2.0), ("1e1", 10.0)]
+)
+def test_replay_has_a_speed(given: object, taken: object):
+    assert ReplaySettings.model_validate({"streams": ["a*"], "speed": given}).speed == taken
+
+
+def test_a_stage_may_follow_the_ghost_of_a_behavior_with_self_play(load):
+    config = load("behaviors: {B: {self_play: {}}}\npipeline: {stages: [{use: 'a:B', after: ghost}]}")
+    assert config.pipeline.stages[0].after == "ghost"
+
+
+def test_parameters_are_numbers_samplers_and_curricula(load):
+    config = load(
+        """
+        behaviors: {B: {}}
+        environment_parameters:
+          gravity: 9.81
+          mass: {sampler_type: uniform, sampler_parameters: {min_value: 1, max_value: 2}}
+          height:
+            curriculum:
+              - name: low
+                value: 1.5
+                completion_criteria: {behavior: B, measure: progress, threshold: 0.5}
+              - name: any
+                value: {sampler_type: multirangeuniform, sampler_parameters: {intervals: [[0, 1], [3, 4]]}}
+        """
+    )
+    assert config.environment_parameters["gravity"] == 9.81
+    mass, height = config.environment_parameters["mass"], config.environment_parameters["height"]
+    assert isinstance(mass, UniformSampler)
+    assert (mass.sampler_parameters.max_value, mass.sampler_parameters.seed) == (2.0, -1)
+    assert isinstance(height, Curriculum)
+    criteria = height.curriculum[0].completion_criteria
+    assert (criteria.min_lesson_length, criteria.signal_smoothing, criteria.require_reset) == (0, True, False)
+    assert height.curriculum[1].value.sampler_parameters.intervals == ((0.0, 1.0), (3.0, 4.0))
+
+
+def test_lessons_as_the_upgrade_tool_of_ml_agents_writes_them_are_taken(load):
+    lessons = "[{Lesson0: {value: 1, completion_criteria: {behavior: B}}}, {Lesson1: {value: 2}}]"
+    config = load(f"{ONE}environment_parameters: {{h: {{curriculum: {lessons}}}}}")
+    assert [lesson.name for lesson in config.environment_parameters["h"].curriculum] == ["Lesson0", "Lesson1"]
+
+
+CARTPOLE = "environment: {kind: gymnasium, id: CartPole-v1%s}"
+MISTAKES = [
+    ("environment: {}", "environment.kind: is required but missing: `builtin`"),
+    (
+        "environment: {kind: gymnasum, id: A}",
+        "environment.kind: 'gymnasum' is not known; expected 'builtin' or",
+    ),
+    ("environment: {kind: unity}", "environment.kind: 'unity' comes with a later version; use 'builtin' or"),
+    ("environment: {kind: mlagents}", "environment.kind: 'mlagents' comes with a later version"),
+    ("environment: {kind: pettingzoo}", "environment.kind: 'pettingzoo' comes with a later version"),
+    ("environment: {kind: gymnasium}", "environment: says neither what 'id' nor what 'factory' to make"),
+    (CARTPOLE % ", factory: 'a:b'", "environment.factory: stands beside 'id'; keep one of the two"),
+    (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
+    (CARTPOLE % ", options: [1]", "environment.options: a list does not fit; expected a map"),
+    (CARTPOLE % ", behavior: D", "environment.behavior: 'D' is not listed under behaviors; listed: B"),
+    (
+        "environment: {kind: gymnasium, factory: a.b}",
+        "environment.factory: 'a.b' is not of the form module:Name",
+    ),
+    ("environment: {kind: builtin}", "environment: needs 'id', the name of the built-in game"),
+    (
+        "environment: {kind: builtin, id: V, factory: 'a:b'}",
+        "environment.factory: does not go with kind 'builtin'",
+    ),
+    ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments of what? Add 'environment'"),
+    ("env_settings: {num_areas: 0}", "env_settings.num_areas: 0 is out of range"),
+    (
+        "env_settings: {base_port: 65536}",
+        "env_settings.base_port: 65536 is out of range; expected a number at most",
+    ),
+    ("env_settings: {env_args: --fast}", "env_settings.env_args: '--fast' does not fit; expected a list"),
+    (
+        "env_settings: {env_path: 1.5}",
+        "env_settings.env_path: 1.5 does not fit; expected text; put it in quotes",
+    ),
+    (
+        "env_settings:",
+        "env_settings: nothing (null) does not fit; expected a map of keys and values; give it content",
+    ),
+    ("engine_settings: {time_scale: 0}", "engine_settings.time_scale: 0 is out of range"),
+    ("engine_settings: {widht: 1}", "engine_settings.widht: unknown key; did you mean 'width'?"),
+    ("checkpoint_settings: {run_id: a/b}", "checkpoint_settings.run_id: 'a/b' is no name for a folder"),
+    ("checkpoint_settings: {run_id: '..'}", "checkpoint_settings.run_id: '..' is no name for a folder"),
+    (
+        "checkpoint_settings: {resume: 'no'}",
+        "checkpoint_settings.resume: 'no' does not fit; expected true or false",
+    ),
+    ("torch_settings: {device: 'cuda:one'}", "torch_settings.device: 'cuda:one' is no torch device"),
+    ("torch_settings: {devise: cpu}", "torch_settings.devise: unknown key; did you mean 'device'?"),
+    ("debug: 'true'", "debug: 'true' does not fit; expected true or false; write true, without quotes"),
+    ("monitor: {port: 1}", "monitor: unknown key; expected one of behaviors,"),
+    (
+        "parameter_randomization: {}",
+        "parameter_randomization: unknown key, from an older format of ML-Agents; its",
+    ),
+    ("evaluation: {every: 5}", "evaluation: needs 'environment', which says what to play"),
+    (CARTPOLE % "" + "\nevaluation: {episodes: 5}", "evaluation.every: is required but missing"),
+    (
+        "record: {edges: [trainers]}",
+        "record.edges.0: 'trainers' is not known; expected 'agent_processor' or 'trai",
+    ),
+    ("record: {edges: []}", "record.edges: is empty; expected at least one"),
+    (
+        "record: {behaviors: B}",
+        "record.behaviors: 'B' does not fit; expected 'all' or a list of behaviour names",
+    ),
+    ("record: {behaviors: [D]}", "record.behaviors.0: 'D' is not listed under behaviors"),
+    ("replay: {}", "replay.streams: is required but missing"),
+    ("replay: {streams: []}", "replay.streams: is empty; expected at least one"),
+    (
+        "replay: {streams: [a], speed: fast}",
+        "replay.speed: 'fast' does not fit; expected 'max', 'realtime', or a",
+    ),
+    ("replay: {streams: [a], speed: 0}", "replay.speed: 0 does not fit"),
+    ("replay: {streams: [a], speed: true}", "replay.speed: True does not fit"),
+    (
+        "pipeline: {max_policy_lag: -1}",
+        "pipeline.max_policy_lag: -1 is out of range; expected a number at least 0",
+    ),
+    (
+        "pipeline: {deterministic: true, max_policy_lag: 1}",
+        "pipeline.max_policy_lag: 1 contradicts 'deterministic: t",
+    ),
+    (
+        "pipeline: {deterministic: true, hosts: {learners: {kind: process}}}",
+        "pipeline.hosts.learners.kind: 'process' contradicts 'deterministic: true', which needs 'inline'",
+    ),
+    (
+        "pipeline: {hosts: {actors: {kind: ray}}}",
+        "pipeline.hosts.actors.kind: 'ray' comes with a later version; use",
+    ),
+    (
+        "pipeline: {hosts: {actors: {kind: thread}}}",
+        "pipeline.hosts.actors.kind: 'thread' is not known; expected",
+    ),
+    ("pipeline: {hosts: {actors: {replicas: 0}}}", "pipeline.hosts.actors.replicas: 0 is out of range"),
+    (
+        "pipeline: {queues: {trajectories: {maxlen: 0}}}",
+        "pipeline.queues.trajectories.maxlen: 0 is out of range",
+    ),
+    ("pipeline: {queues: {policies: {maxlen: 1}}}", "pipeline.queues.policies: unknown key"),
+    ("pipeline: {queues: {slab_bytes: 100}}", "pipeline.queues.slab_bytes: 100 is out of range"),
+    ("pipeline: {stages: [{use: Clip}]}", "pipeline.stages.0.use: 'Clip' is not of the form module:Name"),
+    ("pipeline: {stages: [{after: ghost}]}", "pipeline.stages.0.use: is required but missing"),
+    (
+        "pipeline: {stages: [{use: 'a:B', after: trainer}]}",
+        "pipeline.stages.0.after: 'trainer' is not known; expec",
+    ),
+    (
+        "pipeline: {stages: [{use: 'a:B', after: ghost}]}",
+        "pipeline.stages.0.after: there is no ghost stage without",
+    ),
+    (
+        "pipeline: {stages: [{use: 'a:B', host: actor}]}",
+        "pipeline.stages.0.host: 'actor' is not known; expected 'm",
+    ),
+    (
+        "pipeline: {stages: [{use: 'a:B', behaviors: [b]}]}",
+        "pipeline.stages.0.behaviors.0: 'b' is not listed under",
+    ),
+    (
+        "pipeline: {stages: [{use: 'a:B', with_: {}}]}",
+        "pipeline.stages.0.with_: unknown key; did you mean 'with'?",
+    ),
+    (
+        "pipeline: {stages: [{use: 'a:B'}, {use: 'c:B'}]}",
+        "pipeline.stages.1: is another stage called 'B'; give one",
+    ),
+    ("pipeline: {stages: {use: 'a:B'}}", "pipeline.stages: a map does not fit; expected a list"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[text for text, _ in MISTAKES])
+def test_a_mistake_in_a_section_says_what_was_expected(mistakes_of, text: str, expected: str):
+    (mistake,) = mistakes_of(ONE + text)
+    place, mistake = mistake.split(": ", 1)
+    assert place in ("config.yaml:2", "config.yaml:3")
+    assert mistake.startswith(expected)
+
+
+UNIFORM = "{sampler_type: uniform, sampler_parameters: {%s}}"
+RANGES = "{sampler_type: multirangeuniform, sampler_parameters: {intervals: [%s]}}"
+CRITERIA = "{curriculum: [{name: a, value: 1, completion_criteria: {%s}}, {name: b, value: 2}]}"
+PARAMETER_MISTAKES = [
+    ("text", ": 'text' does not fit; expected a number"),
+    (
+        "{sampler_type: unifrm, sampler_parameters: {}}",
+        ".sampler_type: 'unifrm' is not known; expected 'constant', ",
+    ),
+    ("{sampler_parameters: {}}", ".sampler_type: is required but missing; expected 'constant', 'uniform', "),
+    ("{sampler_type: gaussian}", ".sampler_parameters: is required but missing"),
+    (UNIFORM % "min_vale: 1", ".sampler_parameters.min_vale: unknown key; did you mean 'min_value'?"),
+    (UNIFORM % "min_value: 2", ".sampler_parameters.min_value: 2 is greater than max_value (1)"),
+    (RANGES % "[1, 2, 3]", ".sampler_parameters.intervals.0: has 3 numbers; expected a pair"),
+    (RANGES % "[0, 1], [2, 1]", ".sampler_parameters.intervals.1: 2 is greater than 1"),
+    (RANGES % "[0, a]", ".sampler_parameters.intervals.0.1: 'a' does not fit; expected a number"),
+    (RANGES % "", ".sampler_parameters.intervals: is empty"),
+    ("{curriculum: []}", ".curriculum: is empty; expected at least one"),
+    (
+        "{curriculum: [{name: a, value: 1}, {name: b, value: 2}]}",
+        ".curriculum.0: lesson 'a' has no completion_crite",
+    ),
+    ("{curriculum: [{name: a}]}", ".curriculum.0.value: is required but missing"),
+    ("{curriculum: [{value: 1}]}", ".curriculum.0.name: is required but missing"),
+    (
+        "{curriculum: [{name: a, value: 1, valu: 2}]}",
+        ".curriculum.0.valu: unknown key; did you mean 'value'?",
+    ),
+    (CRITERIA % "measure: reward", ".curriculum.0.completion_criteria.behavior: is required but missing"),
+    (
+        CRITERIA % "behavior: D",
+        ".curriculum.0.completion_criteria.behavior: 'D' is not listed under behaviors",
+    ),
+    (CRITERIA % "behavior: B, measure: elo", ".curriculum.0.completion_criteria.measure: 'elo' is not known"),
+    (
+        CRITERIA % "behavior: B, measure: progress, threshold: 5",
+        ".curriculum.0.completion_criteria.threshold: 5 is no share of max_steps",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"), PARAMETER_MISTAKES, ids=[body for body, _ in PARAMETER_MISTAKES]
+)
+def test_a_mistake_in_a_parameter_says_what_was_expected(mistakes_of, body: str, expected: str):
+    (mistake,) = mistakes_of(f"{ONE}environment_parameters: {{p: {body}}}")
+    assert mistake.startswith(f"config.yaml:2: environment_parameters.p{expected}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", "behaviors: lists nothing to train"),
+        ("behaviors: {}", "config.yaml:1: behaviors: lists nothing to train"),
+        ("behaviors:", "config.yaml:1: behaviors: nothing (null) does not fit; expected a map"),
+        ("behaviors: {B: }", "config.yaml:1: behaviors.B: nothing (null) does not fit; expected a map"),
+        ("behaviors: {a/b: {}}", "config.yaml:1: behaviors.a/b: can't be a behaviour's name"),
+        ("behaviors: {'B?team=0': {}}", "config.yaml:1: behaviors.B?team=0: can't be a behaviour's name"),
+        (
+            TWO + CARTPOLE % "",
+            "config.yaml:2: environment: needs 'behavior', the name of its agents, since 2",
+        ),
+        ("- behaviors", "config.yaml:1: holds a list; expected a map"),
+        ("", "config.yaml: is empty; expected at least 'behaviors'"),
+    ],
+)
+def test_a_file_must_say_what_to_train(mistakes_of, text: str, expected: str):
+    (mistake,) = mistakes_of(text)
+    assert expected in mistake
+
+
+def test_what_is_for_later_versions_of_unity_alone_is_accepted(load):
+    config = load(f"{ONE}env_settings: {{env_path: games/ball, num_envs: 4, env_args: [--port, 3]}}\n")
+    assert isinstance(config, RunConfig)
+    assert config.env_settings.env_args == ("--port", "3")

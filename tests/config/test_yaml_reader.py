@@ -1,0 +1,181 @@
+"""YAML as plain data with lines: scalars, keys, merges, and everything that is not YAML."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from config.errors import ConfigError
+from config.yaml_reader import read_file, read_text
+
+
+def read(text: str) -> Any:
+    return read_text(text, "test.yaml").data
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("5e6", 5e6),
+        ("1.0e8", 1e8),
+        ("+.5", 0.5),
+        ("3.", 3.0),
+        ("1_000", 1000),
+        ("010", 10),
+        ("0x1F", 31),
+        ("0o17", 15),
+        ("-7", -7),
+        (".inf", math.inf),
+        ("-.INF", -math.inf),
+        ("true", True),
+        ("FALSE", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("on", "on"),
+        ("no", "no"),
+        ("Yes", "Yes"),
+        ("12:30", "12:30"),
+        ("2026-01-31", "2026-01-31"),
+        ("'1e-4'", "1e-4"),
+        ('"true"', "true"),
+        ("!!str 5", "5"),
+        ("!!float 5", 5.0),
+        ("!!int 5", 5),
+        ("!!bool true", True),
+        ("1e", "1e"),
+        ("9" * 5000, math.inf),
+        ("--5", "--5"),
+        ("my_pkg.stages:Clip", "my_pkg.stages:Clip"),
+        ("<<", "<<"),
+    ],
+)
+def test_a_scalar_means_what_it_looks_like(text: str, value: object):
+    result = read(f"key: {text}")["key"]
+    assert (result, type(result)) == (value, type(value))
+
+
+@settings(deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_float_that_python_writes_is_read_back(number: float):
+    assert read(f"key: {number!r}")["key"] == number
+
+
+def test_keys_are_text_whatever_they_look_like():
+    assert read("3: a\ntrue: b\n1e4: c") == {"3": "a", "true": "b", "1e4": "c"}
+
+
+def test_a_merge_lays_a_map_under_the_keys_beside_it():
+    text = "base: &base {a: 1, b: 2}\nother: &other {b: 3, c: 4}\nmine:\n  b: 5\n  <<: [*base, *other]\n"
+    assert read(text)["mine"] == {"a": 1, "b": 5, "c": 4}
+
+
+def test_an_alias_stands_for_its_anchor():
+    assert read("a: &x [1, 2]\nb: *x") == {"a": [1, 2], "b": [1, 2]}
+
+
+DOCUMENT = """\
+behaviors:
+  Tennis:
+    max_steps: 5
+
+    list:
+      - {a: 1}
+      -
+        b: 2
+base: &base
+  x: 1
+mine:
+  <<: *base
+  y: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("behaviors",), 1),
+        (("behaviors", "Tennis", "max_steps"), 3),
+        (("behaviors", "Tennis", "list", 0, "a"), 6),
+        (("behaviors", "Tennis", "list", 1, "b"), 8),
+        (("behaviors", "Tennis", "absent", "below"), 2),
+        (("behaviors", "Tennis", "list", 7), 5),
+        (("mine", "y"), 13),
+        (("mine", "x"), 10),
+        ((), 1),
+    ],
+)
+def test_a_line_is_that_of_the_key_or_of_the_nearest_thing_around_it(path: tuple[str | int, ...], line: int):
+    assert read_text(DOCUMENT, "test.yaml").line_of(path) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: 1\nb: 2\na: 3", "test.yaml:3: a: stands here twice (first in line 1)"),
+        ("x:\n  a: 1\n  a: 3", "test.yaml:3: x.a: stands here twice (first in line 2)"),
+        ("x: !!python/object:os.system rm", "test.yaml:1: x: the tag"),
+        ("x: !!set {a}", "test.yaml:1: x: the tag"),
+        ("x: !!int text", "test.yaml:1: x: the tag"),
+        ("? [a, b]\n: 1", "test.yaml:1: a key must be a single word"),
+        ("a: &a\n  b: *a", "test.yaml:1: a.b: holds itself by an alias"),
+        ("a:\n  <<: 3", "test.yaml:2: a: '<<' takes a map"),
+    ],
+)
+def test_what_makes_no_sense_is_a_mistake_with_its_line(text: str, expected: str):
+    (mistake,) = read_text(text, "test.yaml").mistakes
+    assert str(mistake).startswith(expected)
+
+
+def test_of_equal_keys_the_first_is_kept_so_that_the_rest_can_be_checked():
+    assert read_text("a: 1\na: 2\nb: 3", "test.yaml").data == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("a: 1\nb: [1, 2\nc: 3", 3, "is not YAML"),
+        ("a:\n\t- 1", 2, "indent with spaces"),
+        ("a: 'open\n\n", 3, "is not YAML"),
+        ("a: *nowhere", 1, "undefined alias"),
+        ("a: 1\n---\nb: 2", 2, "single document"),
+        ("a: 1\nb: \x07", 2, "is not allowed in YAML"),
+        ("[" * 3000, None, "nested too deeply"),
+    ],
+)
+def test_what_is_not_yaml_is_an_error_with_its_line(text: str, line: int | None, words: str):
+    with pytest.raises(ConfigError) as caught:
+        read_text(text, "test.yaml")
+    (mistake,) = caught.value.mistakes
+    assert mistake.line == line
+    assert words in mistake.message
+
+
+def test_a_missing_file_is_named_with_its_absolute_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="no such file") as caught:
+        read_file(tmp_path.relative_to(tmp_path) / "absent.yaml")
+    assert str(tmp_path / "absent.yaml") in str(caught.value)
+
+
+def test_a_folder_is_no_configuration(tmp_path):
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_file(tmp_path)
+
+
+def test_a_file_that_is_not_utf8_is_an_error_with_its_line(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes("a: 1\nb: é\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"latin\.yaml:2: is not UTF-8 \(byte 0xe9\)"):
+        read_file(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+    path = tmp_path / "windows.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
+    assert read_file(path).data == {"a": 1, "b": 2}

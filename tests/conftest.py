@@ -1,0 +1,46 @@
+"""What all tests share: virtual time for those that ask for it, fixed seeds, and hypothesis' settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from virtual_time import VirtualTimeLoop
+
+# Returned slabs are overwritten in all tests and in the processes that they start: a use after return shows.
+os.environ.setdefault("HEADRACE_POISON", "1")
+
+# The two noisy cores of a test machine say nothing about a property, so time is no criterion.
+settings.register_profile(
+    "headrace",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "virtual_time: runs in an event loop that never waits (virtual_time.py)")
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualTimeLoop}
+    return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """Nobody should draw from the global generators; who does at least draws the same each time."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the legacy generator is what has to be fixed

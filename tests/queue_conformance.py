@@ -1,0 +1,262 @@
+"""What every kind of queue must do, whatever lies between its two ends. Run with `await check_queue(make)`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import numpy as np
+import pytest
+
+from queues.ends import Inlet, Outlet
+from queues.errors import QueueClosed, QueueEmpty, QueueFull
+from queues.messages import Barrier, Message, TrajectoryBatch
+
+Ends = tuple[Outlet[Message], Inlet[Message]]
+Make = Callable[[int], AbstractAsyncContextManager[Ends]]
+
+
+def numbered(number: int, trajectories: int = 2, length: int = 3, width: int = 4) -> TrajectoryBatch:
+    """A batch whose number is its source, and in all its values."""
+    n = trajectories * length
+    return TrajectoryBatch(
+        "Ball?team=0",
+        source=number,
+        rows={
+            "obs_0": np.full((n, width), number, np.float32),
+            "obs_1": np.full((n, 2), number % 256, np.uint8),
+            "rewards": number + np.arange(n, dtype=np.float32),
+        },
+        trajectories={
+            "lengths": np.full(trajectories, length, np.int32),
+            "terminated": np.zeros(trajectories, np.bool_),
+            "credits": np.full(trajectories, length, np.int32),
+        },
+        episodes={"episode_returns": np.full(1, number, np.float32)},
+    )
+
+
+async def check_queue(make: Make, *, one_loop: bool = True) -> None:
+    """Everything below.
+
+    Args:
+        make: a context manager that opens a queue of this `maxlen`, ready for use, and gives its two ends.
+        one_loop: whether what one end does shows at the other within the same event loop's time, and nothing but the
+            queue stands between them; false where another process passes the items on.
+    """
+    for check in (*_EVERYWHERE, *(_IN_ONE_LOOP if one_loop else ())):
+        await check(make)
+
+
+async def items_come_out_as_they_went_in(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        for number in range(6):
+            await outlet.put(numbered(number))
+            item = await inlet.get()
+            assert isinstance(item, TrajectoryBatch)
+            assert_equal_batches(item, numbered(number))
+            del item
+        await outlet.put(Barrier(7, source=3))
+        assert await inlet.get() == Barrier(7, source=3)
+
+
+async def the_order_is_kept_while_both_ends_run(make: Make) -> None:
+    async with make(3) as (outlet, inlet), asyncio.TaskGroup() as tasks:
+
+        async def produce() -> None:
+            for number in range(40):
+                await outlet.put(Barrier(number) if number % 5 == 4 else numbered(number))
+            outlet.close()
+
+        tasks.create_task(produce())
+        assert [number_of(item) async for item in inlet] == list(range(40))
+        assert outlet.statistics().high_water <= 3
+
+
+async def a_closed_queue_drains_and_then_ends(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        await outlet.put(numbered(0))
+        await outlet.put(numbered(1))
+        outlet.close()
+        outlet.close()
+        with pytest.raises(QueueClosed):
+            await outlet.put(numbered(2))
+        with pytest.raises(QueueClosed):
+            outlet.put_nowait(numbered(2))
+        assert [number_of(item) async for item in inlet] == [0, 1]
+        with pytest.raises(QueueClosed):
+            await inlet.get()
+        with pytest.raises(QueueClosed):
+            inlet.get_nowait()
+
+
+async def a_waiting_get_ends_when_the_queue_closes(make: Make) -> None:
+    async with make(1) as (outlet, inlet):
+        getter = asyncio.create_task(inlet.get())
+        await asyncio.sleep(0)
+        outlet.close()
+        with pytest.raises(QueueClosed):
+            await getter
+
+
+async def a_producer_learns_that_nobody_takes_any_more(make: Make) -> None:
+    async with make(1) as (outlet, inlet):
+        inlet.close()
+        inlet.close()
+        with pytest.raises(QueueClosed):
+            for number in range(1000):
+                await outlet.put(Barrier(number))
+
+
+async def a_cancelled_get_loses_nothing(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        getter = asyncio.create_task(inlet.get())
+        await asyncio.sleep(0)
+        getter.cancel()
+        await asyncio.wait([getter])
+        await outlet.put(numbered(0))
+        await outlet.put(numbered(1))
+        assert [number_of(await inlet.get()) for _ in range(2)] == [0, 1]
+
+
+async def a_get_cancelled_with_its_item_at_hand_loses_nothing(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        first, second = asyncio.create_task(inlet.get()), asyncio.create_task(inlet.get())
+        await asyncio.sleep(0)
+        outlet.put_nowait(Barrier(0))
+        first.cancel()
+        await asyncio.wait([first])
+        assert number_of(await second) == 0
+
+
+async def nowait_says_full_and_empty(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        with pytest.raises(QueueEmpty):
+            inlet.get_nowait()
+        outlet.put_nowait(numbered(0))
+        outlet.put_nowait(numbered(1))
+        with pytest.raises(QueueFull):
+            outlet.put_nowait(numbered(2))
+        assert outlet.qsize() == 2
+        assert number_of(await inlet.get()) == 0
+        assert number_of(await inlet.get()) == 1
+
+
+async def waiting_puts_are_served_in_order(make: Make) -> None:
+    async with make(1) as (outlet, inlet):
+        outlet.put_nowait(Barrier(0))
+        putters = [asyncio.create_task(outlet.put(Barrier(number))) for number in (1, 2, 3)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull):
+            outlet.put_nowait(Barrier(9))
+        assert [number_of(await inlet.get()) for _ in range(4)] == [0, 1, 2, 3]
+        await asyncio.gather(*putters)
+
+
+async def waiting_gets_are_served_in_order(make: Make) -> None:
+    async with make(1) as (outlet, inlet):
+        getters = [asyncio.create_task(inlet.get()) for _ in range(3)]
+        await asyncio.sleep(0)
+        for number in range(3):
+            await outlet.put(Barrier(number))
+        assert [number_of(item) for item in await asyncio.gather(*getters)] == [0, 1, 2]
+
+
+async def a_cancelled_put_delivers_nothing(make: Make) -> None:
+    async with make(1) as (outlet, inlet):
+        outlet.put_nowait(Barrier(0))
+        cancelled = asyncio.create_task(outlet.put(Barrier(1)))
+        patient = asyncio.create_task(outlet.put(Barrier(2)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert number_of(await inlet.get()) == 0
+        assert number_of(await inlet.get()) == 2
+        await patient
+
+
+async def a_waiting_put_ends_when_the_queue_closes(make: Make) -> None:
+    async with make(1) as (outlet, inlet):
+        outlet.put_nowait(numbered(0))
+        putter = asyncio.create_task(outlet.put(numbered(1)))
+        await asyncio.sleep(0)
+        outlet.close()
+        with pytest.raises(QueueClosed):
+            await putter
+        assert [number_of(item) async for item in inlet] == [0]
+
+
+async def what_has_arrived_can_be_taken_after_the_consumer_closed(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        outlet.put_nowait(numbered(0))
+        outlet.put_nowait(numbered(1))
+        assert number_of(await inlet.get()) == 0
+        inlet.close()
+        assert number_of(inlet.get_nowait()) == 1
+        with pytest.raises(QueueClosed):
+            inlet.get_nowait()
+
+
+async def the_counts_add_up(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        before_in, before_out = outlet.statistics().items_in, inlet.statistics().items_out
+        getter = asyncio.create_task(inlet.get())
+        await asyncio.sleep(0)
+        assert inlet.statistics().waiting_getters == 1
+        await outlet.put(numbered(0))
+        await getter
+        del getter
+        await outlet.put(numbered(1))
+        await outlet.put(numbered(2))
+        putter = asyncio.create_task(outlet.put(numbered(3)))
+        await asyncio.sleep(0)
+        seen = outlet.statistics()
+        assert (seen.items_in - before_in, seen.size, seen.waiting_putters) == (3, 2, 1)
+        assert (seen.maxlen, seen.high_water, seen.replaced) == (2, 2, 0)
+        for _ in range(3):
+            await inlet.get()
+        await putter
+        taken = inlet.statistics()
+        assert taken.items_out - before_out == 4
+        assert taken.size == taken.waiting_getters == 0
+
+
+def number_of(item: Message) -> int:
+    """The number that an item of these checks was made with."""
+    if isinstance(item, Barrier):
+        return item.number
+    assert isinstance(item, TrajectoryBatch)
+    assert item.rows["obs_0"].min() == item.rows["obs_0"].max() == item.source, "torn or poisoned"
+    return item.source
+
+
+def assert_equal_batches(got: TrajectoryBatch, expected: TrajectoryBatch) -> None:
+    """Same fields, same columns in the same order, same values and dtypes."""
+    assert (got.behavior_id, got.source) == (expected.behavior_id, expected.source)
+    for axis in ("rows", "trajectories", "episodes", "games"):
+        ours, theirs = getattr(got, axis), getattr(expected, axis)
+        assert list(ours) == list(theirs)
+        for name in theirs:
+            assert ours[name].dtype == theirs[name].dtype
+            np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+_EVERYWHERE = (
+    items_come_out_as_they_went_in,
+    the_order_is_kept_while_both_ends_run,
+    a_closed_queue_drains_and_then_ends,
+    a_waiting_get_ends_when_the_queue_closes,
+    a_producer_learns_that_nobody_takes_any_more,
+    a_cancelled_get_loses_nothing,
+)
+_IN_ONE_LOOP = (
+    a_get_cancelled_with_its_item_at_hand_loses_nothing,
+    nowait_says_full_and_empty,
+    waiting_puts_are_served_in_order,
+    waiting_gets_are_served_in_order,
+    a_cancelled_put_delivers_nothing,
+    a_waiting_put_ends_when_the_queue_closes,
+    what_has_arrived_can_be_taken_after_the_consumer_closed,
+    the_counts_add_up,
+)

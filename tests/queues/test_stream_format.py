@@ -1,0 +1,141 @@
+"""The header and the frames as bytes, and what is refused in them."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+import zstandard
+from stream_samples import SPEC, header
+
+from queues import stream_format, stream_reader, stream_writer
+from queues.columns import Column
+from queues.errors import ShapeError, StreamError
+from queues.stream_format import (
+    MESSAGE,
+    StreamHeader,
+    column_table,
+    pack_frame,
+    unpack_arrays,
+    unpack_payload,
+)
+
+
+def test_header_survives_the_way_through_plain_data():
+    original = header(edges=("trainer", "agent_processor"))
+    packed = msgpack.unpackb(msgpack.packb(original.to_plain()))
+    assert StreamHeader.from_plain(packed) == original
+
+
+def test_header_lists_the_columns_that_the_trainer_declared():
+    extra = Column("values", "float32", (1,))
+    made = StreamHeader.of("run", 0.0, ["trainer"], [SPEC], extra={"Ball": (extra,)})
+    assert extra in made.columns["Ball?team=0"]["rows"]
+    assert extra not in column_table(SPEC)["rows"]
+
+
+@pytest.mark.parametrize("missing", ["run_id", "created_unix_s", "edges", "behaviors", "columns", "config"])
+def test_header_without_a_field_is_refused(missing):
+    plain = header().to_plain()
+    del plain[missing]
+    with pytest.raises(StreamError, match=missing):
+        StreamHeader.from_plain(plain)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("columns", [1]), ("behaviors", [{}]), ("edges", 3), ("config", 1)]
+)
+def test_header_with_a_field_of_another_kind_is_refused(field, value):
+    with pytest.raises(StreamError, match="not a stream header"):
+        StreamHeader.from_plain(header().to_plain() | {field: value})
+
+
+def test_frame_too_large_for_readers_is_refused_by_the_writer(monkeypatch):
+    monkeypatch.setattr(stream_format, "MAX_FRAME_BYTES", 1000)
+    array = np.zeros(1000, np.uint8)
+    table = {"arrays": [["a", array.dtype.str, [1000]]]}
+    with pytest.raises(StreamError, match="at most 1,000 are"):
+        pack_frame(MESSAGE, table, table, [array])
+
+
+def test_arrays_of_python_objects_are_refused_by_the_writer():
+    array = np.array([{}, []], object)
+    table = {"arrays": [["a", array.dtype.str, [2]]]}
+    with pytest.raises(ShapeError):
+        pack_frame(MESSAGE, table, table, [array])
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["|O", "O", "|V8", "<c8", "<M8[s]", "<U4", "f4,f4", "(2,)f4", "float32", "", 4, None, ["<f4"], "<f7"],
+)
+def test_dtypes_other_than_plain_numbers_are_refused_by_the_reader(dtype):
+    with pytest.raises(StreamError):
+        unpack_arrays({"arrays": [["a", dtype, [1]]]}, memoryview(bytes(64)))
+
+
+@pytest.mark.parametrize(
+    "shape", [[-1], [1.0], [True], ["1"], [2**62, 2**62], [17], None, 3, [1 << 40, 0, 1 << 40]]
+)
+def test_shapes_that_can_not_be_are_refused_by_the_reader(shape):
+    with pytest.raises(StreamError):
+        unpack_arrays({"arrays": [["a", "<f4", shape]]}, memoryview(bytes(64)))
+
+
+def test_arrays_from_a_frame_can_not_be_written_to():
+    table = {"arrays": [["a", "<f4", [2]]]}
+    frame = pack_frame(MESSAGE, table, table, [np.ones(2, "<f4")])
+    (array,) = unpack_arrays(*unpack_payload(frame[stream_format.FRAME.size :]))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 2
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "expected at least 4"),
+        (b"\x05\0\0", "expected at least 4"),
+        (b"\xff\xff\xff\xff" + bytes(60), "claims 4,294,967,295 bytes"),
+        (b"\x01\0\0\0\xc1" + bytes(59), "not msgpack"),
+        (b"\x01\0\0\0\x07" + bytes(59), "a int, expected a map"),
+        (b"\x50\0\0\0" + b"\x91" * 80 + bytes(44), "not msgpack"),
+    ],
+)
+def test_content_that_no_writer_makes_is_refused(body, reason):
+    with pytest.raises(StreamError, match=reason):
+        unpack_payload(zstandard.ZstdCompressor().compress(body))
+
+
+def test_content_that_does_not_state_its_size_is_refused():
+    payload = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(64))
+    with pytest.raises(StreamError, match="states no size"):
+        unpack_payload(payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"text", bytes(100)])
+def test_payload_that_is_not_zstd_is_refused(payload):
+    with pytest.raises(StreamError, match="not zstd"):
+        unpack_payload(payload)
+
+
+def test_bytes_behind_the_compressed_content_are_refused():
+    with pytest.raises(StreamError, match="not zstd"):
+        unpack_payload(zstandard.ZstdCompressor().compress(bytes(64)) + b"x")
+
+
+@pytest.mark.parametrize("module", [stream_format, stream_reader, stream_writer])
+def test_no_module_of_the_format_can_unpickle(module):
+    tree = ast.parse(Path(module.__file__).read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    calls = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not names & {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "torch"}
+    assert not calls & {"load", "loads", "eval", "exec", "fromfile"}
+
+
+def test_headers_are_compared_by_what_they_say():
+    assert replace(header(), run_id="other") != header()

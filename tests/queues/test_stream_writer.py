@@ -1,0 +1,165 @@
+"""What a writer leaves on the disk: whole frames, an index, and nothing overwritten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stream_samples import EVERY_KIND, header, record, same, trajectories
+
+from queues.errors import ShapeError, StreamError
+from queues.messages import Barrier, TrajectoryBatch
+from queues.stream_reader import StreamReader
+from queues.stream_writer import StreamWriter, next_stream_path
+
+
+def test_every_message_is_in_the_file_before_the_next_one_is_written(tmp_path):
+    with StreamWriter(tmp_path / "a.stream", header()) as writer:
+        for i, message in enumerate(EVERY_KIND):
+            writer.write("trainer", message, float(i))
+            assert same(list(StreamReader(tmp_path / "a.stream"))[-1].message, message)
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path):
+    (tmp_path / "a.stream").write_bytes(b"precious")
+    with pytest.raises(StreamError, match="never overwritten"):
+        StreamWriter(tmp_path / "a.stream", header())
+    assert (tmp_path / "a.stream").read_bytes() == b"precious"
+
+
+def test_a_path_that_can_not_be_made_is_a_stream_error_that_names_it(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StreamError, match=r"file.a\.stream: can't record"):
+        StreamWriter(tmp_path / "file" / "a.stream", header())
+
+
+def test_missing_folders_are_made(tmp_path):
+    record(tmp_path / "run" / "streams" / "a.stream", [Barrier(1)])
+    assert StreamReader(tmp_path / "run" / "streams" / "a.stream").closed_cleanly
+
+
+def test_closing_twice_is_allowed_and_writes_one_index(tmp_path):
+    writer = StreamWriter(tmp_path / "a.stream", header())
+    writer.write("trainer", Barrier(1), 0.0)
+    writer.close()
+    size = (tmp_path / "a.stream").stat().st_size
+    writer.close()
+    assert (tmp_path / "a.stream").stat().st_size == size
+
+
+def test_writing_after_close_is_a_programming_error(tmp_path):
+    writer = StreamWriter(tmp_path / "a.stream", header())
+    writer.close()
+    with pytest.raises(ValueError, match="after close"):
+        writer.write("trainer", Barrier(1), 0.0)
+
+
+def test_an_edge_that_the_header_does_not_name_is_a_programming_error(tmp_path):
+    with StreamWriter(tmp_path / "a.stream", header()) as writer:
+        with pytest.raises(ValueError, match="'ghost'"):
+            writer.write("ghost", Barrier(1), 0.0)
+
+
+def test_a_message_that_can_not_be_written_leaves_no_trace(tmp_path):
+    bad = trajectories().replace(unknown=np.array([None, None, None], object))
+    with StreamWriter(tmp_path / "a.stream", header()) as writer:
+        writer.write("trainer", trajectories(0), 0.0)
+        with pytest.raises(ShapeError):
+            writer.write("trainer", bad, 1.0)
+        writer.write("trainer", trajectories(1), 2.0)
+    reader = StreamReader(tmp_path / "a.stream")
+    assert [(f.sequence, f.message.source) for f in reader] == [(0, 0), (1, 1)]
+    assert reader.damage is None
+
+
+def test_numpy_numbers_in_fields_become_numbers(tmp_path):
+    record(tmp_path / "a.stream", [Barrier(np.int64(4), source=np.int32(2))])
+    (frame,) = StreamReader(tmp_path / "a.stream")
+    assert (frame.message, type(frame.message.number)) == (Barrier(4, 2), int)
+
+
+def test_big_endian_and_strided_arrays_come_back_equal(tmp_path):
+    sent = trajectories().replace(
+        rewards=np.arange(6, dtype=np.float32)[::2], unknown=np.array([1, 2, 3], ">i8")
+    )
+    record(tmp_path / "a.stream", [sent])
+    (frame,) = StreamReader(tmp_path / "a.stream")
+    assert isinstance(frame.message, TrajectoryBatch)
+    assert frame.message.rewards.tolist() == [0, 2, 4]
+    assert frame.message.rows["unknown"].tolist() == [1, 2, 3]
+
+
+def test_a_killed_writer_loses_no_message_that_it_had_written(tmp_path):
+    script = (
+        "import sys; from stream_samples import *\n"
+        "writer = StreamWriter(sys.argv[1], header())\n"
+        "for i in range(10**9):\n"
+        "    writer.write('trainer', trajectories(i % 9), float(i)); print(i, flush=True)\n"
+    )
+    folders = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "a.stream")], stdout=subprocess.PIPE, env=env
+    ) as child:
+        assert child.stdout is not None
+        assert b"30\n" in iter(child.stdout.readline, b"")
+        child.kill()
+        said = [30, *map(int, child.stdout.read().split(b"\n")[:-1])][-1]
+    reader = StreamReader(tmp_path / "a.stream")
+    last = [frame.sequence for frame in reader][-1]
+    assert last in (said, said + 1)
+    assert not reader.closed_cleanly
+
+
+def test_a_disk_that_is_full_leaves_whole_frames_and_says_so(tmp_path):
+    resource = pytest.importorskip("resource")
+    writer = StreamWriter(tmp_path / "a.stream", header())
+    writer.write("trainer", trajectories(0), 0.0)
+    size = (tmp_path / "a.stream").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limits[1]))
+    try:
+        with pytest.raises(StreamError, match="after 1 messages"):
+            writer.write("trainer", trajectories(1), 1.0)
+        assert (tmp_path / "a.stream").stat().st_size == size
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    writer.write("trainer", trajectories(2), 2.0)
+    writer.close()
+    assert [frame.message.source for frame in StreamReader(tmp_path / "a.stream")] == [0, 2]
+
+
+def test_a_stream_that_could_not_be_begun_leaves_no_file(tmp_path):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(StreamError, match="after 0 messages"):
+            StreamWriter(tmp_path / "a.stream", header())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flush_makes_what_was_written_readable_and_keeps_the_stream_open(tmp_path):
+    with StreamWriter(tmp_path / "a.stream", header()) as writer:
+        writer.write("trainer", Barrier(1), 0.0)
+        writer.flush()
+        writer.write("trainer", Barrier(2), 0.0)
+    assert [frame.message.number for frame in StreamReader(tmp_path / "a.stream")] == [1, 2]
+
+
+def test_a_resumed_run_takes_the_next_number(tmp_path):
+    assert next_stream_path(tmp_path / "none", "Ball", "trainer").name == "Ball-trainer-0001.stream"
+    for name in ("Ball-trainer-0001", "Ball-trainer-0007", "Ball-ghost-0009", "Balls-trainer-0011"):
+        (tmp_path / f"{name}.stream").touch()
+    assert next_stream_path(tmp_path, "Ball", "trainer").name == "Ball-trainer-0008.stream"
+
+
+def test_behaviour_ids_become_names_that_every_file_system_takes(tmp_path):
+    path = next_stream_path(tmp_path, "My Ball?team=1", "trainer")
+    assert path.name == "My_Ball_team_1-trainer-0001.stream"

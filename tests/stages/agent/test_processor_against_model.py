@@ -1,0 +1,325 @@
+"""The agent processor against a slow and obvious model of it, one Python object per agent and step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queues.messages import StepBatch, TrajectoryBatch
+from stages.agent import AgentProcessor
+
+BEHAVIORS = ("Ball?team=0", "Ball?team=1", "Walker")
+AGENTS, GROUPS, ENVS = 5, 2, 3
+
+# What happens to an agent of a group at a tick. Most ticks bring decisions only, as most do in life.
+EVENTS = st.sampled_from(["decide"] * 6 + ["nothing"] * 3 + ["end", "end and restart", "restart silently", "restamp"])
+TICKS = st.tuples(
+    st.just("tick"),
+    st.integers(0, len(BEHAVIORS) - 1),
+    st.integers(0, GROUPS - 1),
+    st.lists(EVENTS, min_size=AGENTS, max_size=AGENTS),
+    st.integers(0, 2),  # games that end
+)
+FIXED_TICKS = st.tuples(st.just("tick"), st.just(0), st.just(0), st.just(["decide"] * AGENTS), st.just(0))
+OTHERS = st.one_of(
+    st.tuples(st.just("flush"), st.sampled_from([None, "Ball", "Walker", "Unknown"])),
+    st.tuples(st.just("cut"), st.sampled_from(BEHAVIORS), st.integers(-1, 8)),
+    st.tuples(st.just("close"), st.booleans()),
+    st.tuples(st.just("drop"), st.sets(st.integers(0, ENVS - 1)), st.integers(0, GROUPS - 1)),
+)
+OPERATIONS = st.lists(st.one_of(TICKS, TICKS, FIXED_TICKS, FIXED_TICKS, OTHERS), max_size=40)
+
+
+@dataclass
+class Trajectory:
+    """Rows, and what is said of them as a whole."""
+
+    rows: list[dict[str, Any]]
+    whole: dict[str, Any]
+
+    def key(self) -> tuple[Any, ...]:
+        return (*self.whole["agent"], self.rows[0]["obs_0"])
+
+
+@dataclass
+class Agent:
+    """An agent with an open decision."""
+
+    group: int
+    env: int
+    stamp: tuple[int, ...]
+    open: dict[str, Any]
+    previous: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    episode_return: float = 0.0
+    episode_steps: int = 0
+
+
+@dataclass
+class Table:
+    """The model of one behaviour id."""
+
+    horizon: int
+    agents: dict[int, Agent] = field(default_factory=dict)
+    closed: list[Trajectory] = field(default_factory=list)
+    episodes: list[tuple[Any, ...]] = field(default_factory=list)
+    games: list[int] = field(default_factory=list)
+    emitted: int = 0
+
+    def complete(self, agent: Agent, reward: float) -> None:
+        agent.rows.append(agent.open | {"rewards": reward})
+        agent.episode_return += reward
+        agent.episode_steps += 1
+
+    def close(self, agent: Agent, next_obs: Any, *, terminated: bool = False, truncated: bool = False) -> None:
+        if not agent.rows:
+            return
+        length = len(agent.rows)
+        whole = {
+            "agent": agent.stamp,
+            "next": next_obs,
+            "terminated": terminated,
+            "truncated": truncated,
+            "versions": (agent.rows[0]["version"], agent.rows[-1]["version"]),
+            "credits": length if agent.stamp[4] else 0,
+            "previous": agent.previous,
+        }
+        rows = [{name: row[name] for name in ("obs_0", "actions", "rewards")} for row in agent.rows]
+        self.closed.append(Trajectory(rows, whole))
+        agent.previous = agent.rows[-1]["actions"]
+        agent.rows = []
+
+    def end(self, agent_id: int, reward: float, obs: Any, terminated: bool) -> None:
+        agent = self.agents.pop(agent_id, None)
+        if agent is not None:
+            self.complete(agent, reward)
+            self.close(agent, obs, terminated=terminated, truncated=not terminated)
+            self.episodes.append((agent_id, agent.episode_return, agent.episode_steps, agent.stamp[4]))
+
+    def decide(self, group: int, env: int, stamp: tuple[int, ...], reward: float, decision: dict[str, Any]) -> None:
+        agent = self.agents.get(stamp[0])
+        if agent is not None and agent.stamp[1] != stamp[1]:
+            self.close(agent, agent.open["obs_0"], truncated=True)
+            agent = None
+        if agent is None:
+            self.agents[stamp[0]] = Agent(group, env, stamp, decision)
+            return
+        self.complete(agent, reward)
+        if len(agent.rows) == self.horizon or agent.stamp != stamp:
+            self.close(agent, decision["obs_0"])
+        agent.stamp, agent.open = stamp, decision
+
+    def cut(self, version: int | None = None) -> None:
+        for agent in self.agents.values():
+            if version is None or (agent.rows and agent.rows[0]["version"] <= version):
+                self.close(agent, agent.open["obs_0"])
+
+    def pending(self) -> int:
+        half_made = sum(len(agent.rows) for agent in self.agents.values() if agent.stamp[4])
+        return half_made + sum(trajectory.whole["credits"] for trajectory in self.closed)
+
+
+class World:
+    """Agents that do what the events say, told to the processor and to the model."""
+
+    def __init__(self, horizon: int, min_rows: int) -> None:
+        self.processor = AgentProcessor({"Ball": horizon, "Walker": horizon + 1}, source=3, min_rows=min_rows)
+        self.min_rows = min_rows
+        self.tables = {b: Table(horizon + (b == "Walker")) for b in BEHAVIORS}
+        self.episodes: Counter[int] = Counter()
+        self.generations: Counter[int] = Counter()
+        self.serial = 0
+        self.random = np.random.default_rng(5)
+
+    def next_serial(self) -> int:
+        self.serial += 1
+        return self.serial
+
+    def tick(self, behavior: int, group: int, events: list[str], games: int) -> None:
+        table = self.tables[BEHAVIORS[behavior]]
+        endings, decisions = [], []
+        for i, event in enumerate(events):
+            # Ids in no order, of any size.
+            agent = (behavior * GROUPS + group) * 100 + (i * 7919) % 31 - (2**40 if i == 2 else 0)
+            row = {"agent": agent, "env": i % ENVS, "old_episode": self.episodes[agent]}
+            if event.startswith("end"):
+                endings.append(row | {"terminated": self.random.random() < 0.5})
+            self.episodes[agent] += event in ("end", "end and restart", "restart silently")
+            self.generations[agent] += event == "restamp"
+            if event not in ("nothing", "end"):
+                decisions.append(row | {"new_episode": self.episodes[agent]})
+        step = self.step_batch(BEHAVIORS[behavior], group, endings, decisions, games)
+        table.games += step.games.get("game_generation", np.empty(0)).tolist()
+        self.tell_model(table, step)
+        batches = list(self.processor.process(step))
+        for array in (*step.observations, *step.decisions.values(), step.agent_ids, step.rewards, *step.games.values()):
+            array.fill(99)  # the environment uses its arrays again
+        waiting = sum(len(trajectory.rows) for trajectory in table.closed)
+        assert bool(batches) == (waiting >= self.min_rows)
+        if batches:
+            self.check(batches, [BEHAVIORS[behavior]])
+
+    def step_batch(
+        self, behavior_id: str, group: int, endings: list[dict[str, Any]], decisions: list[dict[str, Any]], games: int
+    ) -> StepBatch:
+        rows, d = [*endings, *decisions], len(decisions)
+        serials = np.array([self.next_serial() for _ in rows])
+        agents = np.array([row["agent"] for row in rows], np.int64)
+        generations = np.array([self.generations[row["agent"]] for row in decisions], np.int32)
+        learning = (generations + agents[len(endings) :]) % 3 > 0
+        flags = np.array([row["terminated"] for row in endings], np.bool_)
+        both = self.random.random(len(endings)) < 0.3
+        chosen = serials[len(endings) :]
+        game_ids = np.array([self.next_serial() for _ in range(games)], np.int32)
+        return StepBatch(
+            behavior_id=behavior_id,
+            group=group,
+            agent_ids=agents,
+            env_ids=np.array([row["env"] for row in rows], np.int32),
+            episode_ids=np.array([row.get("new_episode", row["old_episode"]) for row in rows], np.int64),
+            observations=(
+                np.repeat(serials, 2).reshape(-1, 2).astype(np.float32),
+                np.asfortranarray(np.repeat(serials % 251, 6).reshape(-1, 3, 2).astype(np.uint8)),
+            ),
+            rewards=self.random.integers(-4, 5, len(rows)).astype(np.float32) / 4,
+            ended=len(endings),
+            terminated=flags,
+            truncated=~flags | both,
+            decisions={
+                "continuous_actions": np.stack((chosen, -chosen), 1).astype(np.float32),
+                "discrete_actions": (chosen * 3).reshape(-1, 1).astype(np.int32),
+                "log_probs": (chosen * 5).reshape(-1, 1).astype(np.float32),
+                "somebody's matrix": np.repeat(chosen, 4).reshape(-1, 2, 2).astype(np.float64),
+                "somebody's number": (chosen % 1000).astype(np.int16),
+            },
+            policy_versions=np.full(d, self.serial // 20, np.int64),
+            generations=generations,
+            learning=learning,
+            opponents=generations - 1,
+            games={"game_generation": game_ids, "game_outcome": game_ids / np.float32(2)} if games else {},
+        )
+
+    def tell_model(self, table: Table, step: StepBatch) -> None:
+        serials = [int(obs) for obs in step.observations[0][:, 0]]
+        for i in range(step.ended):
+            reward, terminated = float(step.rewards[i]), bool(step.terminated[i])
+            table.end(int(step.agent_ids[i]), reward, serials[i], terminated)
+        for j, serial in enumerate(serials[step.ended :]):
+            i = j + step.ended
+            stamp = (
+                int(step.agent_ids[i]),
+                int(step.episode_ids[i]),
+                int(step.generations[j]),
+                int(step.opponents[j]),
+                int(step.learning[j]),
+            )
+            decision = {"obs_0": serial, "actions": serial, "version": int(step.policy_versions[j])}
+            table.decide(step.group, int(step.env_ids[i]), stamp, float(step.rewards[i]), decision)
+
+    def flush(self, name: str | None) -> None:
+        chosen = [b for b in BEHAVIORS if name is None or b.partition("?")[0] == name]
+        for behavior_id in chosen:
+            self.tables[behavior_id].cut()
+        self.check(self.processor.flush(name), chosen)
+
+    def cut(self, behavior_id: str, version: int) -> None:
+        self.tables[behavior_id].cut(version)
+        self.check(self.processor.cut_older_than(behavior_id, version), [behavior_id])
+
+    def close(self, truncated: bool) -> None:
+        for table in self.tables.values():
+            for agent in table.agents.values():
+                table.close(agent, agent.open["obs_0"], truncated=truncated)
+            table.agents.clear()
+        self.check(self.processor.close_all(truncated), list(BEHAVIORS))
+
+    def drop(self, envs: set[int], group: int) -> None:
+        lost = 0
+        for table in self.tables.values():
+            gone = {k: a for k, a in table.agents.items() if a.group == group and a.env in envs}
+            lost += sum(len(agent.rows) for agent in gone.values() if agent.stamp[4])
+            table.agents = {k: a for k, a in table.agents.items() if k not in gone}
+        assert self.processor.drop_environments(sorted(envs), group) == lost
+
+    def check(self, batches: list[TrajectoryBatch], behavior_ids: list[str]) -> None:
+        """The batches are all that the model has closed of these behaviour ids, which is then forgotten."""
+        expected = {b: self.tables[b] for b in behavior_ids if self.tables[b].closed or self.tables[b].games}
+        assert sorted(batch.behavior_id for batch in batches) == sorted(expected)
+        for batch in batches:
+            table = expected[batch.behavior_id]
+            assert batch.source == 3
+            trajectories = sorted(table.closed, key=Trajectory.key)
+            assert sorted(unpacked(batch), key=Trajectory.key) == trajectories
+            episodes = zip(*(column.tolist() for column in batch.episodes.values()), strict=True)
+            assert sorted(episodes) == sorted(table.episodes)
+            assert batch.games.get("game_generation", np.empty(0)).tolist() == table.games
+            table.emitted += batch.credits
+            table.closed, table.episodes, table.games = [], [], []
+
+    def check_counters(self) -> None:
+        for name in ("Ball", "Walker", "Unknown"):
+            tables = [table for b, table in self.tables.items() if b.partition("?")[0] == name]
+            assert self.processor.pending(name) == sum(table.pending() for table in tables)
+            assert self.processor.emitted(name) == sum(table.emitted for table in tables)
+            assert self.processor.open_agents(name) == sum(len(table.agents) for table in tables)
+
+
+def unpacked(batch: TrajectoryBatch) -> list[Trajectory]:
+    """The batch as the model's trajectories; all columns that are made from one serial number must agree."""
+    rows, whole = batch.rows, batch.trajectories
+    serials = rows["obs_0"][:, 0].astype(np.int64)
+    acts = rows["continuous_actions"][:, 0].astype(np.int64)
+    assert (rows["obs_0"] == serials[:, None]).all()
+    assert (rows["obs_1"] == (serials % 251)[:, None, None]).all()
+    assert (rows["continuous_actions"] == np.stack((acts, -acts), 1)).all()
+    assert (rows["discrete_actions"] == acts[:, None] * 3).all()
+    assert (rows["log_probs"] == acts[:, None] * 5).all()
+    assert (rows["somebody's matrix"] == acts[:, None, None]).all()
+    assert (rows["somebody's number"] == acts % 1000).all()
+    following = whole["next_obs_0"][:, 0].astype(np.int64)
+    assert (whole["next_obs_0"] == following[:, None]).all()
+    assert (whole["next_obs_1"] == (following % 251)[:, None, None]).all()
+    before = whole["previous_continuous_actions"][:, 0].astype(np.int64)
+    assert (whole["previous_continuous_actions"] == np.stack((before, -before), 1)).all()
+    assert (whole["previous_discrete_actions"] == before[:, None] * 3).all()
+    stamps = ("agent_ids", "episode_ids", "generation", "opponent", "learning")
+    trajectories, end = [], 0
+    for k, length in enumerate(batch.lengths.tolist()):
+        start, end = end, end + length
+        steps = [
+            {"obs_0": int(serials[i]), "actions": int(acts[i]), "rewards": float(rows["rewards"][i])}
+            for i in range(start, end)
+        ]
+        trajectories.append(
+            Trajectory(
+                steps,
+                {
+                    "agent": tuple(int(whole[name][k]) for name in stamps),
+                    "next": int(following[k]),
+                    "terminated": bool(whole["terminated"][k]),
+                    "truncated": bool(whole["truncated"][k]),
+                    "versions": (int(whole["first_version"][k]), int(whole["last_version"][k])),
+                    "credits": int(whole["credits"][k]),
+                    "previous": int(before[k]),
+                },
+            )
+        )
+    return trajectories
+
+
+@settings(max_examples=150, deadline=None)
+@given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
+def test_no_step_is_lost_doubled_or_changed(operations: list[tuple[Any, ...]], horizon: int, min_rows: int) -> None:
+    world = World(horizon, min_rows)
+    for name, *arguments in operations:
+        getattr(world, name)(*arguments)
+        world.check_counters()
+    for table in world.tables.values():
+        table.cut()
+    world.check(list(world.processor.finish()), list(BEHAVIORS))
+    world.check_counters()

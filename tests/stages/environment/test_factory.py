@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import stages
+from config import EnvironmentSettings
+from stages.environment.factory import make_group
+from stages.environment.gymnasium_group import GymnasiumGroup
+from stages.errors import BrokenEnvironmentError, LoadError, StageError
+
+MODULE = """
+import gymnasium
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+class Own:
+    def __init__(self, num_envs, behavior, size=1):
+        self.num_envs, self.behavior_specs, self.size, self.behavior = num_envs, {}, size, behavior
+    def reset(self, seed=None): ...
+    def step(self, actions): ...
+    def close(self): ...
+
+def single(g=10.0):
+    return gymnasium.make("Pendulum-v1", g=g)
+
+def vector(num_envs, g=10.0):
+    return SyncVectorEnv([lambda: single(g)] * num_envs)
+
+def failing():
+    raise OSError("no such device")
+
+def nothing():
+    return 5
+
+number = 5
+
+gymnasium.register("FactoryTest-v0", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=9)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "factory_module.py").write_text(MODULE)
+    yield tmp_path
+    sys.modules.pop("factory_module", None)
+    gymnasium.registry.pop("FactoryTest-v0", None)
+
+
+def by_factory(attribute, **options):
+    return EnvironmentSettings(kind="gymnasium", factory=f"factory_module:{attribute}", options=options)
+
+
+def test_a_gymnasium_id_gives_a_gymnasium_group():
+    group = make_group(EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", options={"g": 3.0}), "P", 3)
+
+    assert isinstance(group, GymnasiumGroup)
+    assert group.num_envs == 3
+    group.reset(0)
+    assert list(group.behavior_specs) == ["P"]
+    group.close()
+
+
+def test_an_id_may_name_a_module_next_to_the_yaml(folder):
+    settings = EnvironmentSettings(kind="gymnasium", id="factory_module:FactoryTest-v0")
+
+    group = make_group(settings, "P", 2, folder)
+
+    assert group.num_envs == 2
+    group.close()
+
+
+def test_a_missing_module_of_an_id_is_told(folder):
+    settings = EnvironmentSettings(kind="gymnasium", id="factory_modul:FactoryTest-v0")
+
+    with pytest.raises(
+        LoadError, match=r"'factory_modul:FactoryTest-v0': no module named .*mean 'factory_module'\?"
+    ):
+        make_group(settings, "P", 2, folder)
+
+
+@pytest.mark.parametrize("attribute", ["single", "vector"])
+def test_a_factory_may_give_single_environments_or_a_vector_of_them(folder, attribute):
+    group = make_group(by_factory(attribute, g=2.5), "P", 3, folder)
+
+    assert isinstance(group, GymnasiumGroup)
+    steps = group.reset(4).steps["P"]
+    assert steps.observations[0].shape == (3, 3)
+    assert len(np.unique(steps.observations[0], axis=0)) == 3
+    group.close()
+
+
+def test_a_group_of_the_users_own_is_used_as_it_is(folder):
+    group = make_group(by_factory("Own", size=8), "P", 3, folder)
+
+    assert type(group).__name__ == "Own"
+    assert (group.num_envs, group.behavior, group.size) == (3, "P", 8)
+
+
+def test_options_that_a_factory_does_not_take_are_told(folder):
+    with pytest.raises(StageError, match=r"options do not fit .*'wheels'; it takes \(g=10\.0\)"):
+        make_group(by_factory("single", wheels=3), "P", 3, folder)
+
+
+def test_options_that_say_the_number_of_instances_again_are_refused(folder):
+    with pytest.raises(
+        StageError, match="num_envs is not an option of environment factory 'factory_module:vector'"
+    ):
+        make_group(by_factory("vector", num_envs=3), "P", 3, folder)
+
+
+def test_a_factory_that_raises_is_told(folder):
+    with pytest.raises(
+        BrokenEnvironmentError, match="'factory_module:failing' raised OSError: no such device"
+    ):
+        make_group(by_factory("failing"), "P", 3, folder)
+
+
+def test_a_factory_that_gives_no_environment_is_told(folder):
+    with pytest.raises(LoadError, match=r"'factory_module:nothing' gave a int; expected a gymnasium\.Env"):
+        make_group(by_factory("nothing"), "P", 3, folder)
+
+
+def test_a_factory_that_can_not_be_called_is_told(folder):
+    with pytest.raises(LoadError, match="expected something to call that makes an environment, got 5"):
+        make_group(by_factory("number"), "P", 3, folder)
+
+
+def test_the_built_in_game_is_made_with_its_options():
+    settings = EnvironmentSettings(kind="builtin", id="Volley", options={"points_to_win": 2})
+
+    group = make_group(settings, "Ball", 4)
+
+    assert group.num_envs == 4
+    group.reset(0)
+    assert {behavior_id.partition("?")[0] for behavior_id in group.behavior_specs} == {"Ball"}
+    group.close()
+
+
+def test_an_unknown_built_in_game_is_told_with_a_suggestion():
+    with pytest.raises(StageError, match=r"no built-in game is called 'Voley'; did you mean 'Volley'\?"):
+        make_group(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
+    with pytest.raises(StageError, match="no built-in game is called 'Chess'; there are: Volley"):
+        make_group(EnvironmentSettings(kind="builtin", id="Chess"), "B", 1)
+
+
+def test_an_option_that_a_built_in_game_does_not_know_is_told():
+    with pytest.raises(StageError, match=r"options do not fit built-in game 'Volley': .*'wheels'; it takes"):
+        make_group(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)
+
+
+def test_gymnasium_is_not_imported_before_an_environment_is_made():
+    code = (
+        "import sys, stages.environment.factory\n"
+        "print([name for name in ('gymnasium', 'torch') if name in sys.modules])"
+    )
+    checkout = Path(stages.__file__).parent.parent
+
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True, text=True
+    )
+
+    assert run.stdout.strip() == "[]"

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+import config
+from stages.errors import LoadError
+from stages.loading import load_attribute, load_plugin
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_trace(monkeypatch):
+    """Modules and path entries of one test are not there in the next."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def write(folder, **modules):
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+
+
+def offer(folder, *entry_points, name="offering"):
+    """An installed package's metadata, as pip leaves it."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(["[headrace.stages]", *entry_points]))
+    sys.path.append(str(folder))
+
+
+def test_an_installed_module_is_loaded_without_a_folder():
+    from collections import OrderedDict
+
+    assert load_attribute("collections:OrderedDict", None, "stage") is OrderedDict
+
+
+def test_a_module_next_to_the_yaml_is_loaded(tmp_path):
+    write(tmp_path, my_stages="class Clip:\n    class Soft:\n        limit = 3\n")
+
+    assert load_attribute("my_stages:Clip.Soft", tmp_path, "stage").limit == 3
+
+
+def test_a_module_inside_a_package_next_to_the_yaml_is_loaded(tmp_path):
+    (tmp_path / "my_package").mkdir()
+    write(tmp_path / "my_package", __init__="", inner="from my_package.other import x\n", other="x = 5\n")
+
+    assert load_attribute("my_package.inner:x", tmp_path, "stage") == 5
+
+
+def test_the_same_module_is_loaded_once(tmp_path):
+    write(tmp_path, my_stages="class Clip: pass\n")
+
+    assert load_attribute("my_stages:Clip", tmp_path, "stage") is load_attribute(
+        "my_stages:Clip", tmp_path, "x"
+    )
+
+
+def test_a_user_module_finds_its_neighbours_also_later(tmp_path):
+    write(
+        tmp_path,
+        my_stages="import my_helper\ndef late():\n    import my_late_helper\n    return my_late_helper.x\n",
+        my_helper="x = 1\n",
+        my_late_helper="x = 2\n",
+    )
+
+    assert load_attribute("my_stages:my_helper.x", tmp_path, "stage") == 1
+    assert load_attribute("my_stages:late", tmp_path, "stage")() == 2
+
+
+def test_a_config_module_next_to_the_yaml_never_shadows_ours(tmp_path):
+    write(
+        tmp_path,
+        config="raise RuntimeError('shadowed')\n",
+        pipeline="raise RuntimeError('shadowed')\n",
+        random="raise RuntimeError('shadowed')\n",
+        my_stages="import config, random\n",
+    )
+
+    assert load_attribute("my_stages:config", tmp_path, "stage") is config
+    assert load_attribute("my_stages:random", tmp_path, "stage") is random
+    assert load_attribute("config:EnvironmentSettings", tmp_path, "stage") is config.EnvironmentSettings
+
+
+@pytest.mark.parametrize("name", ["pipeline", "colorsys"])
+def test_names_of_ours_and_of_the_standard_library_not_yet_imported_are_not_taken(
+    name, tmp_path, monkeypatch
+):
+    for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
+        monkeypatch.delitem(sys.modules, known)
+    write(tmp_path, **{name: ""})
+
+    file = load_attribute(f"{name}:__file__", tmp_path, "stage")
+
+    assert not Path(file).is_relative_to(tmp_path)
+
+
+def test_an_installed_package_already_in_use_is_not_replaced_by_a_file_of_its_name(tmp_path):
+    import numpy
+
+    write(tmp_path, numpy="class Mine: pass\n")
+
+    with pytest.raises(LoadError, match=r"numpy\.py was not used, because its name is taken: rename it"):
+        load_attribute("numpy:Mine", tmp_path, "stage")
+    assert sys.modules["numpy"] is numpy
+
+
+def test_an_asked_module_in_the_folder_comes_before_an_installed_one(tmp_path):
+    installed, folder = tmp_path / "installed", tmp_path / "folder"
+    installed.mkdir()
+    folder.mkdir()
+    write(installed, my_stages="x = 'installed'\n")
+    write(folder, my_stages="x = 'folder'\n")
+    sys.path.insert(0, str(installed))
+
+    assert load_attribute("my_stages:x", folder, "stage") == "folder"
+
+
+def test_another_folder_brings_its_own_module_of_the_same_name(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, my_stages=f"x = '{name}'\n")
+
+    assert [load_attribute("my_stages:x", tmp_path / name, "stage") for name in ("one", "two")] == [
+        "one",
+        "two",
+    ]
+
+
+def test_a_mere_folder_of_the_modules_name_is_no_module(tmp_path):
+    installed, folder = tmp_path / "installed", tmp_path / "folder"
+    installed.mkdir()
+    (folder / "my_stages").mkdir(parents=True)
+    write(installed, my_stages="x = 'installed'\n")
+    sys.path.insert(0, str(installed))
+
+    assert load_attribute("my_stages:x", folder, "stage") == "installed"
+
+
+@pytest.mark.parametrize(
+    "what", ["my_stages", "my_stages:", ":Clip", "my stages:Clip", "a:b:c", "a/b.py:C", ""]
+)
+def test_a_text_of_another_form_is_refused(what, tmp_path):
+    with pytest.raises(LoadError, match=r"^stage '.*': expected module:attribute, such as"):
+        load_attribute(what, tmp_path, "stage")
+
+
+def test_a_missing_module_is_told_with_a_suggestion(tmp_path):
+    write(tmp_path, my_stages="")
+
+    with pytest.raises(LoadError) as caught:
+        load_attribute("my_stagse:Clip", tmp_path, "stage")
+
+    assert str(caught.value) == (
+        f"stage 'my_stagse:Clip': no module named 'my_stagse' lies in {tmp_path} or is installed; "
+        "did you mean 'my_stages'?"
+    )
+
+
+def test_a_missing_part_of_a_package_is_named(tmp_path):
+    with pytest.raises(
+        LoadError, match=r"trainer 'json\.nothing:X': no module named 'json\.nothing' is installed"
+    ):
+        load_attribute("json.nothing:X", None, "trainer")
+
+
+def test_a_missing_attribute_is_told_with_a_suggestion(tmp_path):
+    write(tmp_path, my_stages="import os\nclass ClipReward: pass\nclass _Hidden: pass\n")
+
+    with pytest.raises(
+        LoadError, match=r"my_stages\.py\) has no attribute 'ClipRewards'; did you mean 'ClipReward'\?"
+    ):
+        load_attribute("my_stages:ClipRewards", tmp_path, "stage")
+    with pytest.raises(LoadError, match=r"has no attribute 'Other'; it has: ClipReward$"):
+        load_attribute("my_stages:Other", tmp_path, "stage")
+    with pytest.raises(LoadError, match=r"'ClipReward' there has no attribute 'limit'"):
+        load_attribute("my_stages:ClipReward.limit", tmp_path, "stage")
+
+
+def test_a_module_that_raises_is_told_with_the_users_own_line(tmp_path):
+    write(tmp_path, my_stages="import json\n\nlimits = json.loads('{')\n")
+
+    with pytest.raises(LoadError) as caught:
+        load_attribute("my_stages:Clip", tmp_path, "stage")
+
+    assert "importing 'my_stages' raised JSONDecodeError: Expecting property name" in str(caught.value)
+    assert str(caught.value).endswith(f", at {tmp_path / 'my_stages.py'}:3: limits = json.loads('{{')")
+    assert type(caught.value.__cause__).__name__ == "JSONDecodeError"
+    assert "my_stages" not in sys.modules
+
+
+def test_a_missing_dependency_of_the_module_is_not_taken_for_the_module(tmp_path):
+    write(tmp_path, my_stages="import not_installed_anywhere\n")
+
+    with pytest.raises(
+        LoadError, match=r"importing 'my_stages' raised ModuleNotFoundError: .*my_stages\.py:1: import"
+    ):
+        load_attribute("my_stages:Clip", tmp_path, "stage")
+
+
+def test_a_syntax_error_is_told_with_its_line(tmp_path):
+    write(tmp_path, my_stages="x = 1\ny = (\n")
+
+    with pytest.raises(LoadError, match=r"raised SyntaxError: .*my_stages\.py:2: y = \("):
+        load_attribute("my_stages:Clip", tmp_path, "stage")
+
+
+def test_a_script_that_exits_when_imported_ends_nothing(tmp_path):
+    write(tmp_path, my_stages="import sys\nsys.exit(3)\n")
+
+    with pytest.raises(LoadError, match="raised SystemExit: 3"):
+        load_attribute("my_stages:Clip", tmp_path, "stage")
+
+
+def test_a_plugin_is_found_by_its_short_name(tmp_path):
+    write(tmp_path, offering_stages="class Clip: limit = 4\n")
+    offer(tmp_path, "clip = offering_stages:Clip")
+
+    assert load_plugin("headrace.stages", "clip").limit == 4
+
+
+def test_a_missing_plugin_is_told_with_what_is_offered(tmp_path):
+    offer(tmp_path, "clip = offering_stages:Clip", "drop = offering_stages:Drop")
+
+    with pytest.raises(LoadError, match=r"no installed package offers it; did you mean 'clip'\?"):
+        load_plugin("headrace.stages", "clipp")
+    with pytest.raises(
+        LoadError, match=r"offers it; offered: clip, drop; to name a class .* write module:Class"
+    ):
+        load_plugin("headrace.stages", "zzz")
+
+
+def test_a_plugin_that_two_packages_offer_is_refused(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        offer(tmp_path / name, f"clip = {name}_stages:Clip", name=name)
+
+    with pytest.raises(
+        LoadError, match=r"different things by this name \(one_stages:Clip, two_stages:Clip\)"
+    ):
+        load_plugin("headrace.stages", "clip")
+
+
+def test_a_plugin_whose_module_is_broken_is_told(tmp_path):
+    write(tmp_path, offering_stages="x = 1 / 0\n")
+    offer(tmp_path, "clip = offering_stages:Clip", "gone = offering_gone:Clip")
+
+    with pytest.raises(LoadError, match=r"importing 'offering_stages' raised ZeroDivisionError.*x = 1 / 0"):
+        load_plugin("headrace.stages", "clip")
+    with pytest.raises(LoadError, match="no module named 'offering_gone' is installed"):
+        load_plugin("headrace.stages", "gone")

@@ -1,0 +1,298 @@
+import numpy as np
+import pytest
+
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import NotFiniteError, StageError
+from stages.policy import Normalizer, NumpyPolicy
+from stages.trainer import TrainerContext
+from stages.trainer.ppo import PPOTrainer
+from stages.trainer.ppo.advantages import advantages
+
+HYBRID = ActionSpec(2, (3, 2), masked=True)
+
+
+def test_it_is_ready_at_buffer_size_rows_and_uses_up_all_of_them(make_trainer, make_batch):
+    trainer = make_trainer()
+    trainer.add(make_batch([16, 15]))
+    assert not trainer.ready()
+    trainer.add(make_batch([7]))
+    assert trainer.ready()
+    assert trainer.learn() == 38
+    assert (trainer.step, trainer.version, trainer.rows_per_update) == (38, 1, 32)
+    assert not trainer.ready()
+
+
+@pytest.mark.parametrize(
+    "actions", [ActionSpec(2), ActionSpec(0, (3,)), HYBRID], ids=["gauss", "discrete", "hybrid"]
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_learning_changes_the_policy_and_leaves_it_loadable(make_trainer, make_batch, actions, shared):
+    trainer = make_trainer(actions, network={"normalize": True}, shared_critic=shared)
+    untrained = trainer.policy()
+    trainer.add(make_batch([20, 20], actions))
+    trainer.learn()
+    update = trainer.policy()
+    assert (untrained.version, update.version, update.step, update.behavior_id) == (0, 1, 40, "Test")
+    assert not np.array_equal(update.weights, untrained.weights)
+    policy = NumpyPolicy(trainer._spec, trainer._context.settings.network_settings)
+    policy.load(update)
+    decision = policy.act((np.zeros((4, 3), np.float32),), None, np.random.default_rng(0))
+    assert np.isfinite(decision.columns["log_probs"]).all()
+
+
+def test_a_policy_once_published_does_not_change(make_trainer, make_batch):
+    trainer = make_trainer()
+    update = trainer.policy()
+    kept = update.weights.copy()
+    trainer.add(make_batch([32]))
+    trainer.learn()
+    np.testing.assert_array_equal(update.weights, kept)
+
+
+def test_it_copies_what_it_is_given(make_trainer, make_batch):
+    first, second = make_trainer(), make_trainer()
+    batch = make_batch([32])
+    for trainer in (first, second):
+        trainer.add(batch.copy() if trainer is first else batch)
+    for column in (*batch.rows.values(), *batch.trajectories.values()):
+        column[...] = 0
+    first.learn()
+    second.learn()
+    np.testing.assert_array_equal(first.policy().weights, second.policy().weights)
+
+
+def test_it_changes_no_array_of_a_batch(make_trainer, make_batch):
+    batch = make_batch([20, 12], HYBRID)
+    for column in (*batch.rows.values(), *batch.trajectories.values()):
+        column.flags.writeable = False
+    trainer = make_trainer(HYBRID, network={"normalize": True})
+    trainer.add(batch)
+    assert trainer.learn() == 32
+
+
+def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(make_trainer, make_batch):
+    trainer = make_trainer(lambd=0.8)
+    batch = make_batch([5, 20, 7], seed=3)
+    trainer.add(batch)
+    rollout, values = trainer._rollout()
+    (minibatches,) = rollout.epochs(1, 32, _Unshuffled())
+    final = trainer._values(batch.trajectories["next_obs_0"])
+    expected = advantages(
+        2.0 * batch.rewards.astype(np.float64)[:, None],
+        trainer._values(batch.rows["obs_0"]),
+        final,
+        batch.lengths,
+        batch.terminated,
+        np.array([0.9]),
+        0.8,
+    )
+    np.testing.assert_allclose(minibatches[0].returns.numpy(), expected + values, rtol=1e-5, atol=1e-6)
+    standard = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(minibatches[0].advantages.numpy(), standard, rtol=1e-5, atol=1e-5)
+
+
+class _Unshuffled:
+    def permutation(self, n):
+        return np.arange(n)
+
+
+@pytest.mark.parametrize(("per_dimension", "columns"), [(False, 1), (True, 4)])
+def test_the_ratio_is_of_the_joint_action_unless_asked_per_dimension(
+    make_trainer, make_batch, per_dimension, columns
+):
+    trainer = make_trainer(HYBRID, ratio_per_dimension=per_dimension)
+    batch = make_batch([32], HYBRID)
+    trainer.add(batch)
+    (minibatches,) = trainer._rollout()[0].epochs(1, 32, _Unshuffled())
+    log_probs = batch.rows["log_probs"]
+    expected = log_probs if per_dimension else log_probs.sum(axis=1, keepdims=True)
+    assert minibatches[0].old_log_probs.shape[1] == columns
+    np.testing.assert_allclose(minibatches[0].old_log_probs.numpy(), expected, rtol=1e-6)
+
+
+def test_the_normalizer_counts_rows_as_they_arrive_and_travels_with_the_policy(make_trainer, make_batch):
+    trainer = make_trainer(network={"normalize": True})
+    batch = make_batch([6, 4])
+    trainer.add(batch)
+    reference = Normalizer(3)
+    reference.update(batch.rows["obs_0"])
+    tensors = trainer.policy().tensors()
+    np.testing.assert_array_equal(tensors["normalizer.mean"], reference.tensors()[0])
+    np.testing.assert_array_equal(tensors["normalizer.inverse_std"], reference.tensors()[1])
+
+
+def test_statistics_have_ml_agents_names_and_the_schedules_values(
+    make_trainer, make_batch, recorded_statistics
+):
+    trainer = make_trainer(
+        statistics=recorded_statistics, max_steps=64, learning_rate=1e-3, beta=0.01, epsilon=0.2
+    )
+    trainer.add(make_batch([32]))
+    trainer.learn()
+    values = {name: seen[0] for name, seen in recorded_statistics.values.items()}
+    assert set(values) == {
+        "Losses/Policy Loss",
+        "Losses/Value Loss",
+        "Policy/Entropy",
+        "Policy/Learning Rate",
+        "Policy/Epsilon",
+        "Policy/Beta",
+        "Policy/Extrinsic Value Estimate",
+    }
+    assert values["Policy/Learning Rate"] == pytest.approx(5e-4, rel=1e-6)
+    assert values["Policy/Epsilon"] == pytest.approx(0.15)
+    assert values["Policy/Beta"] == pytest.approx((0.01 - 1e-5) / 2 + 1e-5)
+    assert values["Policy/Entropy"] == pytest.approx(np.log(3), abs=0.05)
+    assert values["Losses/Policy Loss"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "message"),
+    [
+        ("obs_0", 9, "agent 102, episode 2: obs is not finite at step 1 of its trajectory of 6 steps"),
+        ("rewards", 0, "agent 100, episode 0: rewards is not finite at step 0 of its trajectory of 5 steps"),
+        ("log_probs", 13, "agent 102, episode 2: log_probs is not finite at step 5"),
+        ("continuous_actions", 7, "agent 101, episode 1: continuous_actions is not finite at step 2"),
+    ],
+)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_named_and_not_taken(
+    make_trainer, make_batch, column, row, message, value
+):
+    trainer = make_trainer(ActionSpec(2), network={"normalize": True})
+    before = trainer.policy().weights
+    batch = make_batch([5, 3, 6], ActionSpec(2))
+    batch.rows[column][row, ...] = value
+    with pytest.raises(NotFiniteError, match=message):
+        trainer.add(batch)
+    assert trainer.step == 0
+    np.testing.assert_array_equal(trainer.policy().weights, before)
+
+
+def test_a_final_observation_that_is_not_finite_is_named_where_it_would_be_bootstrapped_from(
+    make_trainer, make_batch
+):
+    batch = make_batch([5, 3])
+    batch.trajectories["terminated"][:] = [True, False]
+    batch.trajectories["next_obs_0"][:] = np.nan
+    with pytest.raises(
+        NotFiniteError, match="agent 101, episode 1: next_obs is not finite at the end of its trajectory"
+    ):
+        make_trainer().add(batch)
+
+
+def test_a_final_observation_of_a_terminated_episode_may_be_nan(make_trainer, make_batch):
+    batch = make_batch([32])
+    batch.trajectories["terminated"][:] = True
+    batch.trajectories["next_obs_0"][:] = np.nan
+    trainer = make_trainer()
+    trainer.add(batch)
+    assert trainer.learn() == 32
+
+
+def test_an_update_that_failed_leaves_the_weights_as_they_were(make_trainer, make_batch):
+    trainer = make_trainer()
+    before = trainer.policy().weights
+    batch = make_batch([32])
+    batch.rows["rewards"][3] = 1e30
+    trainer.add(batch)
+    with pytest.raises(NotFiniteError, match="value loss"):
+        trainer.learn()
+    np.testing.assert_array_equal(trainer.policy().weights, before)
+
+
+def run(trainer, batches):
+    for batch in batches:
+        trainer.add(batch)
+        if trainer.ready():
+            trainer.learn()
+    return trainer.policy().weights
+
+
+@pytest.mark.parametrize("actions", [ActionSpec(2), HYBRID], ids=["continuous", "hybrid"])
+def test_the_same_batches_give_the_same_weights_and_another_seed_others(make_trainer, make_batch, actions):
+    batches = [make_batch([10, 9], actions, seed) for seed in range(8)]
+    first, second, other = (run(make_trainer(actions, seed=seed), batches) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("actions", [ActionSpec(2), HYBRID], ids=["continuous", "hybrid"])
+def test_a_trainer_resumed_from_a_half_filled_buffer_ends_with_the_same_weights(
+    make_trainer, make_batch, actions
+):
+    batches = [make_batch([10, 9], actions, seed) for seed in range(9)]
+    original = make_trainer(actions, seed=1, network={"normalize": True})
+    run(original, batches[:5])
+    assert 0 < len(original._buffer) < 32
+    resumed = make_trainer(actions, seed=99, network={"normalize": True})
+    resumed.load_state_dict(original.state_dict())
+    assert (resumed.step, resumed.version) == (original.step, original.version)
+    np.testing.assert_array_equal(run(original, batches[5:]), run(resumed, batches[5:]))
+    _assert_same(original.state_dict(), resumed.state_dict())
+
+
+def _assert_same(first, second):
+    assert type(first) is type(second)
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for name in first:
+            _assert_same(first[name], second[name])
+    else:
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_saved_state_is_plain_and_does_not_follow_the_trainer(make_trainer, make_batch):
+    trainer = make_trainer(network={"normalize": True})
+    trainer.add(make_batch([20]))
+    state = trainer.state_dict()
+    kept = state["weights"]["action.weight"].copy()
+    trainer.add(make_batch([20]))
+    trainer.learn()
+    np.testing.assert_array_equal(state["weights"]["action.weight"], kept)
+    assert len(state["buffer"]["rows"]["rewards"]) == 20
+    _assert_plain(state)
+
+
+def _assert_plain(value):
+    if isinstance(value, dict):
+        for name, part in value.items():
+            assert isinstance(name, str)
+            _assert_plain(part)
+    elif isinstance(value, int):
+        assert value.bit_length() <= 64
+    else:
+        assert isinstance(value, (float, str, np.ndarray))
+
+
+def test_a_state_of_another_network_is_refused_by_tensor_and_nothing_is_taken(make_trainer):
+    trainer = make_trainer()
+    before = trainer.policy().weights
+    with pytest.raises(
+        StageError, match=r"Test: .*'body.0.weight': expected shape \(2, 3, 8\), got \(2, 3, 16\)"
+    ):
+        trainer.load_state_dict(make_trainer(network={"hidden_units": 16}).state_dict())
+    np.testing.assert_array_equal(trainer.policy().weights, before)
+
+
+def test_a_state_with_a_normalizer_does_not_fit_a_trainer_without(make_trainer):
+    with pytest.raises(StageError, match="normalize is false, but the saved state was made with true"):
+        make_trainer().load_state_dict(make_trainer(network={"normalize": True}).state_dict())
+
+
+def test_a_behaviour_without_actions_is_refused(make_trainer):
+    with pytest.raises(StageError, match="neither continuous nor discrete actions"):
+        make_trainer(ActionSpec())
+
+
+def test_an_image_observation_is_refused_for_now(make_trainer):
+    context = make_trainer()._context
+    spec = BehaviorSpec("Test", (ObservationSpec("camera", (8, 8, 3), "uint8"),), ActionSpec(2))
+    with pytest.raises(StageError, match="only vector observations"):
+        PPOTrainer(TrainerContext("Test", context.settings, spec))
+
+
+def test_an_empty_batch_changes_nothing(make_trainer, make_batch):
+    trainer = make_trainer()
+    trainer.add(make_batch([4, 5]).select(np.array([False, False])))
+    assert (trainer.step, len(trainer._buffer)) == (0, 0)

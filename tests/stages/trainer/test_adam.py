@@ -1,0 +1,43 @@
+import torch
+
+from stages.trainer.adam import Adam
+
+
+def test_it_goes_the_way_of_torchs_adam():
+    generator = torch.Generator().manual_seed(0)
+    values, gradients = torch.randn(40, generator=generator), torch.zeros(40)
+    reference = torch.nn.Parameter(values.clone())
+    theirs = torch.optim.Adam([reference], lr=1e-2, eps=1e-5)
+    ours = Adam(values, gradients, epsilon=1e-5)
+    for _ in range(50):
+        gradients.copy_(torch.randn(40, generator=generator))
+        reference.grad = gradients.clone()
+        theirs.step()
+        ours.step(1e-2)
+    torch.testing.assert_close(values, reference.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_first_step_has_the_length_of_the_learning_rate_whatever_the_gradient():
+    values, gradients = torch.zeros(2), torch.tensor([1e-3, -50.0])
+    Adam(values, gradients).step(0.1)
+    torch.testing.assert_close(values, torch.tensor([-0.1, 0.1]), rtol=1e-4, atol=0.0)
+
+
+def test_a_restored_snapshot_continues_as_if_nothing_had_happened():
+    values, gradients = torch.zeros(3), torch.ones(3)
+    adam = Adam(values, gradients)
+    adam.step(0.1)
+    kept, snapshot = values.clone(), adam.snapshot()
+    gradients.fill_(float("nan"))
+    adam.step(0.1)
+    values.copy_(kept)
+    adam.restore(snapshot)
+    gradients.fill_(1.0)
+    adam.step(0.1)
+
+    expected = torch.zeros(3)
+    uninterrupted = Adam(expected, gradients)
+    uninterrupted.step(0.1)
+    uninterrupted.step(0.1)
+    assert torch.equal(values, expected)
+    assert adam.steps == 2
