@@ -268,6 +268,8 @@ class Coordinator:
         said_goodbye = False
         try:
             async for message in host.control.receive():
+                if host.links is not None and host.plan.role != "actor":
+                    host.links.handed_over()
                 said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
                 await self._hear(host, message)
             status = await host.wait()

@@ -128,6 +128,12 @@ class HostLinks:
             )
         return name, self.peers.pop(name)
 
+    def handed_over(self) -> None:
+        """The host lives and will not be replaced: only its own handles count now, so that its death shows."""
+        for end in self.born_with.values():
+            end.close()
+        self.born_with.clear()
+
     def close(self) -> None:
         """Give up all of main's handles."""
         for end in (*self.born_with.values(), *self.peers.values()):

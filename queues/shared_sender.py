@@ -123,7 +123,9 @@ class SharedSender(Generic[T]):
 
     def qsize(self) -> int:
         """Items put and not yet taken, as far as the receiver has told."""
-        return self._untaken + (self._newest is not None)
+        if self.spec.overflow == "replace_oldest":
+            return int(self._untaken > 0 or self._newest is not None)  # older ones are, or will be, pushed out
+        return self._untaken
 
     def put_nowait(self, item: T) -> None:
         """Put an item at once.
@@ -248,7 +250,7 @@ class SharedSender(Generic[T]):
         self._channel.send(links.item(slab, part.header))
         self._in += 1
         self._untaken += 1
-        self._high_water = max(self._high_water, self._untaken)
+        self._high_water = max(self._high_water, self.qsize())
 
     def _received(self, data: bytes) -> None:
         for kind, slab, used in self._reader.feed(data):

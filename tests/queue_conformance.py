@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import numpy as np
 import pytest
+from virtual_time import until_blocked
 
 from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed, QueueEmpty, QueueFull
@@ -42,8 +43,8 @@ async def check_queue(make: Make, *, one_loop: bool = True) -> None:
 
     Args:
         make: a context manager that opens a queue of this `maxlen`, ready for use, and gives its two ends.
-        one_loop: whether what one end does shows at the other within the same event loop's time, and nothing but the
-            queue stands between them; false where another process passes the items on.
+        one_loop: whether both ends run in this event loop, of virtual time, with nothing but the queue between
+            them; false where another process passes the items on.
     """
     for check in (*_EVERYWHERE, *(_IN_ONE_LOOP if one_loop else ())):
         await check(make)
@@ -123,7 +124,7 @@ async def a_cancelled_get_loses_nothing(make: Make) -> None:
 async def a_get_cancelled_with_its_item_at_hand_loses_nothing(make: Make) -> None:
     async with make(2) as (outlet, inlet):
         first, second = asyncio.create_task(inlet.get()), asyncio.create_task(inlet.get())
-        await asyncio.sleep(0)
+        await until_blocked()
         outlet.put_nowait(Barrier(0))
         first.cancel()
         await asyncio.wait([first])
@@ -147,7 +148,7 @@ async def waiting_puts_are_served_in_order(make: Make) -> None:
     async with make(1) as (outlet, inlet):
         outlet.put_nowait(Barrier(0))
         putters = [asyncio.create_task(outlet.put(Barrier(number))) for number in (1, 2, 3)]
-        await asyncio.sleep(0)
+        await until_blocked()
         with pytest.raises(QueueFull):
             outlet.put_nowait(Barrier(9))
         assert [number_of(await inlet.get()) for _ in range(4)] == [0, 1, 2, 3]
@@ -157,7 +158,7 @@ async def waiting_puts_are_served_in_order(make: Make) -> None:
 async def waiting_gets_are_served_in_order(make: Make) -> None:
     async with make(1) as (outlet, inlet):
         getters = [asyncio.create_task(inlet.get()) for _ in range(3)]
-        await asyncio.sleep(0)
+        await until_blocked()
         for number in range(3):
             await outlet.put(Barrier(number))
         assert [number_of(item) for item in await asyncio.gather(*getters)] == [0, 1, 2]
@@ -168,7 +169,7 @@ async def a_cancelled_put_delivers_nothing(make: Make) -> None:
         outlet.put_nowait(Barrier(0))
         cancelled = asyncio.create_task(outlet.put(Barrier(1)))
         patient = asyncio.create_task(outlet.put(Barrier(2)))
-        await asyncio.sleep(0)
+        await until_blocked()
         cancelled.cancel()
         await asyncio.wait([cancelled])
         assert number_of(await inlet.get()) == 0
@@ -180,7 +181,7 @@ async def a_waiting_put_ends_when_the_queue_closes(make: Make) -> None:
     async with make(1) as (outlet, inlet):
         outlet.put_nowait(numbered(0))
         putter = asyncio.create_task(outlet.put(numbered(1)))
-        await asyncio.sleep(0)
+        await until_blocked()
         outlet.close()
         with pytest.raises(QueueClosed):
             await putter
@@ -192,6 +193,7 @@ async def what_has_arrived_can_be_taken_after_the_consumer_closed(make: Make) ->
         outlet.put_nowait(numbered(0))
         outlet.put_nowait(numbered(1))
         assert number_of(await inlet.get()) == 0
+        await until_blocked()
         inlet.close()
         assert number_of(inlet.get_nowait()) == 1
         with pytest.raises(QueueClosed):
@@ -202,7 +204,7 @@ async def the_counts_add_up(make: Make) -> None:
     async with make(2) as (outlet, inlet):
         before_in, before_out = outlet.statistics().items_in, inlet.statistics().items_out
         getter = asyncio.create_task(inlet.get())
-        await asyncio.sleep(0)
+        await until_blocked()
         assert inlet.statistics().waiting_getters == 1
         await outlet.put(numbered(0))
         await getter
@@ -210,7 +212,7 @@ async def the_counts_add_up(make: Make) -> None:
         await outlet.put(numbered(1))
         await outlet.put(numbered(2))
         putter = asyncio.create_task(outlet.put(numbered(3)))
-        await asyncio.sleep(0)
+        await until_blocked()
         seen = outlet.statistics()
         assert (seen.items_in - before_in, seen.size, seen.waiting_putters) == (3, 2, 1)
         assert (seen.maxlen, seen.high_water, seen.replaced) == (2, 2, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.messages import Array, StepBatch, TrajectoryBatch
-from stages.agent.outbox import AGENT, EPISODE, GENERATION, LEARNING, OPPONENT, Closed, Ending, Outbox
+from stages.agent.outbox import Closed, Episodes, Outbox
 from stages.agent.pages import Column, Pages
 from stages.agent.slots import NOBODY, Numbers, Slots, enlarged
 
@@ -51,7 +52,10 @@ class Assembler:
         self._slots = Slots(len(step.agent_ids))
         total = self._slots.total
         self._cursor = np.full(total, self._pages.nowhere)
-        self._stamps = Column("stamps", np.empty((0, 5), np.int64), total)
+        self._episode_ids = np.zeros(total, np.int64)
+        self._generations = np.zeros(total, np.int32)
+        self._opponents = np.zeros(total, np.int32)
+        self._learning = np.zeros(total, np.bool_)
         self._returns = np.zeros(total, np.float64)
         self._steps_before = np.zeros(total, np.int64)  # decisions of the episode in earlier pages
         self._groups = np.zeros(total, np.int64)
@@ -80,42 +84,24 @@ class Assembler:
         pages, ended, count = self._pages, step.ended, len(step.agent_ids)
         if not count:
             return
+        ending, tick = self._locate(step)
         # The rows of the open decisions that this tick completes; nowhere for agents that have none.
-        last = np.empty(count, np.int64)
+        at = np.empty(count, np.int64)
         if ended:
-            ending = self._slots.find(step.agent_ids[:ended])
-            last[:ended] = self._cursor[ending]
+            at[:ended] = self._cursor[ending]
             self._cursor[ending] = pages.nowhere
-            self._returns[ending] += step.rewards[:ended]
-        if ended < count:
-            tick = self._locate(step)
-            where = tick.where
-            last[ended:] = self._cursor[where]
-        pages.rewards[last] = step.rewards
-        at = last
+        at[ended:] = self._cursor[tick.where]
+        pages.rewards[at] = step.rewards
         at += 1
         observations = pages.observation_records(step.observations)
         if ended:
             ending = self._end(step, ending, at[:ended])
         if ended < count:
-            self._returns[where] += step.rewards[ended:]  # those of agents that start an episode become 0 below
-            # A tick whose agents, stamps and episodes are the last one's is the fast path: nobody starts anything.
-            stamps = _stamp_bytes(step)
-            if not ended and tick.stamps == stamps:
-                restamped = None
-                self.pending += tick.learning
-            else:
-                restamped = self._check_stamps(step, where, at[ended:])
-                tick.stamps, tick.learning = stamps, np.count_nonzero(step.learning)
-            self._turn_pages(where, at[ended:], restamped, [(c, o[ended:]) for c, o in observations])
-            if restamped is not None:
-                self._stamps.values[where] = _stamps_of(step)
-            pages.write_decisions(at[ended:], step.decisions, step.policy_versions)
-            self._cursor[where] = at[ended:]
-        for column, values in observations:
-            column.records[at] = values
+            self._decide(step, tick, at[ended:], [(column, records[ended:]) for column, records in observations])
+        for column, records in observations:
+            column.records[at] = records
         if ended:
-            self._remove(ending[self._cursor[ending] == pages.nowhere])
+            self._forget(ending[self._cursor[ending] == pages.nowhere])
 
     def cut(self, max_first_version: int | None = None) -> None:
         """Close half-made trajectories where they stand; open decisions become the first rows of the next ones.
@@ -141,7 +127,7 @@ class Assembler:
         """Close half-made trajectories where they stand and forget all agents with their open decisions."""
         slots = self._slots.used()
         self._leave(slots, truncated=truncated)
-        self._remove(slots)
+        self._forget(slots)
 
     def drop(self, env_ids: Numbers, group: int) -> int:
         """Forget the agents of some environments and their half-made trajectories.
@@ -153,9 +139,10 @@ class Assembler:
         slots = slots[(self._groups[slots] == group) & np.isin(self._env_ids[slots], env_ids)]
         at = self._cursor[slots]
         lengths = self._pages.lengths(at)
-        lost = int(lengths @ self._stamps.values[slots, LEARNING])
+        lost = int(lengths @ self._learning[slots])
         self._pages.give(at - lengths)
-        self._remove(slots)
+        self._cursor[slots] = self._pages.nowhere
+        self._forget(slots)
         self.pending -= lost
         return lost
 
@@ -168,35 +155,23 @@ class Assembler:
             self.emitted += credits
         return batch
 
-    def _end(self, step: StepBatch, ending: Numbers, ends: Numbers) -> Numbers:
-        """Close the trajectories that this tick's endings completed; returns the slots of known agents."""
-        terminated = step.terminated
-        if np.count_nonzero(ending) < len(ending):  # an episode without a decision leaves nothing to close
-            known = ending.nonzero()[0]
-            ending, ends, terminated = ending[known], ends[known], terminated[known]
-            if not len(known):
-                return ending
-        lengths = self._pages.lengths(ends)
-        stamps = self._stamps.values.take(ending, 0)
-        self.pending += np.count_nonzero(stamps[:, LEARNING])
-        books = Ending(terminated.copy(), self._returns[ending], self._steps_before[ending] + lengths)
-        self._outbox.add(Closed(ends, stamps, ending=books), sum(lengths.tolist()))
-        return ending
-
-    def _locate(self, step: StepBatch) -> _LastTick:
-        """The slots of the agents that decide; unknown agents get one."""
-        agent_ids = step.agent_ids[step.ended :]
+    def _locate(self, step: StepBatch) -> tuple[Numbers, _LastTick]:
+        """The slots of the agents that ended (`NOBODY` if unknown), and of those that decide (unknown ones get one)."""
+        ended = step.ended
+        agent_ids = step.agent_ids[ended:]
         # Comparing bytes costs a tenth of `array_equal`; an array's identity would say nothing, as it may be reused.
         key = agent_ids.tobytes()
         tick = self._last_ticks.get(step.group)
         if tick is not None and tick.agents == key:
-            return tick
-        slots = self._slots.find(agent_ids)
-        new = (slots == NOBODY).nonzero()[0]
+            return self._slots.find(step.agent_ids[:ended]) if ended else _NONE, tick
+        slots = self._slots.find(step.agent_ids)
+        ending, deciding = slots[:ended], slots[ended:]
+        new = (deciding == NOBODY).nonzero()[0]
         if len(new):
-            slots[new] = self._join(agent_ids[new], step.env_ids[step.ended :][new], step.group)
-        tick = self._last_ticks[step.group] = _LastTick(key, _as_slice(slots))
-        return tick
+            deciding[new] = self._join(agent_ids[new], step.env_ids[ended:][new], step.group)
+        tick = _LastTick(key, _as_slice(deciding))
+        self._last_ticks[step.group] = tick
+        return ending, tick
 
     def _join(self, agent_ids: Numbers, env_ids: NDArray[np.int32], group: int) -> Numbers:
         slots = self._slots.add(agent_ids)
@@ -204,7 +179,10 @@ class Assembler:
         if total > present:
             self._cursor = enlarged(self._cursor, total)
             self._cursor[present:] = self._pages.nowhere
-            self._stamps.grow(total)
+            self._episode_ids = enlarged(self._episode_ids, total)
+            self._generations = enlarged(self._generations, total)
+            self._opponents = enlarged(self._opponents, total)
+            self._learning = enlarged(self._learning, total)
             self._returns = enlarged(self._returns, total)
             self._steps_before = enlarged(self._steps_before, total)
             self._groups = enlarged(self._groups, total)
@@ -213,60 +191,118 @@ class Assembler:
         self._env_ids[slots] = env_ids
         return slots
 
-    def _check_stamps(self, step: StepBatch, where: Where, at: Numbers) -> NDArray[np.bool_] | None:
-        """Count completed learning rows, and look after agents whose stamp is not that of their open decision.
+    def _end(self, step: StepBatch, ending: Numbers, ends: Numbers) -> Numbers:
+        """Close the trajectories that this tick's endings completed; returns the slots of known agents."""
+        terminated, rewards = step.terminated, step.rewards[: step.ended]
+        if np.count_nonzero(ending) < len(ending):  # an episode without a decision leaves nothing to close
+            known = ending.nonzero()[0]
+            ending, ends, terminated, rewards = ending[known], ends[known], terminated[known], rewards[known]
+            if not len(known):
+                return ending
+        lengths = self._pages.lengths(ends)
+        closed = self._closed(ending, ends, terminated.copy(), ~terminated)
+        self.pending += np.count_nonzero(closed.learning)
+        self._outbox.add(closed, sum(lengths.tolist()))
+        returns = self._returns[ending] + rewards
+        steps = self._steps_before[ending] + lengths
+        self._outbox.add_episodes(Episodes(closed.agent_ids, returns, steps, closed.learning))
+        return ending
+
+    def _decide(self, step: StepBatch, tick: _LastTick, at: Numbers, observations: list[tuple[Column, Array]]) -> None:
+        """Open this tick's decisions.
+
+        Args:
+            step: the tick.
+            tick: who decides.
+            at: [d] the rows after those of their previous decisions, which are completed; changed for those agents
+                whose decisions come into other pages.
+            observations: the columns of observations with the agents' records [d].
+        """
+        where = tick.where
+        self._returns[where] += step.rewards[step.ended :]  # those of agents that start an episode become 0 below
+        stamps = b"".join([array.tobytes() for array in _stamps_of(step)])
+        fresh, restamped = 0, None
+        # Where agents and stamps are the last tick's and nobody ended, nobody starts anything: the fast path.
+        if step.ended or tick.stamps != stamps:
+            tick.stamps, tick.learning = stamps, np.count_nonzero(step.learning)
+            fresh, restamped = self._check_stamps(step, where, at, stamps)
+        self.pending += tick.learning
+        self._turn_pages(where, at, fresh, restamped, observations)
+        if restamped is not None:
+            self._stamp(where, _stamps_of(step))
+        self._pages.write_decisions(at, step.decisions, step.policy_versions)
+        self._cursor[where] = at
+
+    def _check_stamps(
+        self, step: StepBatch, where: Where, at: Numbers, expected: bytes
+    ) -> tuple[int, NDArray[np.bool_] | None]:
+        """Look after agents whose stamp is not that of their open decision; `pending` is put right for them.
 
         Args:
             step: the tick.
             where: the slots of the agents that decide.
             at: [d] the rows after those of their open decisions; made nowhere's for decisions that are dropped.
+            expected: the stamps as bytes.
 
         Returns:
-            [d] whose stamps changed within an episode, to be taken up when the open step is completed; None if none.
+            How many agents start an episode, and [d] whose stamps changed within one, to be taken up when the open
+            step is completed (None if none).
         """
         stamps = _stamps_of(step)
-        self.pending += np.count_nonzero(step.learning)
         fresh = (at == self._pages.nowhere + 1).nonzero()[0]
         if len(fresh):
-            self._start_episodes(_pick(where, fresh), stamps.take(fresh, 0))
-        if self._stamps.records[where].tobytes() == stamps.tobytes():
-            return None
-        old = self._stamps.values[where].copy()
-        lost = (old[:, EPISODE] != stamps[:, EPISODE]).nonzero()[0]
+            self._start_episodes(_pick(where, fresh), [values[fresh] for values in stamps])
+        old = self._stamps_at(where)
+        if b"".join([array.tobytes() for array in old]) == expected:
+            return len(fresh), None
+        lost = (old[0] != stamps[0]).nonzero()[0]
         if len(lost):
-            if not self._warned:
-                self._warned = True
-                log.warning(
-                    "%s: agent %d began episode %d, but its episode %d never ended; the last decision of such episodes "
-                    "is dropped (said once). Environments should give an ending row.",
-                    *(self._behavior_id, *stamps[lost[0], :2], old[lost[0], EPISODE]),
-                )
+            self._warn(step, lost[0], old[0])
             self._leave(_pick(where, lost), truncated=True)
-            self._start_episodes(_pick(where, lost), stamps[lost])
+            self._start_episodes(_pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
-            old[lost] = stamps[lost]
+            old = self._stamps_at(where)
         # The other open steps are completed under the stamp that they were decided under.
-        self.pending += np.count_nonzero(old[:, LEARNING]) - np.count_nonzero(stamps[:, LEARNING])
-        return (old != stamps).any(axis=1)
+        self.pending += np.count_nonzero(self._learning[where]) - np.count_nonzero(step.learning)
+        changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
+        return len(fresh) + len(lost), changed
 
-    def _start_episodes(self, slots: Numbers, stamps: Numbers) -> None:
+    def _start_episodes(self, slots: Numbers, stamps: Sequence[Array]) -> None:
         """Open the books of agents [k] that had no open decision: their rows complete no step."""
-        self._stamps.records[slots] = self._stamps.as_records(stamps)
+        self._stamp(slots, stamps)
         self._returns[slots] = 0
         self._steps_before[slots] = 0
-        self.pending -= np.count_nonzero(stamps[:, LEARNING])
+        self.pending -= np.count_nonzero(stamps[-1])
+
+    def _stamp(self, where: Where, stamps: Sequence[Array]) -> None:
+        self._episode_ids[where], self._generations[where], self._opponents[where], self._learning[where] = stamps
+
+    def _stamps_at(self, where: Where) -> tuple[Array, ...]:
+        return self._episode_ids[where], self._generations[where], self._opponents[where], self._learning[where]
+
+    def _warn(self, step: StepBatch, place: int, episode_ids: Numbers) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        row = step.ended + place
+        log.warning(
+            "%s: agent %d began episode %d, but its episode %d never ended; the last decision of such episodes is "
+            "dropped (said once). Environments should give an ending row.",
+            self._behavior_id,
+            step.agent_ids[row],
+            step.episode_ids[row],
+            episode_ids[place],
+        )
 
     def _turn_pages(
-        self, where: Where, at: Numbers, restamped: NDArray[np.bool_] | None, observations: list[tuple[Column, Array]]
+        self,
+        where: Where,
+        at: Numbers,
+        fresh: int,
+        restamped: NDArray[np.bool_] | None,
+        observations: list[tuple[Column, Array]],
     ) -> None:
-        """Give a new page to agents whose page is full, whose stamp changed, or who have none yet.
-
-        Args:
-            where: the slots of the agents that decide.
-            at: [d] the rows for their new decisions; changed for those that get a page.
-            restamped: [d] whose stamp changed, or None.
-            observations: the agents' observations by column, [d].
-        """
+        """Give a new page to agents whose page is full, whose stamp changed, or (`fresh` many) who have none yet."""
         pages = self._pages
         full = at % pages.stride == pages.stride - 1  # true for nowhere's row as well
         if restamped is not None:
@@ -275,15 +311,16 @@ class Assembler:
         if not len(turning):
             return
         ends = at[turning]
-        for column, values in observations:
-            column.records[ends] = values[turning]
+        for column, records in observations:
+            column.records[ends] = records[turning]
         starts = pages.take(len(turning))
         pages.keep_actions(ends, starts)
         at[turning] = starts
-        cut = (ends != pages.nowhere + 1).nonzero()[0]
-        if len(cut):
-            ends = ends[cut]
-            self._close(_pick(where, turning[cut]), ends, pages.lengths(ends))
+        if fresh < len(turning):
+            if fresh:
+                cut = (ends != pages.nowhere + 1).nonzero()[0]
+                turning, ends = turning[cut], ends[cut]
+            self._close(_pick(where, turning), ends, pages.lengths(ends))
 
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
         """Close what agents completed, and drop their open decisions."""
@@ -292,42 +329,49 @@ class Assembler:
         made = lengths > 0
         self._pages.give(ends[~made])
         self._cursor[slots] = self._pages.nowhere
-        if made.any():
-            self._close(slots[made], ends[made], lengths[made], truncated=truncated)
+        self._close(slots[made], ends[made], lengths[made], truncated=truncated)
 
     def _close(self, slots: Numbers, ends: Numbers, lengths: Numbers, *, truncated: bool = False) -> None:
-        """Put trajectories that did not end in the outbox: `lengths` rows before the rows `ends`."""
+        """Put trajectories in the outbox whose episodes did not end: `lengths` [k] rows before the rows `ends` [k]."""
+        if not len(slots):
+            return
         self._steps_before[slots] += lengths
-        self._outbox.add(Closed(ends, self._stamps.values.take(slots, 0), truncated), sum(lengths.tolist()))
+        flags = np.zeros(len(slots), np.bool_), np.full(len(slots), truncated)
+        self._outbox.add(self._closed(slots, ends, *flags), sum(lengths.tolist()))
 
-    def _remove(self, slots: Numbers) -> None:
-        """Forget agents that have no open decision."""
+    def _closed(
+        self, slots: Numbers, ends: Numbers, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
+    ) -> Closed:
+        return Closed(
+            ends,
+            self._slots.ids[slots],
+            self._episode_ids[slots],
+            self._generations[slots],
+            self._opponents[slots],
+            self._learning[slots],
+            terminated,
+            truncated,
+        )
+
+    def _forget(self, slots: Numbers) -> None:
+        """Forget agents that have no open decision any more."""
         if len(slots):
-            self._cursor[slots] = self._pages.nowhere
             self._slots.remove(slots)
             self._last_ticks.clear()
 
 
-def _stamp_bytes(step: StepBatch) -> bytes:
-    """What `_stamps_of` says, but for the agents' ids, only good for being compared."""
-    arrays = (step.episode_ids[step.ended :], step.generations, step.opponents, step.learning)
-    return b"".join([array.tobytes() for array in arrays])
+_NONE = np.empty(0, np.int64)
 
 
-def _stamps_of(step: StepBatch) -> Numbers:
-    """[d, 5] the stamps of a step's decisions."""
-    ended = step.ended
-    stamps = np.empty((len(step.agent_ids) - ended, 5), np.int64)
-    stamps[:, AGENT] = step.agent_ids[ended:]
-    stamps[:, EPISODE] = step.episode_ids[ended:]
-    stamps[:, GENERATION] = step.generations
-    stamps[:, OPPONENT] = step.opponents
-    stamps[:, LEARNING] = step.learning
-    return stamps
+def _stamps_of(step: StepBatch) -> tuple[Array, ...]:
+    """[d] under which episode and self-play assignment the decisions are made; who is on the learning team comes last."""
+    return step.episode_ids[step.ended :], step.generations, step.opponents, step.learning
 
 
 def _as_slice(slots: Numbers) -> Where:
     """The slots as a slice if they follow each other, else as they are."""
+    if not len(slots):
+        return slots
     first, count = int(slots[0]), len(slots)
     if slots[-1] - first == count - 1 and (slots[1:] > slots[:-1]).all():
         return slice(first, first + count)

@@ -87,8 +87,8 @@ class Pages:
         self.horizon = horizon
         self.stride = horizon + 2
         self.nowhere = horizon
-        self._free = FreeNumbers(1 + 2 * len(step.agent_ids))
-        rows = self._free.total * self.stride
+        rows = (1 + 2 * len(step.agent_ids)) * self.stride
+        self._free = FreeNumbers(np.arange(self.stride, rows, self.stride) + 1)
         self.observations = tuple(Column(f"obs_{i}", o, rows) for i, o in enumerate(step.observations))
         self.decisions = tuple(Column(name, values, rows) for name, values in step.decisions.items())
         self.actions = tuple(column for column in self.decisions if column.name in _ACTIONS)
@@ -97,16 +97,14 @@ class Pages:
         self._names = step.decisions.keys()
 
     def take(self, count: int) -> Numbers:
-        """First rows of free pages, [count]; arrays read before are stale then."""
+        """First rows of free pages, [count], to be used before the next `give`; the columns may have grown."""
         if len(self._free) < count:
             self._grow(count)
-        starts = self._free.take(count) * self.stride
-        starts += 1
-        return starts
+        return self._free.take(count)
 
     def give(self, starts: Numbers) -> None:
         """Free the pages that start there."""
-        self._free.give(starts // self.stride)
+        self._free.give(starts)
 
     def lengths(self, ends: Numbers) -> Numbers:
         """Rows of pages before the rows `ends` [k] of theirs."""
@@ -149,8 +147,9 @@ class Pages:
             column.records_before[target] = column.records_before[source]
 
     def _grow(self, count: int) -> None:
-        self._free.grow(2 * self._free.total + count)
-        rows = self._free.total * self.stride
+        present = len(self.rewards)
+        rows = 2 * present + count * self.stride
+        self._free.extend(np.arange(present, rows, self.stride) + 1)
         for column in (*self.observations, *self.decisions):
             column.grow(rows)
         self.rewards = enlarged(self.rewards, rows)

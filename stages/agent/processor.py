@@ -70,9 +70,25 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             if batch is not None:
                 yield batch
 
+    def replace_decisions(self, item: StepBatch) -> None:
+        """Take up other decisions for the agents of the last tick, whose environments have not acted on them yet.
+
+        Args:
+            item: that tick's batch once more, with decisions by newer policies; observations and rewards are not
+                looked at again.
+        """
+        assembler = self._assemblers.get(item.behavior_id)
+        if assembler is not None:
+            assembler.replace_decisions(item)
+
     def finish(self) -> list[TrajectoryBatch]:
         """Emit every completed step."""
         return self.flush()
+
+    @property
+    def source(self) -> int:
+        """The incarnation of the actor that its batches are stamped with."""
+        return self._source
 
     def pending(self, behavior_name: str) -> int:
         """Learning-team steps that are completed and not yet emitted."""

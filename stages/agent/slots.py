@@ -18,15 +18,19 @@ NOBODY = 0
 
 
 class FreeNumbers:
-    """A stack of the numbers 1 … total-1 that nobody uses; at first all of them, the lowest on top."""
+    """A stack of numbers that nobody uses; the first one given to the constructor is on top."""
 
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self._stack = np.arange(1, total, dtype=np.int64)
+    def __init__(self, numbers: Numbers) -> None:
+        self._stack = numbers
         self._top = 0
 
     def __len__(self) -> int:
         return len(self._stack) - self._top
+
+    @property
+    def taken(self) -> int:
+        """How many are in use."""
+        return self._top
 
     def take(self, count: int) -> Numbers:
         """Take numbers out, [count]; there must be as many. A view, to be used before the next `give`."""
@@ -38,29 +42,32 @@ class FreeNumbers:
         self._top -= len(numbers)
         self._stack[self._top : self._top + len(numbers)] = numbers
 
-    def grow(self, total: int) -> None:
-        """Add the numbers from the present total up to a greater one."""
-        self._stack = np.concatenate((self._stack, np.arange(self.total, total)))
-        self.total = total
+    def extend(self, numbers: Numbers) -> None:
+        """Add new numbers, to be used last."""
+        self._stack = np.concatenate((self._stack, numbers))
 
 
 class Slots:
-    """Agent ids → slots, by binary search in a sorted copy that is made anew when it is needed after a change."""
+    """Agent ids → slots, by binary search in a sorted copy that is made anew when it is needed after a change.
+
+    Attributes:
+        ids: [total] the agents' ids by slot.
+    """
 
     def __init__(self, capacity: int) -> None:
-        self._free = FreeNumbers(1 + capacity)
-        self._ids = np.zeros(1 + capacity, np.int64)
+        self._free = FreeNumbers(np.arange(1, 1 + capacity))
+        self.ids = np.zeros(1 + capacity, np.int64)
         self._used = np.zeros(1 + capacity, np.bool_)
         self._changed = True
         self._sorted_ids = self._sorted_slots = np.empty(0, np.int64)
 
     def __len__(self) -> int:
-        return self._free.total - 1 - len(self._free)
+        return self._free.taken
 
     @property
     def total(self) -> int:
         """Number of slots, used or not, and nobody's: the length that per-agent arrays need."""
-        return self._free.total
+        return len(self.ids)
 
     def used(self) -> Numbers:
         """All slots in use, rising."""
@@ -84,7 +91,7 @@ class Slots:
         if len(self._free) < len(agent_ids):
             self._grow(len(agent_ids))
         slots = self._free.take(len(agent_ids))
-        self._ids[slots] = agent_ids
+        self.ids[slots] = agent_ids
         self._used[slots] = True
         self._changed = True
         return slots
@@ -97,15 +104,16 @@ class Slots:
 
     def _sort(self) -> None:
         slots = self.used()
-        ids = self._ids.take(slots)
+        ids = self.ids.take(slots)
         order = ids.argsort()
         self._sorted_ids, self._sorted_slots = ids.take(order), slots.take(order)
         self._changed = False
 
     def _grow(self, count: int) -> None:
-        self._free.grow(2 * self.total + count)
-        self._ids = enlarged(self._ids, self.total)
-        self._used = enlarged(self._used, self.total)
+        total = 2 * self.total + count
+        self._free.extend(np.arange(self.total, total))
+        self.ids = enlarged(self.ids, total)
+        self._used = enlarged(self._used, total)
 
 
 def enlarged(array: NDArray[Element], length: int) -> NDArray[Element]:

@@ -71,7 +71,7 @@ class ReplaySource(Source[Message]):
             StreamError: if a file is no stream.
         """
         self._log = context.log
-        readers = [StreamReader(path) for path in _resolve(self._streams)]
+        readers = [StreamReader(path) for path in resolve_streams(self._streams)]
         self._edge = _choose_edge(self._edge, readers)
         self._readers = [reader for reader in readers if self._edge in reader.header.edges]
         self._check_behaviors()
@@ -83,9 +83,7 @@ class ReplaySource(Source[Message]):
             began: tuple[float, float] | None = None
             with closing(iter(reader)) as frames:
                 for frame in frames:
-                    await asyncio.sleep(
-                        0
-                    )  # reading never waits: let the other stages of this host have their turn
+                    await asyncio.sleep(0)  # reading never waits: let other stages of this host have a turn
                     if not self._wanted(frame):
                         continue
                     began = began or (self._clock(), frame.time_s)
@@ -171,7 +169,15 @@ def _factor(speed: str | float) -> float:
     raise StageError(f"replay: speed must be 'max', 'realtime' or a number above 0, got {speed!r}")
 
 
-def _resolve(streams: Sequence[str | Path]) -> list[Path]:
+def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
+    """The files that names and patterns stand for, in their order, each once.
+
+    Args:
+        streams: files or glob patterns; a pattern's files come by name.
+
+    Raises:
+        StageError: if one of them matches nothing, or none was given.
+    """
     paths: dict[Path, Path] = {}
     for stream in streams:
         # A name with brackets may be a file of that very name.

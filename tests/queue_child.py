@@ -1,0 +1,78 @@
+"""A child process at the other end of shared queues, for tests and benchmarks: `python tests/queue_child.py`.
+
+It reads its orders from standard input (one msgpack map) and does one of: pass on every item (`echo`), put numbered
+batches and then wait to be killed (`produce`), or take one item, keep it, and wait to be killed (`keep`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from queue_conformance import numbered
+
+from queues.errors import QueueClosed
+from queues.links import LinkEnd, child_options_of
+from queues.messages import Message
+from queues.shared_receiver import SharedReceiver
+from queues.shared_sender import SharedSender
+
+_ROOT = Path(__file__).parent.parent
+
+
+@contextmanager
+def child(does: str, ends: list[LinkEnd], **orders: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that does this with these ends. The caller keeps its own handles to the ends, and closes them."""
+    process = subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])},
+        **child_options_of(ends),
+    )
+    try:
+        assert process.stdin is not None
+        tickets = [end.ticket(process.pid) for end in ends]
+        process.stdin.write(msgpack.packb({"does": does, "tickets": tickets, **orders}))
+        process.stdin.close()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _echo(ends: list[LinkEnd]) -> None:
+    inlet: SharedReceiver[Message] = await SharedReceiver.open("to echo", [ends[0]])
+    async with inlet, await SharedSender.open("from echo", ends[1]) as outlet:
+        try:
+            async for item in inlet:
+                await outlet.put(item)
+                del item
+        except QueueClosed:
+            pass
+
+
+async def _produce(ends: list[LinkEnd], first: int, count: int) -> None:
+    outlet: SharedSender[Message] = await SharedSender.open("from child", ends[0])
+    for number in range(first, first + count):
+        await outlet.put(numbered(number))
+    await asyncio.Event().wait()
+
+
+async def _keep(ends: list[LinkEnd]) -> None:
+    inlet: SharedReceiver[Message] = await SharedReceiver.open("to child", [ends[0]])
+    kept = await inlet.get()
+    await asyncio.Event().wait()
+    del kept
+
+
+if __name__ == "__main__":
+    orders = msgpack.unpackb(sys.stdin.buffer.read())
+    does = {"echo": _echo, "produce": _produce, "keep": _keep}[orders.pop("does")]
+    asyncio.run(does([LinkEnd.from_ticket(ticket) for ticket in orders.pop("tickets")], **orders))

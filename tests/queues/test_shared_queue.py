@@ -1,0 +1,618 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import struct
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queue_child import child
+from queue_conformance import Ends, assert_equal_batches, check_queue, number_of, numbered
+from virtual_time import VirtualTimeLoop, until_blocked
+
+from queues import links
+from queues.errors import QueueClosed, QueueEmpty, QueueFull, ShapeError
+from queues.links import LinkEnd, make_link
+from queues.messages import Array, Barrier, Message, PolicyUpdate, TrajectoryBatch
+from queues.shared_receiver import SharedReceiver
+from queues.shared_sender import STARVING_AFTER_S, SharedSender
+from queues.slabs import POISON, LinkSpec, TooLargeError
+
+SLAB = 4096
+virtual_time = pytest.mark.virtual_time
+
+
+@asynccontextmanager
+async def shared_queue(
+    spec: LinkSpec, links_: int = 1
+) -> AsyncIterator[tuple[list[SharedSender[Message]], SharedReceiver[Message]]]:
+    """Senders and their receiver in this event loop, welcomed and ready."""
+    pairs = [make_link(spec) for _ in range(links_)]
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [end for _, end in pairs])
+    senders: list[SharedSender[Message]] = [await SharedSender.open("Ball", end) for end, _ in pairs]
+    try:
+        for sender in senders:
+            await sender.put(Barrier(-1))  # waits until welcomed
+            await receiver.get()
+            while sender.qsize():  # until it has heard that this was taken
+                await asyncio.sleep(0)
+        yield senders, receiver
+    finally:
+        receiver.close()
+        for sender in senders:
+            sender.close()
+            await sender.wait_closed()
+        await receiver.wait_closed()
+
+
+@asynccontextmanager
+async def in_one_loop(maxlen: int) -> AsyncIterator[Ends]:
+    async with shared_queue(LinkSpec(maxlen, SLAB)) as ((sender,), receiver):
+        yield sender, receiver
+
+
+@asynccontextmanager
+async def through_a_child(maxlen: int) -> AsyncIterator[Ends]:
+    there, child_in = make_link(LinkSpec(maxlen, SLAB))
+    child_out, back = make_link(LinkSpec(maxlen, SLAB))
+    with child("echo", [child_in, child_out]):
+        child_in.close()
+        child_out.close()
+        outlet: SharedSender[Message] = await SharedSender.open("there", there)
+        inlet: SharedReceiver[Message] = await SharedReceiver.open("back", [back])
+        async with inlet, outlet:
+            yield outlet, inlet
+
+
+@virtual_time
+async def test_within_one_loop_it_does_what_every_queue_does():
+    await check_queue(in_one_loop)
+
+
+@virtual_time
+async def test_on_a_plain_platform_it_does_what_every_queue_does(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    await check_queue(in_one_loop)
+
+
+async def test_through_a_child_process_it_does_what_every_queue_does():
+    await check_queue(through_a_child, one_loop=False)
+
+
+async def test_through_a_child_on_a_plain_platform_it_does_what_every_queue_does(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    await check_queue(through_a_child, one_loop=False)
+
+
+@virtual_time
+async def test_what_is_taken_can_not_be_written_to():
+    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
+        await sender.put(numbered(1))
+        batch = await receiver.get()
+        assert isinstance(batch, TrajectoryBatch)
+        with pytest.raises(ValueError, match="read-only"):
+            batch.rows["rewards"][0] = 1.0
+
+
+@virtual_time
+async def test_a_slab_returns_with_the_last_view_of_it_and_not_before():
+    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
+        await sender.put(numbered(7))
+        batch = await receiver.get()
+        assert isinstance(batch, TrajectoryBatch)
+        view = batch.rows["obs_0"][1:3].T[::2]
+        del batch
+        await until_blocked()
+        assert receiver.slabs_in_use == 1
+        assert view.tolist() == [[7, 7], [7, 7]]
+        del view
+        await until_blocked()
+        assert receiver.slabs_in_use == 0
+
+
+@virtual_time
+async def test_a_returned_slab_is_poisoned_and_a_view_that_is_kept_never_is():
+    spec = LinkSpec(1, SLAB)
+    sender_end, receiver_end = make_link(spec)
+    memory = np.frombuffer(sender_end.segment.map(), np.uint8).reshape(spec.slabs, spec.stride)
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [receiver_end])
+    async with receiver, await SharedSender.open("Ball", sender_end) as sender:
+        await sender.put(numbered(1))
+        kept = (await receiver.get()).rows["obs_0"]
+        for number in range(2, 10):
+            await sender.put(numbered(number))
+            assert number_of(await receiver.get()) == number
+            await until_blocked()
+            assert (kept == 1).all()
+        in_use = [slab.max() != POISON or slab.min() != POISON for slab in memory]
+        assert sum(slab.any() and used for slab, used in zip(memory, in_use, strict=True)) == 1
+        del kept
+        await until_blocked()
+        assert all((slab == POISON).all() or not slab.any() for slab in memory)
+
+
+@virtual_time
+async def test_a_put_waits_while_the_consumer_has_views_of_every_slab():
+    async with shared_queue(LinkSpec(1, SLAB, spare=1)) as ((sender,), receiver):
+        kept = []
+        for number in range(2):
+            await sender.put(numbered(number))
+            kept.append(await receiver.get())
+        with pytest.raises(QueueFull):
+            sender.put_nowait(numbered(2))
+        putter = asyncio.create_task(sender.put(numbered(2)))
+        await until_blocked()
+        assert not putter.done()
+        sender_statistics = sender.statistics()
+        assert (sender_statistics.waiting_putters, sender_statistics.size) == (1, 0)
+        kept.pop()
+        await putter
+        assert [number_of(item) for item in (*kept, await receiver.get())] == [0, 2]
+
+
+@virtual_time
+async def test_a_consumer_that_keeps_every_slab_is_named_in_one_warning(caplog: pytest.LogCaptureFixture):
+    async with shared_queue(LinkSpec(1, SLAB, spare=1)) as ((sender,), receiver):
+        kept = []
+        for number in range(2):
+            await sender.put(numbered(number))
+            kept.append(await receiver.get())
+        putters = [asyncio.create_task(sender.put(numbered(number))) for number in (2, 3)]
+        await asyncio.sleep(STARVING_AFTER_S - 0.1)
+        assert caplog.messages == []
+        await asyncio.sleep(10 * STARVING_AFTER_S)
+        (warning,) = caplog.messages
+        assert warning.startswith("queue 'Ball': a put has waited for 5 s because the consumer still uses 2 of 2 slabs.")
+        kept.clear()
+        for _ in putters:
+            await receiver.get()
+        await asyncio.gather(*putters)
+
+
+@virtual_time
+async def test_a_put_that_waits_for_a_slow_consumer_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
+    async with shared_queue(LinkSpec(1, SLAB, spare=1)) as ((sender,), receiver):
+        await sender.put(numbered(0))
+        putter = asyncio.create_task(sender.put(numbered(1)))
+        await asyncio.sleep(10 * STARVING_AFTER_S)
+        assert sender.statistics().put_wait_s == pytest.approx(10 * STARVING_AFTER_S)
+        assert number_of(await receiver.get()) == 0
+        await putter
+        assert caplog.messages == []
+
+
+async def test_a_view_that_dies_in_another_thread_returns_its_slab():
+    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
+        await sender.put(numbered(1))
+        holder = [await receiver.get()]
+        assert receiver.slabs_in_use == 1
+        thread = threading.Thread(target=holder.clear)
+        thread.start()
+        thread.join()
+        # The next slab to return comes after that one, so when everything was taken twice it must be back.
+        for number in range(2, 6):
+            await sender.put(numbered(number))
+            assert number_of(await receiver.get()) == number
+        assert receiver.slabs_in_use <= 1
+
+
+@virtual_time
+async def test_a_view_may_outlive_its_receiver():
+    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
+        await sender.put(numbered(5))
+        batch = await receiver.get()
+    del sender, receiver
+    gc.collect()
+    assert number_of(batch) == 5
+
+
+@virtual_time
+async def test_a_batch_larger_than_a_slab_travels_in_pieces_cut_between_trajectories():
+    async with shared_queue(LinkSpec(2, SLAB)) as ((sender,), receiver):
+        batch = numbered(3, trajectories=40, length=17)
+        with pytest.raises(QueueFull):
+            sender.put_nowait(batch)
+        putter = asyncio.create_task(sender.put(batch))
+        got: list[TrajectoryBatch] = []
+        while sum(piece.num_rows for piece in got) < batch.num_rows:
+            piece = await receiver.get()
+            assert isinstance(piece, TrajectoryBatch)
+            got.append(piece.copy())
+            del piece
+        await putter
+        assert len(got) > 2
+        assert all((piece.lengths == 17).all() for piece in got)
+        np.testing.assert_array_equal(np.concatenate([piece.rewards for piece in got]), batch.rewards)
+        assert [len(piece.episodes) for piece in got] == [0] * (len(got) - 1) + [1]
+
+
+@virtual_time
+async def test_a_put_cancelled_between_two_pieces_delivers_all_of_them_before_anything_else():
+    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
+        batch = numbered(3, trajectories=40, length=17)
+        cancelled = asyncio.create_task(sender.put(batch))
+        await until_blocked()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert cancelled.cancelled()
+        following = asyncio.create_task(sender.put(Barrier(1)))
+        rows = 0
+        while not isinstance(item := await receiver.get(), Barrier):
+            assert isinstance(item, TrajectoryBatch)
+            rows += item.num_rows
+            del item
+        await following
+        assert rows == batch.num_rows
+
+
+@virtual_time
+async def test_a_queue_closed_between_two_pieces_still_delivers_all_of_them():
+    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
+        batch = numbered(3, trajectories=40, length=17)
+        putter = asyncio.create_task(sender.put(batch))
+        refused = asyncio.create_task(sender.put(Barrier(1)))
+        await until_blocked()
+        sender.close()
+        rows = 0
+        async for item in receiver:
+            assert isinstance(item, TrajectoryBatch)
+            rows += item.num_rows
+            del item
+        await putter
+        assert rows == batch.num_rows
+        with pytest.raises(QueueClosed):
+            await refused
+
+
+@virtual_time
+async def test_what_can_not_be_split_to_fit_is_refused_with_the_size_that_it_needs():
+    async with shared_queue(LinkSpec(1, 256)) as ((sender,), receiver):
+        batch = numbered(0, trajectories=3, length=10)
+        with pytest.raises(TooLargeError, match=r"one trajectory of Ball\?team=0 needs 512 bytes.* is 256"):
+            await sender.put(batch)
+        policy = PolicyUpdate("Ball?team=0", 1, np.zeros(100, np.float32), (("w", (100,)),), 0)
+        with pytest.raises(TooLargeError, match="a PolicyUpdate needs 448 bytes, but slab_bytes is 256"):
+            await sender.put(policy)
+        assert sender.qsize() == receiver.qsize() == 0
+
+
+@virtual_time
+async def test_a_message_whose_arrays_are_all_empty_needs_no_slab():
+    async with shared_queue(LinkSpec(1, SLAB)) as ((sender,), receiver):
+        empty = numbered(0, trajectories=0)
+        empty = TrajectoryBatch(empty.behavior_id, 0, empty.rows, empty.trajectories)
+        await sender.put(empty)
+        assert receiver.slabs_in_use == 0
+        got = await receiver.get()
+        assert isinstance(got, TrajectoryBatch)
+        assert_equal_batches(got, empty)
+
+
+def policy(version: int) -> PolicyUpdate:
+    return PolicyUpdate("Ball?team=0", version, np.full(50, version, np.float32), (("w", (50,)),), version)
+
+
+@virtual_time
+async def test_with_replace_oldest_puts_never_wait_and_the_receiver_gives_the_newest():
+    async with shared_queue(LinkSpec(1, SLAB, overflow="replace_oldest")) as ((sender,), receiver):
+        for version in range(8):
+            await sender.put(policy(version))  # faster than the receiver's loop runs: most stay with the sender
+        await until_blocked()
+        newest = await receiver.get()
+        assert isinstance(newest, PolicyUpdate)
+        assert (newest.version, newest.weights[0]) == (7, 7)
+        await until_blocked()
+        assert receiver.qsize() == sender.qsize() == 0
+        assert sender.statistics().high_water == 1
+        assert sender.statistics().replaced + receiver.statistics().replaced == 7
+        del newest
+        await until_blocked()
+        assert receiver.slabs_in_use == 0
+
+
+@virtual_time
+async def test_with_replace_oldest_the_newest_waits_for_the_consumer_to_let_go_of_a_slab():
+    async with shared_queue(LinkSpec(1, SLAB, 1, "replace_oldest")) as ((sender,), receiver):
+        kept = []
+        for version in range(2):
+            await sender.put(policy(version))
+            kept.append(await receiver.get())
+        for version in (2, 3):
+            await sender.put(policy(version))
+        await until_blocked()
+        assert (sender.qsize(), receiver.qsize()) == (1, 0)
+        sender.close()  # what it still has is delivered all the same
+        kept.clear()
+        assert [item.version async for item in receiver if isinstance(item, PolicyUpdate)] == [3]
+
+
+@virtual_time
+async def test_several_producers_are_merged_and_the_stream_ends_with_the_last():
+    async with shared_queue(LinkSpec(2, SLAB), links_=3) as (senders, receiver):
+        for number in range(2):
+            for i, sender in enumerate(senders):
+                await sender.put(numbered(10 * i + number))
+        assert receiver.maxlen == 6
+        assert sorted([number_of(await receiver.get()) for _ in range(6)]) == [0, 1, 10, 11, 20, 21]
+        for sender in senders[:2]:
+            sender.close()
+        await senders[2].put(numbered(22))
+        assert number_of(await receiver.get()) == 22
+        senders[2].close()
+        assert [item async for item in receiver] == []
+        assert receiver.broken == ()
+
+
+def test_links_that_could_deadlock_are_refused_with_the_reason():
+    with pytest.raises(ValueError, match="maxlen must be at least 1, got 0"):
+        LinkSpec(0, SLAB)
+    with pytest.raises(ValueError, match="with none to spare the link could never be full"):
+        LinkSpec(2, SLAB, spare=0)
+    with pytest.raises(ValueError, match="slab_bytes is 4096, but one message needs 5000 bytes"):
+        LinkSpec(2, SLAB, min_bytes=5000)
+    with pytest.raises(ValueError, match="maxlen must be 1 with replace_oldest"):
+        LinkSpec(2, SLAB, overflow="replace_oldest")
+
+
+@virtual_time
+async def test_a_receiver_without_links_or_with_unlike_links_is_refused():
+    with pytest.raises(ValueError, match="at least one link"):
+        await SharedReceiver.open("Ball", [])
+    first, second = make_link(LinkSpec(1, SLAB)), make_link(LinkSpec(1, SLAB, overflow="replace_oldest"))
+    with pytest.raises(ValueError, match="same overflow"):
+        await SharedReceiver.open("Ball", [first[1], second[1]])
+    for end in (*first, *second):
+        end.close()
+
+
+async def test_a_producer_that_is_killed_breaks_its_link_and_what_it_had_put_is_drained():
+    theirs, ours = make_link(LinkSpec(3, SLAB))
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+    async with receiver:
+        with child("produce", [theirs], first=0, count=3) as process:
+            theirs.close()
+            first = await receiver.get()
+            process.kill()
+            process.wait()
+            rest = [number_of(item) async for item in receiver]
+            assert rest == [1, 2][: len(rest)]
+            assert receiver.broken == (0,)
+            assert number_of(first) == 0  # its memory stays
+
+
+async def test_a_new_producer_takes_over_the_link_of_one_that_was_killed():
+    theirs, ours = make_link(LinkSpec(2, SLAB, spare=2))
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+    async with receiver:
+        with child("produce", [theirs], first=0, count=100) as process:
+            kept = await receiver.get()
+            process.kill()
+            process.wait()
+        with child("produce", [theirs], first=200, count=100):
+            theirs.close()
+            numbers: list[int] = []
+            while not numbers or numbers[-1] < 230:
+                item = await receiver.get()
+                numbers.append(number_of(item))
+                del item
+            assert number_of(kept) == 0  # never given to the new one while somebody has it
+            old = [number for number in numbers if number < 200]
+            assert old == list(range(1, 1 + len(old)))
+            assert numbers[len(old) :] == list(range(200, 231))
+            assert receiver.statistics().high_water <= 2
+        assert receiver.broken == ()
+    assert number_of(kept) == 0
+
+
+async def test_a_sender_whose_receiver_is_killed_gets_queue_closed():
+    ours, theirs = make_link(LinkSpec(1, SLAB, spare=1))
+    sender: SharedSender[Message] = await SharedSender.open("Ball", ours)
+    async with sender:
+        with child("keep", [theirs]) as process:
+            theirs.close()
+            await sender.put(numbered(0))
+            await sender.put(numbered(1))
+            waiting = asyncio.create_task(sender.put(numbered(2)))
+            await asyncio.sleep(0)
+            process.kill()
+            with pytest.raises(QueueClosed, match="its receiver is gone"):
+                await waiting
+            with pytest.raises(QueueClosed):
+                sender.put_nowait(Barrier(0))
+            assert sender.closed
+
+
+@virtual_time
+async def test_what_a_dead_producer_left_half_written_is_passed_over():
+    spec = LinkSpec(2, SLAB)
+    theirs, ours = make_link(spec)
+    second = theirs.duplicate()
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+    async with receiver:
+        frame = links.item(links.NO_SLAB, {"type": "Barrier", "fields": {"number": 1, "source": 0}, "arrays": []})
+        theirs.sock.send(links.hello(b"a" * 16) + frame + frame[:-5])
+        assert await receiver.get() == Barrier(1)
+        theirs.close()
+        async with await SharedSender.open("Ball", second) as sender:
+            await sender.put(Barrier(2))
+            assert await receiver.get() == Barrier(2)
+            assert receiver.broken == ()
+
+
+@virtual_time
+async def test_a_new_producer_passes_over_what_was_meant_for_its_predecessor():
+    spec = LinkSpec(2, SLAB, spare=1)
+    theirs, ours = make_link(spec)
+    second = theirs.duplicate()
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+    async with receiver:
+        theirs.sock.send(links.hello(b"a" * 16))
+        await until_blocked()
+        theirs.sock.recv(7)  # it died in the middle of reading its welcome
+        theirs.close()
+        async with await SharedSender.open("Ball", second) as sender:
+            for number in range(5):
+                await sender.put(numbered(number))
+                assert number_of(await receiver.get()) == number
+
+
+@virtual_time
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        (b"\x07" * 9, "a frame of kind 7"),
+        (struct.pack("<BII", 1, 1 << 30, 0), "and 1073741824 bytes"),
+        (struct.pack("<BII", 1, 2, 0) + b"ab", "checksum"),
+        (links.item(3, {}), "an item in slab 3 of 3"),
+        (links.item(0, {}) * 2, "slab 0, which is in use"),
+        (links.item(links.NO_SLAB, {}) * 3, "more than 2 items"),
+    ],
+)
+async def test_a_link_on_which_nonsense_comes_is_closed_and_named(
+    sent: bytes, complaint: str, caplog: pytest.LogCaptureFixture
+):
+    theirs, ours = make_link(LinkSpec(2, SLAB, spare=1))
+    async with await SharedReceiver.open("Ball", [ours]) as receiver:
+        theirs.sock.send(links.hello(b"a" * 16) + sent)
+        await until_blocked()
+        assert receiver.broken == (0,)
+        assert complaint in caplog.text
+        assert "queue 'Ball', link 0" in caplog.text
+    theirs.close()
+
+
+@virtual_time
+async def test_an_item_whose_header_is_no_message_raises_and_gives_its_slab_back():
+    theirs, ours = make_link(LinkSpec(2, SLAB))
+    async with await SharedReceiver.open("Ball", [ours]) as receiver:
+        theirs.sock.send(links.hello(b"a" * 16) + links.item(1, {"type": "Cow", "fields": {}, "arrays": []}))
+        with pytest.raises(ShapeError, match="Cow"):
+            await receiver.get()
+        gc.collect()
+        await until_blocked()
+        assert receiver.slabs_in_use == 0
+    theirs.close()
+
+
+@virtual_time
+async def test_ends_name_themselves_when_they_are_printed():
+    async with shared_queue(LinkSpec(2, SLAB)) as ((sender,), receiver):
+        await sender.put(Barrier(0))
+        await until_blocked()
+        assert repr(sender) == "<SharedSender 'Ball' 1/2 open>"
+        assert repr(receiver) == "<SharedReceiver 'Ball' 1/2 of 1 links>"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a list of open descriptors")
+@virtual_time
+async def test_nothing_stays_open_when_both_ends_are_closed():
+    async with shared_queue(LinkSpec(2, SLAB)):
+        pass
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    async with shared_queue(LinkSpec(2, SLAB), links_=2) as (senders, receiver):
+        await senders[0].put(numbered(1))
+        await receiver.get()
+    del senders, receiver
+    gc.collect()
+    await until_blocked()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+Action = tuple[str, int, int, int]
+ACTIONS = st.tuples(
+    st.sampled_from(["put", "put", "put", "big", "cancel", "get", "get", "get", "drop", "settle"]),
+    st.integers(0, 1),
+    st.integers(1, 3),
+    st.integers(1, 9),
+)
+
+
+@settings(max_examples=60)
+@given(maxlen=st.integers(1, 3), actions=st.lists(ACTIONS, max_size=60))
+def test_nothing_is_lost_doubled_or_reordered_and_every_slab_returns(maxlen: int, actions: list[Action]):
+    """Two producers put batches of any size, cancel some, the consumer keeps a view now and then."""
+    loop = VirtualTimeLoop()
+    try:
+        loop.run_until_complete(_random_walk(LinkSpec(maxlen, 1024, spare=2), actions))
+    finally:
+        loop.close()
+
+
+async def _random_walk(spec: LinkSpec, actions: list[Action]) -> None:
+    async with shared_queue(spec, links_=2) as (senders, receiver):
+        rows_put = [0, 0]
+        puts: list[list[tuple[asyncio.Task[None], int, int]]] = [[], []]  # task, first row, row after the last
+        got: list[list[int]] = [[], []]
+        kept: list[tuple[Array, list[float]]] = []
+
+        def take(keep: bool) -> None:
+            with suppress(QueueEmpty):
+                item = receiver.get_nowait()
+                assert isinstance(item, TrajectoryBatch)
+                got[item.source].extend(int(row) for row in item.rewards)
+                if keep and not kept:
+                    kept.append((item.rewards[::2], item.rewards[::2].tolist()))
+
+        for what, who, trajectories, length in actions:
+            match what:
+                case "put" | "big":
+                    count = trajectories * (10 if what == "big" else 1)
+                    batch = _rows(who, rows_put[who], count, length)
+                    task = asyncio.create_task(senders[who].put(batch))
+                    puts[who].append((task, rows_put[who], rows_put[who] + batch.num_rows))
+                    rows_put[who] += batch.num_rows
+                case "cancel" if puts[who]:
+                    puts[who][length % len(puts[who])][0].cancel()
+                case "get":
+                    take(keep=length == 1)
+                case "drop":
+                    assert all(view.tolist() == values for view, values in kept), "a view that was kept changed"
+                    kept.clear()
+                case "settle":
+                    await until_blocked()
+        kept.clear()
+        closer = asyncio.create_task(_close_when_put([task for tasks in puts for task, *_ in tasks], senders))
+        async for item in receiver:
+            assert isinstance(item, TrajectoryBatch)
+            got[item.source].extend(int(row) for row in item.rewards)
+            del item
+        await closer
+        await until_blocked()
+        assert receiver.slabs_in_use == 0
+        for who in (0, 1):
+            expected = []
+            for task, first, end in puts[who]:
+                rows = list(range(first, end))
+                # Cancelled: nothing or everything. Otherwise: everything.
+                if not task.cancelled() or (first in got[who]):
+                    expected += rows
+            assert got[who] == expected
+
+
+async def _close_when_put(tasks: list[asyncio.Task[None]], senders: list[SharedSender[Message]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for sender in senders:
+        sender.close()
+
+
+def _rows(source: int, first: int, trajectories: int, length: int) -> TrajectoryBatch:
+    """Rows that are numbered through all batches of a producer."""
+    n = trajectories * length
+    return TrajectoryBatch(
+        "Ball?team=0",
+        source,
+        {"rewards": first + np.arange(n, dtype=np.float32), "obs_0": np.zeros((n, 3), np.float64)},
+        {"lengths": np.full(trajectories, length, np.int32)},
+    )
