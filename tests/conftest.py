@@ -28,7 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "virtual_time: runs in an event loop that never waits (virtual_time.py)")
+    config.addinivalue_line("markers", "virtual_time: run in an event loop that never waits")
 
 
 def pytest_asyncio_loop_factories(
@@ -43,4 +43,4 @@ def pytest_asyncio_loop_factories(
 def fixed_seeds() -> None:
     """Nobody should draw from the global generators; who does at least draws the same each time."""
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002 - the legacy generator is what has to be fixed
+    np.random.seed(0)

@@ -1,7 +1,7 @@
 """A child process at the other end of shared queues, for tests and benchmarks: `python tests/queue_child.py`.
 
-It reads its orders from standard input (one msgpack map) and does one of: pass on every item (`echo`), put numbered
-batches and then wait to be killed (`produce`), or take one item, keep it, and wait to be killed (`keep`).
+It reads its orders from standard input (one msgpack map) and does one of: pass on every item (`echo`), put
+numbered batches and then wait to be killed (`produce`), or keep one item and wait to be killed (`keep`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROOT = Path(__file__).parent.parent
 
 @contextmanager
 def child(does: str, ends: list[LinkEnd], **orders: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A child that does this with these ends. The caller keeps its own handles to the ends, and closes them."""
+    """A child that does this with these ends; the caller still has its own handles to them, to close."""
     process = subprocess.Popen(
         [sys.executable, __file__],
         stdin=subprocess.PIPE,

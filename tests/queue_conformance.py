@@ -1,8 +1,9 @@
-"""What every kind of queue must do, whatever lies between its two ends. Run with `await check_queue(make)`."""
+"""What every kind of queue must do, whatever lies between its ends: `await check_queue(make)`."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -42,7 +43,7 @@ async def check_queue(make: Make, *, one_loop: bool = True) -> None:
     """Everything below.
 
     Args:
-        make: a context manager that opens a queue of this `maxlen`, ready for use, and gives its two ends.
+        make: a context manager that opens a queue of this `maxlen`, ready for use, and gives both ends.
         one_loop: whether both ends run in this event loop, of virtual time, with nothing but the queue between
             them; false where another process passes the items on.
     """
@@ -106,8 +107,12 @@ async def a_producer_learns_that_nobody_takes_any_more(make: Make) -> None:
         inlet.close()
         inlet.close()
         with pytest.raises(QueueClosed):
-            for number in range(1000):
-                await outlet.put(Barrier(number))
+            await _put_for_ever(outlet)
+
+
+async def _put_for_ever(outlet: Outlet[Message]) -> None:
+    for number in itertools.count():
+        await outlet.put(Barrier(number))
 
 
 async def a_cancelled_get_loses_nothing(make: Make) -> None:

@@ -123,6 +123,11 @@ class Assembler:
         self._cursor[slots] = starts
         self._close(slots, ends, lengths[chosen])
 
+    def replace_decisions(self, step: StepBatch) -> None:
+        """Write the open decisions of a tick's agents anew, as decided by newer policies on the same observations."""
+        slots = self._slots.find(step.agent_ids[step.ended :])
+        self._pages.write_decisions(self._cursor[slots], step.decisions, step.policy_versions)
+
     def close(self, *, truncated: bool) -> None:
         """Close half-made trajectories where they stand and forget all agents with their open decisions."""
         slots = self._slots.used()
@@ -336,7 +341,8 @@ class Assembler:
         if not len(slots):
             return
         self._steps_before[slots] += lengths
-        flags = np.zeros(len(slots), np.bool_), np.full(len(slots), truncated)
+        flags = np.zeros((2, len(slots)), np.bool_)
+        flags[1] = truncated
         self._outbox.add(self._closed(slots, ends, *flags), sum(lengths.tolist()))
 
     def _closed(

@@ -1,0 +1,171 @@
+"""Death, replacement and nonsense at the other end of a link."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from queue_child import child
+from queue_conformance import number_of, numbered
+from shared_ends import SLAB, shared_queue
+from virtual_time import until_blocked
+
+from queues import codec, links
+from queues.errors import QueueClosed, ShapeError
+from queues.links import make_link
+from queues.messages import Barrier, Message
+from queues.shared_receiver import SharedReceiver
+from queues.shared_sender import SharedSender
+from queues.slabs import LinkSpec
+
+virtual_time = pytest.mark.virtual_time
+
+
+async def test_a_producer_that_is_killed_breaks_its_link_and_what_it_had_put_is_drained():
+    theirs, ours = make_link(LinkSpec(3, SLAB))
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+    async with receiver:
+        with child("produce", [theirs], first=0, count=3) as process:
+            theirs.close()
+            first = await receiver.get()
+            process.kill()
+            process.wait()
+            rest = [number_of(item) async for item in receiver]
+            assert rest == [1, 2][: len(rest)]
+            assert receiver.broken == (0,)
+            assert number_of(first) == 0  # its memory stays
+
+
+async def test_a_new_producer_takes_over_the_link_of_one_that_was_killed():
+    theirs, ours = make_link(LinkSpec(2, SLAB, spare=2))
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+    async with receiver:
+        with child("produce", [theirs], first=0, count=100) as process:
+            kept = await receiver.get()
+            process.kill()
+            process.wait()
+        with child("produce", [theirs], first=200, count=100):
+            theirs.close()
+            numbers: list[int] = []
+            while not numbers or numbers[-1] < 230:
+                item = await receiver.get()
+                numbers.append(number_of(item))
+                del item
+            assert number_of(kept) == 0  # never given to the new one while somebody has it
+            old = [number for number in numbers if number < 200]
+            assert old == list(range(1, 1 + len(old)))
+            assert numbers[len(old) :] == list(range(200, 231))
+            assert receiver.statistics().high_water <= 2
+        assert receiver.broken == ()
+    assert number_of(kept) == 0
+
+
+async def test_a_sender_whose_receiver_is_killed_gets_queue_closed():
+    ours, theirs = make_link(LinkSpec(1, SLAB, spare=1))
+    sender: SharedSender[Message] = await SharedSender.open("Ball", ours)
+    async with sender:
+        with child("keep", [theirs]) as process:
+            theirs.close()
+            await sender.put(numbered(0))
+            await sender.put(numbered(1))
+            waiting = asyncio.create_task(sender.put(numbered(2)))
+            await asyncio.sleep(0)
+            process.kill()
+            with pytest.raises(QueueClosed, match="its receiver is gone"):
+                await waiting
+            with pytest.raises(QueueClosed):
+                sender.put_nowait(Barrier(0))
+            assert sender.closed
+
+
+@virtual_time
+async def test_what_a_dead_producer_left_half_written_is_passed_over():
+    spec = LinkSpec(2, SLAB)
+    theirs, ours = make_link(spec)
+    second = theirs.duplicate()
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+    async with receiver:
+        header, _ = codec.describe(Barrier(1))
+        frame = links.item(links.NO_SLAB, header)
+        theirs.sock.send(links.hello(b"a" * 16) + frame + frame[:-5])
+        assert await receiver.get() == Barrier(1)
+        theirs.close()
+        async with await SharedSender.open("Ball", second) as sender:
+            await sender.put(Barrier(2))
+            assert await receiver.get() == Barrier(2)
+            assert receiver.broken == ()
+
+
+@virtual_time
+async def test_a_new_producer_passes_over_what_was_meant_for_its_predecessor():
+    spec = LinkSpec(2, SLAB, spare=1)
+    theirs, ours = make_link(spec)
+    second = theirs.duplicate()
+    receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+    async with receiver:
+        theirs.sock.send(links.hello(b"a" * 16))
+        await until_blocked()
+        theirs.sock.recv(7)  # it died in the middle of reading its welcome
+        theirs.close()
+        async with await SharedSender.open("Ball", second) as sender:
+            for number in range(5):
+                await sender.put(numbered(number))
+                assert number_of(await receiver.get()) == number
+
+
+@virtual_time
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        (b"\x07" * 9, "a frame of kind 7"),
+        (struct.pack("<BII", 1, 1 << 30, 0), "and 1073741824 bytes"),
+        (struct.pack("<BII", 1, 2, 0) + b"ab", "checksum"),
+        (links.item(3, {}), "an item in slab 3 of 3"),
+        (links.item(0, {}) * 2, "slab 0, which is in use"),
+        (links.item(links.NO_SLAB, {}) * 3, "more than 2 items"),
+    ],
+)
+async def test_a_link_on_which_nonsense_comes_is_closed_and_named(
+    sent: bytes, complaint: str, caplog: pytest.LogCaptureFixture
+):
+    theirs, ours = make_link(LinkSpec(2, SLAB, spare=1))
+    async with await SharedReceiver.open("Ball", [ours]) as receiver:
+        theirs.sock.send(links.hello(b"a" * 16) + sent)
+        await until_blocked()
+        assert receiver.broken == (0,)
+        assert complaint in caplog.text
+        assert "queue 'Ball', link 0" in caplog.text
+    theirs.close()
+
+
+@virtual_time
+async def test_an_item_whose_header_is_no_message_raises_and_gives_its_slab_back():
+    theirs, ours = make_link(LinkSpec(2, SLAB))
+    async with await SharedReceiver.open("Ball", [ours]) as receiver:
+        theirs.sock.send(links.hello(b"a" * 16) + links.item(1, {"type": "Cow", "fields": {}, "arrays": []}))
+        with pytest.raises(ShapeError, match="Cow"):
+            await receiver.get()
+        gc.collect()
+        await until_blocked()
+        assert receiver.slabs_in_use == 0
+    theirs.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a list of open descriptors")
+@virtual_time
+async def test_nothing_stays_open_when_both_ends_are_closed():
+    async with shared_queue(LinkSpec(2, SLAB)):
+        pass
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    async with shared_queue(LinkSpec(2, SLAB), links_=2) as (senders, receiver):
+        await senders[0].put(numbered(1))
+        await receiver.get()
+    del senders, receiver
+    gc.collect()
+    await until_blocked()
+    assert len(os.listdir("/proc/self/fd")) == before

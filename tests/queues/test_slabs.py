@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from queue_conformance import numbered
+from shared_ends import SLAB
+
+from queues import codec
+from queues.messages import Barrier, TrajectoryBatch
+from queues.slabs import LinkSpec, TooLargeError, pieces
+
+
+def test_links_that_could_deadlock_are_refused_with_the_reason():
+    with pytest.raises(ValueError, match="maxlen must be at least 1, got 0"):
+        LinkSpec(0, SLAB)
+    with pytest.raises(ValueError, match="with none to spare the link could never be full"):
+        LinkSpec(2, SLAB, spare=0)
+    with pytest.raises(ValueError, match="slab_bytes is 4096, but one message needs 5000 bytes"):
+        LinkSpec(2, SLAB, min_bytes=5000)
+    with pytest.raises(ValueError, match="maxlen must be 1 with replace_oldest"):
+        LinkSpec(2, SLAB, overflow="replace_oldest")
+
+
+def batch_of(lengths: list[int], episodes: int) -> TrajectoryBatch:
+    n = sum(lengths)
+    return TrajectoryBatch(
+        "Ball?team=0",
+        0,
+        {"obs_0": np.zeros((n, 5), np.uint8), "rewards": np.arange(n, dtype=np.float32)},
+        {"lengths": np.array(lengths, np.int32), "agent_ids": np.arange(len(lengths))},
+        {"episode_returns": np.zeros(episodes, np.float32)},
+    )
+
+
+def slab_bytes_of(batch: TrajectoryBatch) -> int:
+    return codec.offsets(codec.describe(batch)[0])[1]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    episodes=st.integers(0, 10),
+    slab_bytes=st.integers(300, 2000),
+)
+def test_pieces_fit_and_are_the_batch_in_order(lengths: list[int], episodes: int, slab_bytes: int):
+    batch = batch_of(lengths, episodes)
+    try:
+        parts = list(pieces(batch, slab_bytes))
+    except TooLargeError:
+        alone = [slab_bytes_of(batch_of([length], episodes)) for length in lengths]
+        assert max(alone) > slab_bytes
+        return
+    assert all(isinstance(part, TrajectoryBatch) and slab_bytes_of(part) <= slab_bytes for part in parts)
+    assert [length for part in parts for length in part.lengths] == lengths
+    assert [row for part in parts for row in part.rewards] == list(range(sum(lengths)))
+    assert [row for part in parts for row in part.trajectories["agent_ids"]] == list(range(len(lengths)))
+    assert sum(len(part.episodes.get("episode_returns", ())) for part in parts) == episodes
+
+
+@given(lengths=st.lists(st.integers(1, 40), min_size=2, max_size=30), slab_bytes=st.integers(500, 2000))
+def test_no_piece_could_have_taken_the_next_trajectory_as_well(lengths: list[int], slab_bytes: int):
+    parts = list(pieces(batch_of(lengths, 0), slab_bytes))
+    for part, following in zip(parts, parts[1:], strict=False):
+        assert slab_bytes_of(batch_of([*part.lengths, following.lengths[0]], 0)) > slab_bytes
+
+
+def test_what_fits_is_not_touched():
+    batch = numbered(1)
+    assert list(pieces(batch, SLAB)) == [batch]
+    assert list(pieces(Barrier(1), 1)) == [Barrier(1)]
