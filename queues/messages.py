@@ -203,6 +203,10 @@ class PolicyUpdate:
     snapshot: int = -1
     """Number of the self-play snapshot that it is, -1 for a policy straight from the trainer."""
 
+    def copy(self) -> PolicyUpdate:
+        """An update with weights of its own, to be kept beyond the item it was taken as."""
+        return replace(self, weights=self.weights.copy())
+
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Views into `weights` by name, shaped as the layout says."""
         views, at = {}, 0

@@ -37,13 +37,14 @@ class _Part:
     header: dict[str, Any]
     arrays: list[Array]
     starts: list[int]
-    needs_slab: bool
+    size: int
+    """Bytes that the arrays need in a slab; 0 if it needs none."""
 
     @classmethod
     def of(cls, message: Message) -> _Part:
         header, arrays = codec.describe(message)
         starts, total = codec.offsets(header)
-        return cls(header, arrays, starts, total > 0)
+        return cls(header, arrays, starts, total)
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +125,9 @@ class SharedSender(Generic[T]):
     def qsize(self) -> int:
         """Items put and not yet taken, as far as the receiver has told."""
         if self.spec.overflow == "replace_oldest":
-            return int(self._untaken > 0 or self._newest is not None)  # older ones are, or will be, pushed out
+            return int(
+                self._untaken > 0 or self._newest is not None
+            )  # older ones are, or will be, pushed out
         return self._untaken
 
     def put_nowait(self, item: T) -> None:
@@ -199,6 +202,9 @@ class SharedSender(Generic[T]):
     def _parts(self, item: T) -> list[_Part]:
         if self._closed:
             raise QueueClosed(f"queue {self.name!r} is closed")
+        whole = _Part.of(item)
+        if whole.size <= self.spec.slab_bytes:
+            return [whole]
         return [_Part.of(piece) for piece in pieces(item, self.spec.slab_bytes)]
 
     def _try(self, parts: list[_Part]) -> bool:
@@ -208,7 +214,7 @@ class SharedSender(Generic[T]):
             (self._newest,) = parts
             self._pump()
             return True
-        slabs = sum(part.needs_slab for part in parts)
+        slabs = sum(part.size > 0 for part in parts)
         if self._jobs or not self._welcomed:
             return False
         if slabs > len(self._free) or len(parts) > self.maxlen - self._untaken:
@@ -236,7 +242,7 @@ class SharedSender(Generic[T]):
         self._watch_for_starvation()
 
     def _may_send(self, part: _Part) -> bool:
-        return self._has_room() and (bool(self._free) or not part.needs_slab)
+        return self._has_room() and (bool(self._free) or part.size == 0)
 
     def _has_room(self) -> bool:
         # A newer policy pushes the older one out at the receiver, so there only slabs are the bound.
@@ -244,7 +250,7 @@ class SharedSender(Generic[T]):
 
     def _send(self, part: _Part) -> None:
         slab = NO_SLAB
-        if part.needs_slab:
+        if part.size:
             slab = self._free.pop()  # the one that came back last: it is still in the CPU's caches
             self._slabs.write(slab, part.arrays, part.starts)
         self._channel.send(links.item(slab, part.header))

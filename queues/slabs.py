@@ -123,9 +123,8 @@ def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
     """The message itself, or if it is a trajectory batch larger than a slab, parts of it in order.
 
     Raises:
-        TooLargeError: if a policy or a single trajectory (with the episodes and games told with the batch)
-        needs
-            more than a slab.
+        TooLargeError: if a policy, or a single trajectory (the last one with the batch's episodes and games),
+            needs more than a slab.
     """
     if isinstance(message, TrajectoryBatch):
         sizes = _PieceSizes(message)

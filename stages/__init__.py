@@ -1,0 +1,23 @@
+"""Stages: what a stage is, and one folder per stage of the pipeline. This much is what a custom stage needs.
+
+Light on purpose: neither torch nor an environment library is imported here. Trainers are in `stages.trainer`, policies
+in `stages.policy`, environments in `stages.environment`.
+"""
+
+from queues.messages import TrajectoryBatch
+from stages.errors import BrokenEnvironmentError, LoadError, NotFiniteError, StageError
+from stages.stage import NoStatistics, Source, Stage, StageContext, Statistics, Yielded
+
+__all__ = [
+    "BrokenEnvironmentError",
+    "LoadError",
+    "NoStatistics",
+    "NotFiniteError",
+    "Source",
+    "Stage",
+    "StageContext",
+    "StageError",
+    "Statistics",
+    "TrajectoryBatch",
+    "Yielded",
+]

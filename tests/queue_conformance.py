@@ -44,8 +44,8 @@ async def check_queue(make: Make, *, one_loop: bool = True) -> None:
 
     Args:
         make: a context manager that opens a queue of this `maxlen`, ready for use, and gives both ends.
-        one_loop: whether both ends run in this event loop, of virtual time, with nothing but the queue between
-            them; false where another process passes the items on.
+        one_loop: whether both ends run in this event loop, of virtual time, with nothing but the queue
+            between them; false where another process passes the items on.
     """
     for check in (*_EVERYWHERE, *(_IN_ONE_LOOP if one_loop else ())):
         await check(make)

@@ -1,6 +1,6 @@
 """An event loop whose time is virtual: nothing ever waits, an hour's timeout passes at once.
 
-Opt in with `@pytest.mark.virtual_time` (see conftest.py), or make a `VirtualTimeLoop` where a test has no loop.
+Opt in with `@pytest.mark.virtual_time` (see conftest.py), or make a `VirtualTimeLoop` where there is no loop.
 Sockets work between tasks of the same loop. Other threads and processes don't: nobody waits for them.
 """
 

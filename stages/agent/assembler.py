@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +16,15 @@ from stages.agent.slots import NOBODY, Numbers, Slots, enlarged
 
 log = logging.getLogger(__name__)
 
-Where = Union[slice, Numbers]
+Where = slice | Numbers
 """Slots; a slice where they follow each other, since NumPy's slices cost less than index arrays."""
+Stamps = Sequence[Array]
+"""What decisions are made under: episode ids; of the assignment the generation, opponent, learning or not."""
 
 
 @dataclass(slots=True)
 class _LastTick:
-    """Who decided at a group's last tick: if the next one is the same, nothing has to be looked up or compared."""
+    """Who decided at a group's last tick: if the next one is the same, nothing need be looked up."""
 
     agents: bytes
     where: Where
@@ -32,13 +33,13 @@ class _LastTick:
 
 
 class Assembler:
-    """Keeps one open decision per agent of a behaviour id, and the steps before it, until a trajectory is closed.
+    """Keeps one open decision per agent of a behaviour id, and the steps before it until they are closed.
 
-    An agent has a slot as long as it has an open decision. The slot says in which row of the pages that decision
-    stands (`_cursor`), under which stamp it was made, and what the episode brought so far.
+    An agent has a slot as long as it has an open decision. The slot says in which row of the pages that
+    decision stands (`_cursor`), under which stamp it was made, and what the episode brought so far.
 
     Attributes:
-        pending: learning rows held: completed ones of half-made trajectories, and closed ones not yet emitted.
+        pending: learning rows held: completed ones of half-made trajectories, and closed ones to be emitted.
         emitted: learning rows emitted so far.
     """
 
@@ -97,14 +98,16 @@ class Assembler:
         if ended:
             ending = self._end(step, ending, at[:ended])
         if ended < count:
-            self._decide(step, tick, at[ended:], [(column, records[ended:]) for column, records in observations])
+            self._decide(
+                step, tick, at[ended:], [(column, records[ended:]) for column, records in observations]
+            )
         for column, records in observations:
             column.records[at] = records
         if ended:
             self._forget(ending[self._cursor[ending] == pages.nowhere])
 
     def cut(self, max_first_version: int | None = None) -> None:
-        """Close half-made trajectories where they stand; open decisions become the first rows of the next ones.
+        """Close half-made trajectories where they stand; open decisions become first rows of the next ones.
 
         Args:
             max_first_version: only trajectories whose first policy version is at most this; None: all.
@@ -124,9 +127,11 @@ class Assembler:
         self._close(slots, ends, lengths[chosen])
 
     def replace_decisions(self, step: StepBatch) -> None:
-        """Write the open decisions of a tick's agents anew, as decided by newer policies on the same observations."""
+        """Write the open decisions of a tick's agents anew, as newer policies took them."""
         slots = self._slots.find(step.agent_ids[step.ended :])
-        self._pages.write_decisions(self._cursor[slots], step.decisions, step.policy_versions)
+        known = slots.nonzero()[0]  # nothing may be decided for nobody: actions there stay 0
+        decisions = {name: values[known] for name, values in step.decisions.items()}
+        self._pages.write_decisions(self._cursor[slots[known]], decisions, step.policy_versions[known])
 
     def close(self, *, truncated: bool) -> None:
         """Close half-made trajectories where they stand and forget all agents with their open decisions."""
@@ -161,10 +166,10 @@ class Assembler:
         return batch
 
     def _locate(self, step: StepBatch) -> tuple[Numbers, _LastTick]:
-        """The slots of the agents that ended (`NOBODY` if unknown), and of those that decide (unknown ones get one)."""
+        """Slots of agents that ended (`NOBODY` if unknown), and of those that decide (new ones get one)."""
         ended = step.ended
         agent_ids = step.agent_ids[ended:]
-        # Comparing bytes costs a tenth of `array_equal`; an array's identity would say nothing, as it may be reused.
+        # Comparing bytes costs a tenth of `array_equal`; identity would say nothing, as arrays may be reused.
         key = agent_ids.tobytes()
         tick = self._last_ticks.get(step.group)
         if tick is not None and tick.agents == key:
@@ -206,98 +211,104 @@ class Assembler:
                 return ending
         lengths = self._pages.lengths(ends)
         closed = self._closed(ending, ends, terminated.copy(), ~terminated)
-        self.pending += np.count_nonzero(closed.learning)
+        self.pending += int(np.count_nonzero(closed.learning))
         self._outbox.add(closed, sum(lengths.tolist()))
         returns = self._returns[ending] + rewards
         steps = self._steps_before[ending] + lengths
         self._outbox.add_episodes(Episodes(closed.agent_ids, returns, steps, closed.learning))
         return ending
 
-    def _decide(self, step: StepBatch, tick: _LastTick, at: Numbers, observations: list[tuple[Column, Array]]) -> None:
+    def _decide(
+        self, step: StepBatch, tick: _LastTick, at: Numbers, observations: list[tuple[Column, Array]]
+    ) -> None:
         """Open this tick's decisions.
 
         Args:
             step: the tick.
             tick: who decides.
-            at: [d] the rows after those of their previous decisions, which are completed; changed for those agents
+            at: [d] the rows after those of their previous decisions, which are completed; changed for agents
                 whose decisions come into other pages.
             observations: the columns of observations with the agents' records [d].
         """
         where = tick.where
-        self._returns[where] += step.rewards[step.ended :]  # those of agents that start an episode become 0 below
-        stamps = b"".join([array.tobytes() for array in _stamps_of(step)])
+        # Agents that start an episode get a wrong return here; `_start_episodes` sets it to 0.
+        self._returns[where] += step.rewards[step.ended :]
+        stamps = (step.episode_ids[step.ended :], step.generations, step.opponents, step.learning)
+        said = _as_bytes(stamps)
         fresh, restamped = 0, None
         # Where agents and stamps are the last tick's and nobody ended, nobody starts anything: the fast path.
-        if step.ended or tick.stamps != stamps:
-            tick.stamps, tick.learning = stamps, np.count_nonzero(step.learning)
-            fresh, restamped = self._check_stamps(step, where, at, stamps)
+        if step.ended or tick.stamps != said:
+            tick.stamps, tick.learning = said, int(np.count_nonzero(step.learning))
+            fresh, restamped = self._check_stamps(where, at, stamps, said)
         self.pending += tick.learning
         self._turn_pages(where, at, fresh, restamped, observations)
         if restamped is not None:
-            self._stamp(where, _stamps_of(step))
+            self._stamp(where, stamps)
         self._pages.write_decisions(at, step.decisions, step.policy_versions)
         self._cursor[where] = at
 
     def _check_stamps(
-        self, step: StepBatch, where: Where, at: Numbers, expected: bytes
+        self, where: Where, at: Numbers, stamps: Stamps, expected: bytes
     ) -> tuple[int, NDArray[np.bool_] | None]:
         """Look after agents whose stamp is not that of their open decision; `pending` is put right for them.
 
         Args:
-            step: the tick.
             where: the slots of the agents that decide.
-            at: [d] the rows after those of their open decisions; made nowhere's for decisions that are dropped.
-            expected: the stamps as bytes.
+            at: [d] the rows after those of their open decisions; nowhere's for decisions that are dropped.
+            stamps: [d] what they decide under now.
+            expected: the same as bytes.
 
         Returns:
-            How many agents start an episode, and [d] whose stamps changed within one, to be taken up when the open
-            step is completed (None if none).
+            How many agents start an episode, and [d] whose stamps changed within one, to be taken up when the
+            open step is completed (None if none).
         """
-        stamps = _stamps_of(step)
         fresh = (at == self._pages.nowhere + 1).nonzero()[0]
         if len(fresh):
             self._start_episodes(_pick(where, fresh), [values[fresh] for values in stamps])
         old = self._stamps_at(where)
-        if b"".join([array.tobytes() for array in old]) == expected:
+        if _as_bytes(old) == expected:
             return len(fresh), None
         lost = (old[0] != stamps[0]).nonzero()[0]
         if len(lost):
-            self._warn(step, lost[0], old[0])
+            self._warn(_pick(where, lost[:1]), stamps[0][lost[0]])
             self._leave(_pick(where, lost), truncated=True)
             self._start_episodes(_pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
             old = self._stamps_at(where)
         # The other open steps are completed under the stamp that they were decided under.
-        self.pending += np.count_nonzero(self._learning[where]) - np.count_nonzero(step.learning)
+        self.pending += int(np.count_nonzero(old[-1])) - int(np.count_nonzero(stamps[-1]))
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
         return len(fresh) + len(lost), changed
 
-    def _start_episodes(self, slots: Numbers, stamps: Sequence[Array]) -> None:
+    def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
         """Open the books of agents [k] that had no open decision: their rows complete no step."""
         self._stamp(slots, stamps)
         self._returns[slots] = 0
         self._steps_before[slots] = 0
-        self.pending -= np.count_nonzero(stamps[-1])
+        self.pending -= int(np.count_nonzero(stamps[-1]))
 
-    def _stamp(self, where: Where, stamps: Sequence[Array]) -> None:
-        self._episode_ids[where], self._generations[where], self._opponents[where], self._learning[where] = stamps
+    def _stamp(self, where: Where, stamps: Stamps) -> None:
+        self._episode_ids[where] = stamps[0]
+        self._generations[where] = stamps[1]
+        self._opponents[where] = stamps[2]
+        self._learning[where] = stamps[3]
 
-    def _stamps_at(self, where: Where) -> tuple[Array, ...]:
-        return self._episode_ids[where], self._generations[where], self._opponents[where], self._learning[where]
-
-    def _warn(self, step: StepBatch, place: int, episode_ids: Numbers) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        row = step.ended + place
-        log.warning(
-            "%s: agent %d began episode %d, but its episode %d never ended; the last decision of such episodes is "
-            "dropped (said once). Environments should give an ending row.",
-            self._behavior_id,
-            step.agent_ids[row],
-            step.episode_ids[row],
-            episode_ids[place],
+    def _stamps_at(self, where: Where) -> Stamps:
+        return (
+            self._episode_ids[where],
+            self._generations[where],
+            self._opponents[where],
+            self._learning[where],
         )
+
+    def _warn(self, slots: Numbers, episode_id: int) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "%s: agent %d began episode %d, but its episode %d never ended; the last decision of such "
+                "episodes is dropped (said once). Environments should give an ending row.",
+                *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._episode_ids[slots[0]]),
+            )
 
     def _turn_pages(
         self,
@@ -307,7 +318,7 @@ class Assembler:
         restamped: NDArray[np.bool_] | None,
         observations: list[tuple[Column, Array]],
     ) -> None:
-        """Give a new page to agents whose page is full, whose stamp changed, or (`fresh` many) who have none yet."""
+        """Give a page to agents whose page is full, whose stamp changed, or (`fresh` many) that have none."""
         pages = self._pages
         full = at % pages.stride == pages.stride - 1  # true for nowhere's row as well
         if restamped is not None:
@@ -337,7 +348,7 @@ class Assembler:
         self._close(slots[made], ends[made], lengths[made], truncated=truncated)
 
     def _close(self, slots: Numbers, ends: Numbers, lengths: Numbers, *, truncated: bool = False) -> None:
-        """Put trajectories in the outbox whose episodes did not end: `lengths` [k] rows before the rows `ends` [k]."""
+        """Put trajectories that did not end in the outbox: `lengths` [k] rows before the rows `ends` [k]."""
         if not len(slots):
             return
         self._steps_before[slots] += lengths
@@ -369,9 +380,8 @@ class Assembler:
 _NONE = np.empty(0, np.int64)
 
 
-def _stamps_of(step: StepBatch) -> tuple[Array, ...]:
-    """[d] under which episode and self-play assignment the decisions are made; who is on the learning team comes last."""
-    return step.episode_ids[step.ended :], step.generations, step.opponents, step.learning
+def _as_bytes(stamps: Stamps) -> bytes:
+    return b"".join([values.tobytes() for values in stamps])
 
 
 def _as_slice(slots: Numbers) -> Where:

@@ -12,7 +12,7 @@ from queues.messages import Array, Columns, TrajectoryBatch
 from stages.agent.pages import Pages
 from stages.agent.slots import Element, Numbers
 
-# Plain tuples of arrays: frozen dataclasses would cost as much to make as everything else that is done with them.
+# Plain tuples of arrays: to make a frozen dataclass costs more than all else that is done with these.
 
 
 class Closed(NamedTuple):
@@ -40,15 +40,14 @@ class Episodes(NamedTuple):
     learning: NDArray[np.bool_]
 
 
-_NOTHING = Closed(
-    *(np.empty(0, np.int64) for _ in range(3)),
-    *(np.empty(0, np.int32) for _ in range(2)),
-    *(np.empty(0, np.bool_) for _ in range(3)),
-)
+_NO_IDS = np.empty(0, np.int64)
+_NO_NUMBERS = np.empty(0, np.int32)
+_NO_FLAGS = np.empty(0, np.bool_)
+_NOTHING = Closed(_NO_IDS, _NO_IDS, _NO_IDS, _NO_NUMBERS, _NO_NUMBERS, _NO_FLAGS, _NO_FLAGS, _NO_FLAGS)
 
 
 class Outbox:
-    """Closed trajectories of one behaviour id, episodes that ended and results of games, until they are emitted.
+    """Closed trajectories of one behaviour id, ended episodes and results of games, until they are emitted.
 
     Attributes:
         rows: rows of the trajectories that wait.
@@ -112,7 +111,7 @@ def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> C
 
 
 def _trajectory_columns(pages: Pages, starts: Numbers, lengths: Numbers, closed: Closed) -> Columns:
-    """The columns [k] of `columns.TRAJECTORY_COLUMNS`, next observations, and actions before the first ones."""
+    """Columns [k]: `columns.TRAJECTORY_COLUMNS`, next observations, and actions before the first ones."""
     lengths = lengths.astype(np.int32)
     trajectories: dict[str, Array] = {
         "lengths": lengths,

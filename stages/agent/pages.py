@@ -1,11 +1,12 @@
-"""Where the rows of trajectories lie while they are in the making: columns cut into pages of one trajectory each.
+"""Where the rows of trajectories lie while they are in the making: columns cut into pages, one a trajectory.
 
-A page has room for `horizon` rows, one row before them (its action columns hold the action before the trajectory)
-and one after the last row in use (its observation columns hold the next observation). So a step is written once, on
-arrival, and everything that a finished trajectory needs is then read from its page.
+A page has room for `horizon` rows, one row before them (its action columns hold the action before the
+trajectory) and one after the last row in use (its observation columns hold the next observation). So a step
+is written once, on arrival, and everything that a finished trajectory needs is then read from its page.
 
-Page 0 is nobody's: an agent without an open decision points to its last row, `nowhere`. What is written there is
-garbage, except that the actions there are never written and so are zero: the action before an episode's first one.
+Page 0 is nobody's: an agent without an open decision points to its last row, `nowhere`. What is written there
+is garbage, but for the actions: they are never written there, and their zeros are the action before an
+episode's first one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ class Column:
         records_before: `records` shifted by one.
     """
 
-    __slots__ = ("_memory", "_record", "name", "records", "records_before", "shape", "values", "values_before")
+    __slots__ = (
+        "_memory",
+        "_record",
+        "name",
+        "records",
+        "records_before",
+        "shape",
+        "values",
+        "values_before",
+    )
 
     def __init__(self, name: str, like: Array, rows: int) -> None:
         self.name = name
@@ -51,8 +61,8 @@ class Column:
         """
         if values.shape[1:] != self.shape or values.dtype != self.values.dtype:
             raise ShapeError(
-                f"column {self.name!r}: expected {self.values.dtype} rows of shape {self.shape} as in the first step, "
-                f"got {values.dtype} rows of shape {values.shape[1:]}"
+                f"column {self.name!r}: expected {self.values.dtype} rows of shape {self.shape}, as in the "
+                f"first step, got {values.dtype} rows of shape {values.shape[1:]}"
             )
         if self._record is None:
             return values
@@ -70,7 +80,7 @@ class Column:
 
 
 class Pages:
-    """The pages of one behaviour id. Rows are counted through all pages; a page starts at its first step's row.
+    """The pages of one behaviour id. Rows count through all pages; a page starts at its first step's row.
 
     Attributes:
         horizon: rows of a full page.
@@ -97,7 +107,7 @@ class Pages:
         self._names = step.decisions.keys()
 
     def take(self, count: int) -> Numbers:
-        """First rows of free pages, [count], to be used before the next `give`; the columns may have grown."""
+        """First rows of free pages, [count], to be used before the next `give`; columns may have grown."""
         if len(self._free) < count:
             self._grow(count)
         return self._free.take(count)
@@ -119,7 +129,7 @@ class Pages:
             ShapeError: if they differ in number, dtype or shape from the first step's.
         """
         if len(observations) != len(self.observations):
-            raise ShapeError(f"expected {len(self.observations)} observations as in the first step, got {len(observations)}")
+            raise ShapeError(f"expected {len(self.observations)} observations, got {len(observations)}")
         return [(c, c.as_records(o)) for c, o in zip(self.observations, observations, strict=True)]
 
     def write_decisions(self, rows: Numbers, decisions: Columns, versions: NDArray[np.int64]) -> None:
@@ -129,13 +139,15 @@ class Pages:
             ShapeError: if the columns differ in name, dtype or shape from the first step's.
         """
         if decisions.keys() != self._names:
-            raise ShapeError(f"expected decision columns {[*self._names]} as in the first step, got {[*decisions]}")
+            raise ShapeError(
+                f"expected decision columns {[*self._names]} as in the first step, got {[*decisions]}"
+            )
         for column in self.decisions:
             column.records[rows] = column.as_records(decisions[column.name])
         self.versions[rows] = versions
 
     def move(self, source: Numbers, target: Numbers) -> None:
-        """Copy open decisions from rows [n] to first rows [n] of other pages, with the actions before them."""
+        """Copy open decisions from rows [n] to first rows [n] of other pages, and the actions before them."""
         for column in (*self.observations, *self.decisions):
             column.records[target] = column.records[source]
         self.versions[target] = self.versions[source]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from queues.errors import ShapeError
 from queues.messages import StepBatch, TrajectoryBatch
@@ -17,21 +18,23 @@ from stages.stage import Stage
 class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
 
-    A row of a `StepBatch` brings the reward of the agent's previous decision, if that is known, and completes its
-    step. Ending rows close the trajectory; so does the `time_horizon`, after which the same episode goes on in
-    another trajectory. Closed trajectories leave as one packed batch per behaviour id, with the episodes and games
-    that ended meanwhile.
+    A row of a `StepBatch` brings the reward of the agent's previous decision and completes its step. Ending
+    rows close the trajectory; so does the `time_horizon`, after which the same episode goes on in another
+    one. Closed trajectories leave as one packed batch per behaviour id, with the episodes and games that
+    ended meanwhile. An ending that is not `terminated` is truncated.
 
-    What it keeps: one open decision per agent and the steps before it. An ending of an agent without an open
-    decision is ignored. An agent that starts another episode without an ending row loses its open decision (its
-    reward and what followed are unknown), the steps before leave as truncated, and this is logged once. An agent
-    whose self-play stamp alone changes is cut there, under the stamp that it decided under, and no step is lost.
-    An agent that vanishes without an ending row keeps its place for ever: environments must end their agents, or
-    `drop_environments` must be called.
+    What it keeps: one open decision per agent and the steps before it. An ending of an agent without an
+    open decision is ignored, and so is the reward of such an agent's decision row. An agent that starts
+    another episode without an ending row loses its open decision (its reward and what followed are
+    unknown); the steps before leave as truncated, their next observation being that decision's, and this is
+    logged once. An agent whose self-play stamp alone changes is cut there, its steps keep the stamp that
+    they were decided under, and none is lost. An agent that vanishes without an ending row keeps its place
+    for ever, as it may come back: environments must end their agents, or `drop_environments` must be
+    called.
 
-    What ends it: `finish` emits all completed steps. Half-made trajectories are no part of a checkpoint (the
-    environments' states are not either), so there is no `state_dict`: what was not emitted is made anew after a
-    resume, or, in deterministic runs, closed by `close_all` at the checkpoint.
+    What ends it: `finish` emits all completed steps. Half-made trajectories are no part of a checkpoint
+    (nor are the environments' states), so there is no `state_dict`: what was not emitted is made anew after
+    a resume, or, in deterministic runs, closed by `close_all` at the checkpoint.
 
     Args:
         horizons: `time_horizon` by behaviour name, as a mapping or a function.
@@ -55,7 +58,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         self._by_name: dict[str, list[Assembler]] = {}
 
     def process(self, item: StepBatch) -> Iterator[TrajectoryBatch]:
-        """Take one tick of one group in; yield at most one batch. All state is up to date when it is yielded."""
+        """Take one tick of one group in; yield at most one batch, when all state is up to date."""
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is None:
             if item.ended == len(item.agent_ids) and not item.decisions:
@@ -71,11 +74,11 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
                 yield batch
 
     def replace_decisions(self, item: StepBatch) -> None:
-        """Take up other decisions for the agents of the last tick, whose environments have not acted on them yet.
+        """Take up other decisions for the agents of a group's last tick, before the environments act on them.
 
         Args:
-            item: that tick's batch once more, with decisions by newer policies; observations and rewards are not
-                looked at again.
+            item: that tick's batch once more, with decisions by newer policies; observations and rewards are
+                not looked at again, nor are agents that were forgotten meanwhile.
         """
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is not None:
@@ -117,7 +120,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return _emit(chosen)
 
     def cut_older_than(self, behavior_id: str, version: int) -> list[TrajectoryBatch]:
-        """As `flush`, but of one behaviour id's half-made trajectories only those begun with this version or older."""
+        """As `flush`, for one behaviour id and only for trajectories begun with this version or before."""
         assembler = self._assemblers.get(behavior_id)
         if assembler is None:
             return []
@@ -125,7 +128,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return _emit([assembler])
 
     def close_all(self, truncated: bool = True) -> list[TrajectoryBatch]:
-        """Close and emit all half-made trajectories and forget all agents, as their environments are reset next.
+        """Close and emit half-made trajectories and forget all agents, as their environments are reset next.
 
         Open decisions are dropped, and the episodes do not count as ended.
 
@@ -136,7 +139,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             assembler.close(truncated=truncated)
         return _emit(self._assemblers.values())
 
-    def drop_environments(self, env_ids: Sequence[int], group: int) -> int:
+    def drop_environments(self, env_ids: ArrayLike, group: int) -> int:
         """Forget the agents of crashed instances of a group, with their half-made trajectories.
 
         Returns:
@@ -151,7 +154,8 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         try:
             horizon = horizons(name) if callable(horizons) else horizons[name]
         except KeyError as error:
-            raise StageError(f"agent processor: no time_horizon for behaviour {name!r}; add it to `behaviors`") from error
+            message = f"agent processor: no time_horizon for behaviour {name!r}; add it to `behaviors`"
+            raise StageError(message) from error
         if horizon < 1:
             raise StageError(f"agent processor: time_horizon of {name!r} must be at least 1, got {horizon}")
         assembler = self._assemblers[step.behavior_id] = Assembler(step, horizon, self._source)
@@ -159,6 +163,6 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return assembler
 
 
-def _emit(assemblers: Sequence[Assembler]) -> list[TrajectoryBatch]:
+def _emit(assemblers: Collection[Assembler]) -> list[TrajectoryBatch]:
     batches = [assembler.emit() for assembler in assemblers]
     return [batch for batch in batches if batch is not None]

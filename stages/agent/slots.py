@@ -1,7 +1,7 @@
 """Small numbers for agents and pages: a stack of free numbers, and the table from agent ids to slots.
 
-A slot is an agent's place in the per-agent arrays of an assembler. Agents of environments have ids of any size and
-come and go; slots are dense, and used again. Slot 0 is nobody's: it stands for agents that are not known.
+A slot is an agent's place in the per-agent arrays of an assembler. Agents have ids of any size, and come and
+go; slots are dense, and used again. Slot 0 is nobody's: it stands for agents that are not known.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FreeNumbers:
 
 
 class Slots:
-    """Agent ids → slots, by binary search in a sorted copy that is made anew when it is needed after a change.
+    """Agent ids → slots, by binary search in a sorted copy that is made anew where a change calls for it.
 
     Attributes:
         ids: [total] the agents' ids by slot.

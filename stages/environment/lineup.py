@@ -72,7 +72,7 @@ class Lineups:
 
     def update(self, update: PolicyUpdate) -> None:
         """Take up a policy that was published for a behaviour id."""
-        self._updates[update.behavior_id] = update
+        self._updates[update.behavior_id] = update.copy()
         player = self.current.players.get(update.behavior_id)
         if player is not None and update.snapshot < 0 and self.current.learns(update.behavior_id):
             player.policy.load(update)

@@ -107,7 +107,7 @@ class GhostController:
             what to publish: the policy, addressed to the learning team, and a matchup if who plays whom changes.
         """
         first = self._newest is None
-        self._newest = update
+        self._newest = update = update.copy()
         if not self._snapshots:
             self._save_snapshot()
         elif update.step - self._last_save > self._settings.save_steps:

@@ -52,8 +52,9 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
 
     def process(self, item: PolicyUpdate) -> Iterator[None]:
         """Send an update to the actors."""
+        kept = item.copy()
         for behavior_id in self._ids.get(item.behavior_id, [item.behavior_id]):
-            self._send(replace(item, behavior_id=behavior_id))
+            self._send(replace(kept, behavior_id=behavior_id))
         yield from ()
 
     def publish_matchup(self, matchup: Matchup) -> None:

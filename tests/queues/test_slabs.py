@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -58,10 +60,10 @@ def test_pieces_fit_and_are_the_batch_in_order(lengths: list[int], episodes: int
     assert sum(len(part.episodes.get("episode_returns", ())) for part in parts) == episodes
 
 
-@given(lengths=st.lists(st.integers(1, 40), min_size=2, max_size=30), slab_bytes=st.integers(500, 2000))
+@given(lengths=st.lists(st.integers(1, 40), min_size=2, max_size=30), slab_bytes=st.integers(600, 2000))
 def test_no_piece_could_have_taken_the_next_trajectory_as_well(lengths: list[int], slab_bytes: int):
     parts = list(pieces(batch_of(lengths, 0), slab_bytes))
-    for part, following in zip(parts, parts[1:], strict=False):
+    for part, following in itertools.pairwise(parts):
         assert slab_bytes_of(batch_of([*part.lengths, following.lengths[0]], 0)) > slab_bytes
 
 

@@ -1,0 +1,24 @@
+"""An environment factory; trainer.yaml beside this file names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+
+def long_pole(length: float = 1.0, max_steps: int = 500) -> gymnasium.Env[Any, Any]:
+    """CartPole with a pole of another length: one single environment, of which the pipeline makes `num_envs`.
+
+    A factory may as well give a `gymnasium.vector.VectorEnv` (it then gets `num_envs`, if it takes it) or an object
+    with the interface of `stages.environment.protocol.EnvironmentGroup`.
+
+    Args:
+        length: half the pole's length, in metres; CartPole-v1 has 0.5.
+        max_steps: the episode is truncated after as many steps.
+    """
+    env = gymnasium.make("CartPole-v1", max_episode_steps=max_steps)
+    cart_pole: Any = env.unwrapped
+    cart_pole.length = length
+    cart_pole.polemass_length = cart_pole.masspole * length
+    return env

@@ -1,0 +1,104 @@
+"""Three stages for trajectories; config.yaml beside this file places them. docs/custom-stages.md explains them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+from stages import Stage, StageContext, TrajectoryBatch
+
+
+class ClipReward(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Clips the reward of every step.
+
+    Args:
+        limit: rewards leave within [-limit, limit].
+    """
+
+    def __init__(self, limit: float = 1.0) -> None:
+        if limit <= 0:
+            raise ValueError(f"limit: expected more than 0, got {limit}")
+        self._limit = limit
+
+    def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
+        """Pass the batch on with clipped rewards; the batch that came is not changed."""
+        yield batch.replace(rewards=batch.rewards.clip(-self._limit, self._limit))
+
+
+class DropShortTrajectories(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Lets only trajectories of some length through, and counts the others.
+
+    The episodes that ended with a batch stay in it, so the mean reward that people see is still that of all episodes.
+
+    Args:
+        min_steps: trajectories of fewer steps are dropped.
+    """
+
+    def __init__(self, min_steps: int) -> None:
+        self._min_steps = min_steps
+        self._dropped = 0
+        self._context = StageContext("drop-short")
+
+    def start(self, context: StageContext) -> None:
+        """Take the context, for its statistics."""
+        self._context = context
+
+    def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
+        """Pass on what is long enough, and everything that ended with it."""
+        long_enough = batch.lengths >= self._min_steps
+        self._dropped += int((~long_enough).sum())
+        self._context.statistics.add(batch.behavior, "Custom/Dropped Trajectories", self._dropped, "last")
+        yield batch if long_enough.all() else batch.select(long_enough)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The count goes on over a resume."""
+        return {"dropped": self._dropped}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from there."""
+        self._dropped = state["dropped"]
+
+
+class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Writes a line for each finished episode to a CSV file in the run's folder; passes everything on.
+
+    Args:
+        file: the file's name; `{name}` and `{replica}` stand for the stage's own. They are needed as soon as there
+            are several of it: each replica of an actor host has one, and in main each behaviour.
+    """
+
+    def __init__(self, file: str = "{name}-{replica}.csv") -> None:
+        self._file_name = file
+        self._file: TextIO
+
+    def start(self, context: StageContext) -> None:
+        """Open the file, at its end: after a resume it has lines already."""
+        assert context.run_folder is not None, "a stage that writes files needs a run folder"
+        path = context.run_folder / self._file_name.format(name=context.name, replica=context.replica)
+        self._file = path.open("a", newline="", encoding="utf-8")
+        if self._file.tell() == 0:
+            csv.writer(self._file).writerow(["behavior_id", "agent", "return", "length"])
+
+    def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
+        """Write down the episodes that ended with this batch."""
+        if batch.episodes:
+            names = ("episode_agent_ids", "episode_returns", "episode_lengths")
+            columns = (batch.episodes[name].tolist() for name in names)
+            rows = csv.writer(self._file)
+            rows.writerows((batch.behavior_id, *row) for row in zip(*columns, strict=True))
+        yield batch
+
+    def stop(self) -> None:
+        """Close the file."""
+        if hasattr(self, "_file"):  # stop is called as well where start has failed
+            self._file.close()
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """How long the file is at the checkpoint."""
+        self._file.flush()
+        return {"size": self._file.tell()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Cut off what was written after the checkpoint: those episodes are played again."""
+        self._file.truncate(state["size"])

@@ -1,0 +1,151 @@
+"""A trainer of one's own: REINFORCE with a baseline; trainer.yaml beside this file names it.
+
+Williams (1992), "Simple Statistical Gradient-Following Algorithms"; the baseline is the network's value head. One
+gradient step per buffer, and no correction for old policies: set `pipeline.max_policy_lag: 0`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from stages import StageError
+from stages.policy import policy_layout
+from stages.policy.network import ActorCritic
+from stages.trainer import Trainer, TrainerContext
+from stages.trainer.adam import Adam
+
+Arrays = dict[str, Any]
+
+
+class Reinforce(Trainer):
+    """Learns a behaviour with one vector observation and one discrete branch.
+
+    Raises:
+        StageError: if the behaviour is another, or a hyperparameter is missing.
+    """
+
+    def __init__(self, context: TrainerContext) -> None:
+        spec, settings = context.spec, context.settings
+        if len(spec.observations) != 1 or len(spec.actions.discrete_branches) != 1 or spec.actions.continuous_size:
+            raise StageError(f"{context.behavior}: Reinforce needs one observation and one discrete branch, got {spec}")
+        # For a trainer of one's own the hyperparameters are a plain dict: what it needs is its own to check.
+        given: Any = settings.hyperparameters
+        try:
+            self._buffer_size = int(given["buffer_size"])
+            self._learning_rate = float(given["learning_rate"])
+        except KeyError as error:
+            raise StageError(f"behaviors.{context.behavior}.hyperparameters: {error} is missing, got {given}") from error
+        self._context = context
+        self._gamma = settings.reward_signals["extrinsic"].gamma
+        self._layout = policy_layout(spec, settings.network_settings)
+        random = np.random.default_rng(context.seed)
+        self._network = ActorCritic(spec, settings.network_settings, 1, True, random, context.device)
+        self._adam = Adam(self._network.values, self._network.gradients)
+        self._batches: list[Arrays] = []
+        self._step = self._version = 0
+
+    @property
+    def step(self) -> int:
+        """Agent steps added."""
+        return self._step
+
+    @property
+    def version(self) -> int:
+        """Updates made."""
+        return self._version
+
+    @property
+    def rows_per_update(self) -> int:
+        """`buffer_size`."""
+        return self._buffer_size
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        """Keep copies: the batch's arrays lie in memory that is used again."""
+        rows = ("obs_0", "discrete_actions", "rewards")
+        kept = {name: batch.rows[name].copy() for name in rows}
+        kept |= {name: batch.trajectories[name].copy() for name in ("lengths", "terminated", "next_obs_0")}
+        self._batches.append(kept)
+        self._step += batch.num_rows
+
+    def ready(self) -> bool:
+        """Whether the buffer is full."""
+        return self._rows() >= self._buffer_size
+
+    def learn(self) -> int:
+        """One gradient step on everything that was added; returns the rows used."""
+        data = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
+        inputs = torch.from_numpy(data["obs_0"].astype(np.float32))
+        actions = torch.from_numpy(data["discrete_actions"][:, 0].astype(np.int64))
+        with torch.no_grad():
+            _, after = self._network(torch.from_numpy(data["next_obs_0"].astype(np.float32)))
+        bootstraps = np.where(data["terminated"], 0.0, after[:, 0].numpy())
+        returns = torch.from_numpy(discounted_returns(data["rewards"], data["lengths"], bootstraps, self._gamma))
+        logits, values = self._network(inputs)
+        advantages = returns - values[:, 0].detach()
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        chosen = torch.log_softmax(logits, 1).gather(1, actions[:, None])[:, 0]
+        loss = -(advantages * chosen).mean() + 0.5 * (returns - values[:, 0]).square().mean() / returns.var()
+        self._network.gradients.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step(self._learning_rate)
+        self._version += 1
+        self._context.statistics.add(self._context.behavior, "Losses/Policy Loss", loss.item())
+        used = self._rows()
+        self._batches = []
+        return used
+
+    def policy(self) -> PolicyUpdate:
+        """The acting tensors end to end, in the order in which actors expect them."""
+        tensors = self._network.acting_tensors()
+        weights = np.concatenate([tensors[name].ravel() for name, _ in self._layout])
+        return PolicyUpdate(self._context.behavior, self._version, weights, self._layout, self._step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that influences what it will learn, the rows that wait in its buffer included."""
+        moments = {name: moment.numpy().copy() for name, moment in self._adam.moments().items()}
+        return {
+            "step": self._step,
+            "version": self._version,
+            "weights": self._network.state_dict(),
+            "adam": {"steps": self._adam.steps, **moments},
+            "batches": [dict(batch) for batch in self._batches],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        self._network.load(state["weights"])
+        adam = state["adam"]
+        moments = (torch.from_numpy(np.array(adam[name])) for name in ("first_moment", "second_moment"))
+        self._adam.restore((int(adam["steps"]), *moments))  # type: ignore[arg-type]
+        self._batches = [{name: np.array(array) for name, array in batch.items()} for batch in state["batches"]]
+        self._step, self._version = int(state["step"]), int(state["version"])
+
+    def _rows(self) -> int:
+        return sum(len(batch["rewards"]) for batch in self._batches)
+
+
+def discounted_returns(
+    rewards: NDArray[np.float32], lengths: Sequence[int], bootstraps: Sequence[float], gamma: float
+) -> NDArray[np.float32]:
+    """Returns [N] of the steps of K trajectories end to end: R_t = r_t + γ·R_{t+1}.
+
+    Args:
+        rewards: [N] reward after each step.
+        lengths: [K] steps of each trajectory.
+        bootstraps: [K] what is to come after each trajectory's last step: 0 where the episode terminated, an estimate
+            where the trajectory was cut for another reason.
+        gamma: discount per step.
+    """
+    returns = np.empty(len(rewards), np.float32)
+    end = len(rewards)
+    for length, later in zip(lengths[::-1], bootstraps[::-1], strict=True):
+        for row in range(end - 1, end - length - 1, -1):
+            later = returns[row] = rewards[row] + gamma * later  # noqa: PLW2901 - the recursion itself
+        end -= length
+    return returns

@@ -1,0 +1,34 @@
+"""A statistics writer; config.yaml beside this file names it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.statistics import Summary
+
+
+class JsonLines:
+    """Writes each summary as one line of JSON: category, step, and the statistics by name.
+
+    Args:
+        run_folder: given by the pipeline, because it is asked for by this name.
+        file: name of the file in the run's folder.
+    """
+
+    def __init__(self, run_folder: Path, file: str = "summaries.jsonl") -> None:
+        self._file = (run_folder / file).open("a", encoding="utf-8")
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Write one summary; `category` is a behaviour's name, or `Pipeline`."""
+        values = {name: summary.value for name, summary in summaries.items()}
+        self._file.write(json.dumps({"category": category, "step": step, **values}) + "\n")
+        self._file.flush()
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """What is stated once, such as hyperparameters, is in configuration.yaml already."""
+
+    def close(self) -> None:
+        """Close the file; allowed more than once."""
+        self._file.close()

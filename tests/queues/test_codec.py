@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from queue_conformance import numbered
+
+from queues import codec
+from queues.errors import ShapeError
+from queues.messages import Array, Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
+
+names = st.text(min_size=1, max_size=8)
+dtypes = st.sampled_from(["uint8", "bool", "int32", "int64", "float16", "float32", "float64"])
+
+
+@st.composite
+def columns(draw: st.DrawFn, length: int, max_size: int = 3) -> dict[str, Array]:
+    """Columns of any plain dtype and trailing shape; some are not contiguous."""
+    made = {}
+    for name in draw(st.lists(names, max_size=max_size, unique=True)):
+        shape = (length, *draw(st.lists(st.integers(0, 3), max_size=2)))
+        column = draw(npst.arrays(draw(dtypes), shape))
+        made[name] = np.asfortranarray(column) if draw(st.booleans()) else column
+    return made
+
+
+@st.composite
+def trajectory_batches(draw: st.DrawFn) -> TrajectoryBatch:
+    lengths = draw(st.lists(st.integers(1, 4), max_size=4))
+    n, k = sum(lengths), len(lengths)
+    return TrajectoryBatch(
+        draw(names),
+        draw(st.integers(0, 1 << 40)),
+        rows={"rewards": np.zeros(n, np.float32)} | draw(columns(n)),
+        trajectories={"lengths": np.array(lengths, np.int32)} | draw(columns(k)),
+        episodes=draw(columns(draw(st.integers(0, 3)))),
+        games=draw(columns(draw(st.integers(0, 3)))),
+    )
+
+
+@st.composite
+def step_batches(draw: st.DrawFn) -> StepBatch:
+    n = draw(st.integers(0, 4))
+    ended = draw(st.integers(0, n))
+    d = n - ended
+    return StepBatch(
+        draw(names),
+        group=draw(st.integers(0, 9)),
+        agent_ids=np.arange(n),
+        env_ids=np.arange(n, dtype=np.int32),
+        episode_ids=np.arange(n) + 5,
+        observations=tuple(draw(npst.arrays(draw(dtypes), (n, 2))) for _ in range(draw(st.integers(0, 3)))),
+        rewards=draw(npst.arrays(np.float32, n)),
+        ended=ended,
+        terminated=np.ones(ended, np.bool_),
+        truncated=np.zeros(ended, np.bool_),
+        decisions=draw(columns(d)),
+        policy_versions=np.arange(d),
+        generations=np.zeros(d, np.int32),
+        learning=np.ones(d, np.bool_),
+        opponents=np.full(d, -1, np.int32),
+        games=draw(columns(draw(st.integers(0, 2)))),
+    )
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> PolicyUpdate:
+    shapes = draw(st.lists(st.lists(st.integers(0, 3), max_size=2).map(tuple), max_size=3))
+    size = sum(int(np.prod(shape)) for shape in shapes)
+    layout = tuple((f"w{i}", shape) for i, shape in enumerate(shapes))
+    numbers = st.integers(0, 1 << 40)
+    weights = draw(npst.arrays(np.float32, size))
+    return PolicyUpdate(draw(names), draw(numbers), weights, layout, draw(numbers), draw(st.integers(-1, 9)))
+
+
+barriers = st.builds(Barrier, st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+messages: st.SearchStrategy[Message] = st.one_of(trajectory_batches(), step_batches(), policies(), barriers)
+
+
+def there_and_back(message: Message) -> Message:
+    """Through bytes: what a slab and a frame, or a stream file, would hold."""
+    header, arrays = codec.describe(message)
+    starts, total = codec.offsets(header)
+    buffer = bytearray(total)
+    codec.write_arrays(arrays, starts, memoryview(buffer))
+    header = msgpack.unpackb(msgpack.packb(header))
+    return codec.build(header, codec.read_arrays(header, bytes(buffer)))
+
+
+def assert_equal(got: Any, expected: Any) -> None:
+    """Equal in type, values and dtypes, NaNs included, and in the order of columns."""
+    assert type(got) is type(expected)
+    if isinstance(expected, np.ndarray):
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+    elif isinstance(expected, dict):
+        assert list(got) == list(expected)
+        for name in expected:
+            assert_equal(got[name], expected[name])
+    elif isinstance(expected, tuple):
+        assert len(got) == len(expected)
+        for ours, theirs in zip(got, expected, strict=True):
+            assert_equal(ours, theirs)
+    elif hasattr(expected, "__dataclass_fields__"):
+        for field in fields(expected):
+            assert_equal(getattr(got, field.name), getattr(expected, field.name))
+    else:
+        assert got == expected
+
+
+@given(message=messages)
+def test_every_message_comes_back_as_it_was(message: Message):
+    assert_equal(there_and_back(message), message)
+
+
+@given(message=messages)
+def test_arrays_are_aligned_and_do_not_overlap(message: Message):
+    header, arrays = codec.describe(message)
+    starts, total = codec.offsets(header)
+    assert all(start % codec.ALIGNMENT == 0 for start in starts)
+    ends = [start + array.nbytes for start, array in zip(starts, arrays, strict=True)]
+    assert all(end <= start for end, start in zip(ends, [*starts[1:], total], strict=False))
+
+
+def test_what_is_read_are_views_that_keep_the_buffer_alive():
+    header, arrays = codec.describe(numbered(3))
+    starts, total = codec.offsets(header)
+    buffer = np.zeros(total, np.uint8)
+    codec.write_arrays(arrays, starts, memoryview(buffer))
+    for view, array in zip(codec.read_arrays(header, buffer), arrays, strict=True):
+        assert np.shares_memory(view, buffer)
+        np.testing.assert_array_equal(view, array)
+
+
+def test_what_is_no_message_is_refused():
+    with pytest.raises(TypeError, match="not a pipeline message: str"):
+        codec.describe("hello")  # type: ignore[arg-type]
+
+
+def header_of(name: str = "weights", dtype: str = "<f4", shape: tuple[int, ...] = (2,)) -> dict[str, Any]:
+    policy = {"behavior_id": "Ball", "version": 0, "layout": [], "step": 0, "snapshot": -1}
+    return {"type": "PolicyUpdate", "fields": policy, "arrays": [[name, dtype, list(shape)]]}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [header_of(dtype="|O"), header_of(dtype="<U4"), header_of(dtype="<M8[s]"), header_of(shape=(-1,))],
+    ids=["objects", "text", "dates", "negative size"],
+)
+def test_arrays_that_no_message_has_are_refused(header: dict[str, Any]):
+    with pytest.raises(ShapeError, match=r"'weights'.*can't be in a message"):
+        codec.offsets(header)
+
+
+def test_a_buffer_smaller_than_its_header_claims_is_refused():
+    with pytest.raises(ShapeError, match=r"claims 4\d+ bytes of arrays, got 128"):
+        codec.read_arrays(header_of(shape=(10**12,)), bytes(128))
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        (header_of() | {"type": "Cow"}, "no message of type 'Cow'"),
+        (header_of() | {"fields": {}}, "not a message header"),
+        (header_of(name="waits"), "not a message header"),
+        ({"type": "Barrier"}, "not a message header"),
+    ],
+)
+def test_a_header_that_is_none_is_refused(header: dict[str, Any], complaint: str):
+    arrays = [np.zeros(2, np.float32)] if header.get("arrays") else []
+    with pytest.raises(ShapeError, match=complaint):
+        codec.build(header, arrays)

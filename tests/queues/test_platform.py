@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from queues import platform
+from queues.platform import Segment, child_options, create_segment, open_socket, write_ticket
+
+CHILD = """
+import json, sys
+from queues.platform import open_segment, open_socket
+tickets = json.load(sys.stdin)
+memory = open_segment(tickets["segment"], 4096).map()
+sock = open_socket(tickets["socket"])
+sock.sendall(memory[:5])
+memory[:5] = sock.recv(5)
+sock.sendall(b"done")
+"""
+
+
+@pytest.fixture(params=["fast", "plain"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without the fast paths."""
+    monkeypatch.setenv("HEADRACE_PLATFORM", request.param)
+
+
+@pytest.mark.usefixtures("kind")
+def test_a_child_shares_the_memory_and_the_socket_that_it_was_given():
+    ours, theirs = socket.socketpair()
+    segment = create_segment(4096)
+    memory = segment.map()
+    memory[:5] = b"hello"
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, text=True, **child_options(theirs, segment)
+    ) as child:
+        tickets = {"socket": write_ticket(theirs, child.pid), "segment": write_ticket(segment, child.pid)}
+        assert child.stdin is not None
+        json.dump(tickets, child.stdin)
+        child.stdin.close()
+        theirs.close()
+        segment.close()
+        with ours:
+            assert ours.recv(5) == b"hello"
+            ours.sendall(b"world")
+            assert ours.recv(4) == b"done"
+    assert memory[:5] == b"world"
+
+
+@pytest.mark.usefixtures("kind")
+def test_memory_has_no_name_that_could_stay_behind():
+    segment = create_segment(4096)
+    mine = f"headrace-{os.getpid()}-*"
+    assert [*Path(tempfile.gettempdir()).glob(mine), *Path("/dev/shm").glob(mine)] == []
+    segment.close()
+
+
+@pytest.mark.usefixtures("kind")
+def test_a_mapping_outlives_its_handle_and_a_duplicate_is_closed_on_its_own():
+    segment = create_segment(4096)
+    copy = segment.duplicate()
+    first = segment.map()
+    segment.close()
+    segment.close()
+    second = copy.map()
+    copy.close()
+    first[10:12] = b"ab"
+    assert second[10:12] == b"ab"
+
+
+def test_where_there_is_no_fast_memory_it_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+):
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    monkeypatch.setattr(platform, "_warned", False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for _ in range(2):
+        create_segment(4096).close()
+    (message,) = caplog.messages
+    assert str(tmp_path) in message
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux alone has memory outside file systems"
+)
+def test_without_anonymous_memory_it_is_a_file_in_the_fast_folder(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+):
+    monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(platform, "_FAST_FOLDER", str(tmp_path))
+    segment = create_segment(1 << 20)
+    assert _target(segment).startswith(str(tmp_path))
+    segment.close()
+    assert caplog.messages == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has a fast folder")
+def test_without_a_fast_folder_it_is_a_file_in_the_temporary_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(platform, "_FAST_FOLDER", str(tmp_path / "missing"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    segment = create_segment(1 << 20)
+    assert _target(segment).startswith(str(tmp_path))
+    segment.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room can't be set aside here")
+def test_more_memory_than_there_is_fails_when_it_is_made_and_not_when_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match=r"No space left|File too large"):
+        create_segment(1 << 50)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_ticket_of_the_wrong_kind_is_a_programming_error():
+    with pytest.raises(AssertionError):
+        open_socket("headrace-1-2")
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False)])
+def test_poisoning_is_switched_by_the_environment(
+    value: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HEADRACE_POISON", value)
+    assert platform.poison_returned_slabs() is expected
+
+
+def _target(segment: Segment) -> str:
+    return os.readlink(f"/proc/self/fd/{segment.handle}")
