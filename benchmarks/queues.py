@@ -1,8 +1,8 @@
 """What queues cost: `python benchmarks/queues.py`.
 
 Prints a put and get within one event loop beside `asyncio.Queue`'s, and a 1 MB trajectory batch from another
-process, copied out of shared memory as a trainer does, beside the same batch through `multiprocessing.Queue`. The
-two of a pair are measured in turns within one run, so the ratios mean more than the figures.
+process, copied out of shared memory as a trainer does, beside the same batch through `multiprocessing.Queue`.
+The two of a pair are measured in turns within one run, so the ratios mean more than the figures.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def local_us(queue: AnyQueue) -> float:
 
 def shared_ms() -> float:
     theirs, ours = make_link(LinkSpec(MAXLEN, 2 << 20))
-    command = [sys.executable, __file__, "--put"]
+    command = [sys.executable, str(Path(__file__)), "--put"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, **child_options_of([theirs])) as child:
         assert child.stdin is not None
         child.stdin.write(msgpack.packb(theirs.ticket(child.pid)))

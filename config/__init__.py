@@ -23,6 +23,7 @@ from config.parameters import (
     UniformSampler,
 )
 from config.pipeline import (
+    STAGE_GROUP,
     ActorHosts,
     HostsSettings,
     LearnerHosts,
@@ -30,12 +31,14 @@ from config.pipeline import (
     QueueSettings,
     QueuesSettings,
     StagePlacement,
+    WriterSettings,
 )
 from config.run import CheckpointSettings, RunConfig, TorchSettings
 from config.streams import RecordSettings, ReplaySettings
 from config.unity import EngineSettings, EnvSettings
 
 __all__ = [
+    "STAGE_GROUP",
     "Activation",
     "ActorHosts",
     "BehaviorSettings",
@@ -70,5 +73,6 @@ __all__ = [
     "StagePlacement",
     "TorchSettings",
     "UniformSampler",
+    "WriterSettings",
     "load_config",
 ]

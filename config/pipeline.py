@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from config.errors import Finding
-from config.fields import Flag, Int, Names, PlainMap, Reference, Settings, Text, as_tuple, not_yet, report
+from config.fields import (
+    Flag,
+    Int,
+    Names,
+    PlainMap,
+    Reference,
+    Settings,
+    Text,
+    as_tuple,
+    is_reference,
+    not_yet,
+    report,
+)
+
+STAGE_GROUP = "headrace.stages"
+"""Entry-point group under which installed packages offer stages by a short name."""
+
+_OFFERED_NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+
+
+def _stage_reference(value: object) -> object:
+    if not isinstance(value, str) or is_reference(value) or _OFFERED_NAME.fullmatch(value):
+        return value
+    module, dot, name = value.rpartition(".")
+    meant = f"{module}:{name}"
+    hint = f"; did you mean '{meant}'?" if dot and is_reference(meant) else ""
+    raise ValueError(
+        f"'{value}' is neither of the form module:Class nor a name that an installed package offers "
+        f"(entry-point group {STAGE_GROUP}){hint}"
+    )
+
+
+StageReference = Annotated[str, Strict(), BeforeValidator(_stage_reference)]
 
 HostKind = Annotated[Literal["inline", "process"], not_yet(ray="use 'process' or 'inline'")]
 
@@ -60,7 +93,10 @@ class QueuesSettings(Settings):
 class StagePlacement(Settings):
     """One stage of your own, and where it stands."""
 
-    use: Reference = Field(description="`module:Class` of the stage; modules beside the YAML are found.")
+    use: StageReference = Field(
+        description="`module:Class` of the stage (modules beside the YAML are found), or the name under which "
+        f"an installed package offers one in the entry-point group `{STAGE_GROUP}`."
+    )
     after: Literal["agent_processor", "ghost"] = Field(
         "agent_processor", description="The stage whose output it takes. `ghost` exists with self-play only."
     )
@@ -87,6 +123,17 @@ class StagePlacement(Settings):
         return self
 
 
+class WriterSettings(Settings):
+    """One statistics writer of your own: it gets every summary that TensorBoard gets."""
+
+    use: Reference = Field(description="`module:Class` of the writer; modules beside the YAML are found.")
+    with_: PlainMap = Field(
+        default_factory=dict,
+        alias="with",
+        description="Keyword arguments for the class; it also gets `run_folder`, if it takes it.",
+    )
+
+
 class PipelineSettings(Settings):
     """How the pipeline itself runs. ML-Agents has no such section."""
 
@@ -104,6 +151,9 @@ class PipelineSettings(Settings):
     queues: QueuesSettings = Field(default_factory=QueuesSettings, description="What joins them.")
     stages: Annotated[tuple[StagePlacement, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Stages of your own, in their order on the edge where they stand."
+    )
+    statistics_writers: Annotated[tuple[WriterSettings, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="Where statistics go beside the console and TensorBoard."
     )
 
     @model_validator(mode="after")

@@ -24,12 +24,14 @@ from pipeline.checkpoint import folder_of as checkpoint_folder
 from pipeline.checkpointer import Checkpointer
 from pipeline.console import ConsoleWriter
 from pipeline.edges import LocalEdges
+from pipeline.errors import RunError
 from pipeline.flow import CreditLedger, CreditRequest, Grant
 from pipeline.graph import actor_names, expected_parts, learner_name, part_name, route
 from pipeline.hosts.handle import HostHandle, InlineHost
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.process import start_process
 from pipeline.hosts.runtime import describe_failure, plain_statistics
+from pipeline.inference import InferenceStage, trained_policy
 from pipeline.lines import Line
 from pipeline.main_path import MainPath
 from pipeline.progress import Progress, ProgressSnapshot
@@ -37,6 +39,7 @@ from pipeline.reporting import Reporter
 from pipeline.run_folder import BehaviorStatus, CheckpointEntry, RunFolder, TrainingStatus
 from pipeline.seeds import derive_seed
 from pipeline.statistics import StatisticsCollector
+from pipeline.statistics_writers import make_writers
 from pipeline.supervision import Supervisor
 from pipeline.tensorboard_writer import TensorboardWriter
 from pipeline.timers import GaugeWriter, Timers
@@ -45,7 +48,7 @@ from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed
 from queues.messages import Assignment, PolicyUpdate
 from queues.specs import BehaviorSpec, behavior_name
-from stages.loop import StageHooks
+from stages.loop import Nowhere, StageHooks, StageRunner
 from stages.policy.publisher import PolicyPublisher, PublisherPort
 from stages.stage import StageContext
 from stages.trainer.stage import TrainerReport
@@ -89,9 +92,13 @@ class Coordinator:
         self._resumed = checkpoint
         self._timers = Timers()
         before_s = float(checkpoint.progress.get("elapsed_s", 0.0)) if checkpoint else 0.0
-        writers: list[Any] = [TensorboardWriter(folder.path, checkpoint is not None), GaugeWriter(self._timers)]
+        self._playing = config.checkpoint_settings.inference
+        writers: list[Any] = []
+        if not self._playing:
+            own = make_writers(config, folder.path)
+            writers += [TensorboardWriter(folder.path, checkpoint is not None), GaugeWriter(self._timers), *own]
         self._collector = StatisticsCollector(seed)
-        self.reporter = Reporter(self._collector, writers, progress, before_s)
+        self.reporter = Reporter(self._collector, writers, progress, before_s, not self._playing)
         if console:
             writers.append(ConsoleWriter(self.reporter.elapsed))
         self._ledger = CreditLedger()
@@ -142,7 +149,7 @@ class Coordinator:
             finally:
                 for task in background:
                     task.cancel()
-        if self.failure is None:
+        if self.failure is None and not self._playing:
             self._write_status(final=True)
 
     # Starting. -----------------------------------------------------------------------------------------------------
@@ -182,9 +189,11 @@ class Coordinator:
             self._wiring.tell_trajectories(behavior, slot)
 
     async def _start_host(self, plan: HostPlan, links: Any) -> HostHandle:
-        host: HostHandle = (
-            InlineHost(plan, self._local, self._tasks) if links is None else await start_process(plan, links)
-        )
+        host: HostHandle
+        if links is None:
+            host = InlineHost(plan, self._local, self._tasks)
+        else:
+            host = await start_process(plan, links)
         self._hosts[plan.name] = host
         self._ended.discard(plan.name)
         self._supervisor.started(plan.name, time.monotonic())
@@ -200,7 +209,7 @@ class Coordinator:
             run_folder=str(self._folder.path.resolve()),
             run_id=self._folder.run_id,
             seed=self._seed,
-            resume=self._resumed is not None,
+            resume=self._resumed is not None and not self._playing,
             resumed_at=self._resumed.number if self._resumed is not None else -1,
         )
 
@@ -223,7 +232,10 @@ class Coordinator:
         self.reporter.add_behavior(
             spec.name, settings.max_steps, settings.summary_freq, step, settings.model_dump(mode="json")
         )
-        await self._start_learner(line, way.through_main)
+        if self._playing:
+            await self._start_playing(line)
+        else:
+            await self._start_learner(line, way.through_main)
 
     async def _start_learner(self, line: Line, through_main: bool) -> None:
         name, behavior = learner_name(line.behavior), line.behavior
@@ -249,6 +261,22 @@ class Coordinator:
             self._run_all(line.path.trajectories(inlet, outlet))
         for slot in slots:
             self._wiring.tell_trajectories(behavior, slot)
+
+    async def _start_playing(self, line: Line) -> None:
+        """In a trainer's place: its newest policy, and somebody who counts what is played with it."""
+        name, slots = line.behavior, list(self._slots.values())
+        policy = trained_policy(self._folder.path, name)
+        inlet = self._ends[f"trajectories/{name}"] = await self._wiring.gather(name, slots)
+        stage = InferenceStage(name, self.reporter.take_report)
+        nowhere: Any = Nowhere()
+        self._run_all([StageRunner(stage, inlet, nowhere, self._context(f"inference-{name}")).run()])
+        for slot in slots:
+            self._wiring.tell_trajectories(name, slot)
+        self._run_all([self._publish_later(policy)])
+
+    async def _publish_later(self, policy: PolicyUpdate) -> None:
+        for _ in self._publisher.process(policy):
+            pass
 
     def _run_all(self, runners: list[Coroutine[Any, Any, None]]) -> None:
         for runner in runners:
@@ -315,7 +343,7 @@ class Coordinator:
         if spec.name not in self.lines:
             try:
                 await self._add_line(spec)
-            except ConfigError as error:
+            except (ConfigError, RunError) as error:
                 self._fail(describe_failure("main", error))
                 return
         outlet = await self._wiring.policies(spec.behavior_id, host)
@@ -481,7 +509,7 @@ class Coordinator:
     async def _watch_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.interrupted = not self._finishing
-        log.info("Training was interrupted. Saving a checkpoint; please wait.")
+        log.info("Stopped." if self._playing else "Training was interrupted. Saving a checkpoint; please wait.")
         self._finish()
 
     def _finish(self) -> None:
@@ -492,7 +520,11 @@ class Coordinator:
         if not self.lines:
             self._kill_all()
             return
-        self._begin_checkpoint(then_stop=True)
+        if self._playing:
+            for host in self._source_hosts():
+                host.control.send(control.Stop())
+        else:
+            self._begin_checkpoint(then_stop=True)
         self._tasks.create_task(self._kill_after(GRACE_S))
 
     def _fail(self, failure: control.HostFailed) -> None:

@@ -23,6 +23,7 @@ class Reporter:
         writers: where summaries go.
         progress: the live table.
         elapsed_before_s: seconds that the run took before it was resumed.
+        training: false where policies are only played.
         clock: seconds.
     """
 
@@ -32,11 +33,13 @@ class Reporter:
         writers: Sequence[StatisticsWriter],
         progress: Progress,
         elapsed_before_s: float = 0.0,
+        training: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._collector = collector
         self._writers = writers
         self._progress = progress
+        self._training = training
         self._clock = clock
         self._began_s = clock() - elapsed_before_s
         self._behaviors: dict[str, _Behavior] = {}
@@ -95,7 +98,7 @@ class Reporter:
             writer.close()
 
     def _summarize(self, behavior: _Behavior, step: int) -> None:
-        self._collector.add(behavior.name, "Is Training", 1.0, "last")
+        self._collector.add(behavior.name, "Is Training", float(self._training), "last")
         self._collector.add(behavior.name, "Pipeline/Steps per Second", behavior.steps_per_s, "last")
         summaries = self._collector.summaries(behavior.name)
         behavior.note(summaries)

@@ -17,9 +17,11 @@ from config import RunConfig
 from pipeline.checkpoint import Checkpoint, newest
 from pipeline.coordinator import Coordinator
 from pipeline.errors import RunError, RunFailed
+from pipeline.hosts.custom_stages import check_stages
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.run_folder import RunFolder
 from pipeline.seeds import choose_seed
+from pipeline.statistics_writers import check_writers
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
         settings.run_id,
         resume=going_on,
         force=settings.force,
-        configuration=yaml.safe_dump(config.to_plain(), sort_keys=False),
+        configuration=_configuration(config),
     ) as folder:
         checkpoint = newest(folder.checkpoints) if going_on else None
         if going_on and checkpoint is None:
@@ -107,6 +109,15 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
         async with Coordinator(config, folder, seed, checkpoint, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
         return _result(coordinator, folder)
+
+
+def _configuration(config: RunConfig) -> str:
+    """The effective options, for `configuration.yaml`; playing leaves those of the training as they are."""
+    settings = config.checkpoint_settings
+    kept = Path(settings.results_dir) / settings.run_id / "configuration.yaml"
+    if settings.inference and kept.is_file():
+        return kept.read_text()
+    return yaml.safe_dump(config.to_plain(), sort_keys=False)
 
 
 def _result(coordinator: Coordinator, folder: RunFolder) -> RunResult:
@@ -136,6 +147,11 @@ def _check(config: RunConfig) -> None:
             "nothing to run: the configuration has neither an `environment` section (kind: builtin or gymnasium) nor "
             "`replay`. Unity builds and the Unity Editor come with a later version."
         )
+    mistakes = check_writers(config)
+    if config.replay is None:  # a recording goes straight to the trainers
+        mistakes += check_stages(config)
+    if mistakes:
+        raise RunError("\n".join(map(str, mistakes)))
 
 
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:

@@ -111,12 +111,12 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
         ShapeError: if the header is not that of a message, or its arrays don't fit together.
     """
     try:
-        fields = dict(header["fields"])
+        fields: dict[str, Any] = dict(header["fields"])
         named = {row[0]: array for row, array in zip(header["arrays"], arrays, strict=True)}
         match header["type"]:
             case "TrajectoryBatch":
-                groups = {group: _group(named, group) for group in _TRAJECTORY_GROUPS}
-                return TrajectoryBatch(**fields, **groups)
+                fields |= {group: _group(named, group) for group in _TRAJECTORY_GROUPS}
+                return TrajectoryBatch(**fields)
             case "PolicyUpdate":
                 fields["layout"] = tuple((str(name), tuple(int(s) for s in shape)) for name, shape in fields["layout"])
                 return PolicyUpdate(weights=named["weights"], **fields)
@@ -124,9 +124,9 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
                 return Barrier(**fields)
             case "StepBatch":
                 observations = tuple(_group(named, "observations").values())
-                plain = {name: named[name] for name in _STEP_ARRAYS}
-                groups = {group: _group(named, group) for group in _STEP_GROUPS}
-                return StepBatch(observations=observations, **fields, **plain, **groups)
+                fields |= {name: named[name] for name in _STEP_ARRAYS}
+                fields |= {group: _group(named, group) for group in _STEP_GROUPS}
+                return StepBatch(observations=observations, **fields)
             case other:
                 raise ShapeError(f"no message of type {other!r}")
     except (KeyError, TypeError, ValueError) as error:

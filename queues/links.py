@@ -24,7 +24,7 @@ from dataclasses import asdict
 from enum import IntEnum
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]  # ships no type information
+import msgpack
 
 from queues.errors import QueueError
 from queues.platform import (

@@ -298,9 +298,9 @@ class _Timed:
             try:
                 value = yield waiting_for
             except BaseException as error:  # noqa: BLE001 - handed on to the coroutine, cancellation included
-                send = partial(inner.throw, error)  # type: ignore[attr-defined]
+                send = partial(inner.throw, error)
             else:
-                send = partial(inner.send, value)  # type: ignore[attr-defined]
+                send = partial(inner.send, value)
 
 
 async def _settle(result: Any) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from config import RunConfig, StagePlacement
+from config import STAGE_GROUP, RunConfig, StagePlacement
 from pipeline.hosts.runtime import HostRuntime
+from pipeline.plugins import check_arguments, construct, find_class
 from queues.agent_manager_queue import AgentManagerQueue
 from stages.errors import LoadError
-from stages.loading import load_attribute, load_plugin
 from stages.loop import ItemSink, ItemSource, StageRunner
 from stages.stage import Stage
 
@@ -21,20 +21,22 @@ def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]
     """Make a custom stage.
 
     Raises:
-        LoadError: if it can't be imported, is no Stage, or does not take its arguments.
+        LoadError: if it can't be imported, is no Stage, does not take its arguments or raises.
     """
-    where = f"pipeline.stages: {placement.name}"
-    found = (
-        load_attribute(placement.use, config.source_folder, where)
-        if ":" in placement.use
-        else load_plugin("headrace.stages", placement.use)
-    )
-    if not (isinstance(found, type) and issubclass(found, Stage)):
-        raise LoadError(f"{where}: {placement.use} is not a class derived from stages.Stage, got {found!r}")
-    try:
-        return found(**placement.with_)
-    except TypeError as error:
-        raise LoadError(f"{where}: {placement.use} does not take {dict(placement.with_)}: {error}") from error
+    made, arguments = _find(placement, config)
+    stage: Stage[Any, Any] = construct(_where(placement), placement.use, made, arguments)
+    return stage
+
+
+def check_stages(config: RunConfig) -> list[LoadError]:
+    """What keeps the placed stages from being made, as far as it can be told without making them."""
+    mistakes = []
+    for placement in config.pipeline.stages:
+        try:
+            _find(placement, config)
+        except LoadError as error:
+            mistakes.append(error)
+    return mistakes
 
 
 def chain(
@@ -63,3 +65,15 @@ def chain(
         source = sink
     return runners
 
+
+
+def _where(placement: StagePlacement) -> str:
+    return f"pipeline.stages: {placement.name}"
+
+
+def _find(placement: StagePlacement, config: RunConfig) -> tuple[type[Stage[Any, Any]], dict[str, Any]]:
+    where = _where(placement)
+    made = find_class(where, placement.use, config.source_folder, STAGE_GROUP)
+    if not issubclass(made, Stage):
+        raise LoadError(f"{where}: {placement.use} is not a class derived from stages.Stage, got {made!r}")
+    return made, check_arguments(where, placement.use, made, placement.with_)

@@ -13,10 +13,20 @@ from pipeline.hosts.plan import HostPlan
 class HostHandle(Protocol):
     """A running host."""
 
-    plan: HostPlan
-    control: ControlEnd
-    links: HostLinks | None
-    """Of a process host; None where it shares main's event loop."""
+    @property
+    def plan(self) -> HostPlan:
+        """What it is to be."""
+        ...
+
+    @property
+    def control(self) -> ControlEnd:
+        """Main's end of its control channel."""
+        ...
+
+    @property
+    def links(self) -> HostLinks | None:
+        """Of a process host; None where it shares main's event loop."""
+        ...
 
     async def wait(self) -> int:
         """Wait for its end; 0 if it ended well."""

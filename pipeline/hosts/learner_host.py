@@ -54,7 +54,7 @@ class LearnerHost:
         self._spec = BehaviorSpec.from_plain(dict(plan.spec))
         self._settings = config.behavior_settings(plan.behavior)
         self._inlet: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] | None = None
-        self._outlet: asyncio.Future[Outlet[PolicyUpdate]] | None = None
+        self._outlet: asyncio.Future[Outlet[Any]] | None = None
         self._stage: TrainerStage | None = None
         self._reported_step = 0
         self._replay = _Replay(self._runtime) if plan.replay else None

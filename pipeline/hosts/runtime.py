@@ -20,6 +20,7 @@ from pipeline.control import (
     HostFinished,
     StatisticsReport,
 )
+from pipeline.errors import RunError
 from pipeline.graph import part_name
 from pipeline.hosts.plan import HostPlan
 from pipeline.seeds import derive_seed
@@ -164,7 +165,7 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     """A failure as main is told of it."""
     stage = error.stage if isinstance(error, StageFailure) else ""
     cause = error.cause if isinstance(error, StageFailure) else error
-    plain = isinstance(error, StageError | ConfigError | CheckpointError)
+    plain = isinstance(error, StageError | ConfigError | CheckpointError | RunError)
     text = str(error) if plain else f"{type(error).__name__}: {error}"
     return HostFailed(text, "".join(traceback.format_exception(cause)), stage or host)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from pipeline.control import ControlEnd
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, describe_failure
@@ -27,7 +29,15 @@ async def serve(plan: HostPlan, control: ControlEnd, edges: Edges) -> bool:
         control.close()
 
 
-def _build(plan: HostPlan, control: ControlEnd, edges: Edges):  # type: ignore[no-untyped-def]  # noqa: ANN202
+class Host(Protocol):
+    """What every kind of host is to its process."""
+
+    async def run(self) -> bool:
+        """Run to the end; whether it ended well."""
+        ...
+
+
+def _build(plan: HostPlan, control: ControlEnd, edges: Edges) -> Host:
     # Imported here: a learner needs no environment library, an actor no torch.
     if plan.role == "actor":
         from pipeline.hosts.actor_host import ActorHost

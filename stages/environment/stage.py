@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGrou
 from stages.errors import BrokenEnvironmentError
 from stages.policy.protocol import Decision
 from stages.stage import Source, StageContext
+
+Parts = list[tuple[Lineup, Union[NDArray[np.intp], None]]]
+"""The rows of a tick by lineup; None for all of them."""
 
 
 class EnvironmentStage(Source[StepBatch]):
@@ -167,7 +170,8 @@ class EnvironmentStage(Source[StepBatch]):
         deciding = slice(steps.ended, None)
         observations = tuple(o[deciding] for o in steps.observations)
         count = len(steps.agent_ids) - steps.ended
-        parts = self._lineups.split(steps.env_ids[deciding]) if count else [(self._lineups.current, None)]
+        nobody: Parts = [(self._lineups.current, None)]
+        parts = self._lineups.split(steps.env_ids[deciding]) if count else nobody
         if len(parts) == 1:
             lineup = parts[0][0]
             decision = self._act(lineup, behavior_id, observations, steps.action_masks)
@@ -205,7 +209,7 @@ class EnvironmentStage(Source[StepBatch]):
 
     def _decide_mixed(
         self,
-        parts: list[tuple[Lineup, NDArray[np.intp] | None]],
+        parts: Parts,
         behavior_id: str,
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,

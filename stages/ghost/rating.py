@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 
 def expected_score(rating: float, opponent: float) -> float:
     """The score (1 won, 0.5 drawn, 0 lost) that ELO expects against an opponent (Elo 1978, eq. 1.5)."""
-    return 1.0 / (1.0 + 10.0 ** ((opponent - rating) / 400.0))
+    return 1.0 / (1.0 + math.pow(10.0, (opponent - rating) / 400.0))
 
 
 def rated(rating: float, opponent: float, outcome: float, k: float) -> tuple[float, float]:

@@ -41,6 +41,9 @@ class Trainer(ABC):
     needs_trajectories: ClassVar[bool] = True
     """False for off-policy trainers, which take steps in any grouping: flow control then bounds no lag."""
 
+    def __init__(self, context: TrainerContext) -> None:
+        self.context = context
+
     @property
     @abstractmethod
     def step(self) -> int:

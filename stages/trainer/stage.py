@@ -110,7 +110,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._count_episodes(item)
         if self.done:
             self._give_back(item.source, item.credits)
-        else:
+        elif item.num_trajectories:  # a batch may bring nothing but episodes or games that ended
             lag = self.trainer.version - item.trajectories["first_version"]
             self._context.statistics.add(self._behavior, "Policy/Lag", float(np.mean(lag)))
             self.trainer.add(item)

@@ -99,6 +99,17 @@ def test_a_stage_is_called_as_its_class_unless_it_has_a_name():
     assert (stage.after, stage.host) == ("agent_processor", None)
 
 
+def test_a_stage_may_be_one_that_an_installed_package_offers():
+    stage = StagePlacement.model_validate({"use": "clip-reward"})
+    assert (stage.use, stage.name) == ("clip-reward", "clip-reward")
+
+
+def test_statistics_writers_have_arguments(load):
+    config = load(ONE + "pipeline: {statistics_writers: [{use: 'my.writers:Json', with: {file: a.json}}]}")
+    (writer,) = config.pipeline.statistics_writers
+    assert (writer.use, writer.with_) == ("my.writers:Json", {"file": "a.json"})
+
+
 def test_streams_of_the_trainers_inlet_of_all_behaviors_are_recorded_by_default():
     assert (RecordSettings().edges, RecordSettings().behaviors) == (("trainer",), "all")
 
@@ -249,7 +260,23 @@ MISTAKES = [
     ),
     ("pipeline: {queues: {policies: {maxlen: 1}}}", "pipeline.queues.policies: unknown key"),
     ("pipeline: {queues: {slab_bytes: 100}}", "pipeline.queues.slab_bytes: 100 is out of range"),
-    ("pipeline: {stages: [{use: Clip}]}", "pipeline.stages.0.use: 'Clip' is not of the form module:Name"),
+    (
+        "pipeline: {stages: [{use: my.stages.Clip}]}",
+        "pipeline.stages.0.use: 'my.stages.Clip' is neither of the form module:Class nor a name that an "
+        "installed package offers (entry-point group headrace.stages); did you mean 'my.stages:Clip'?",
+    ),
+    (
+        "pipeline: {stages: [{use: my stage}]}",
+        "pipeline.stages.0.use: 'my stage' is neither of the form module:Class",
+    ),
+    (
+        "pipeline: {statistics_writers: [{use: JsonLines}]}",
+        "pipeline.statistics_writers.0.use: 'JsonLines' is not of the form module:Name",
+    ),
+    (
+        "pipeline: {statistics_writers: [{with: {file: a}}]}",
+        "pipeline.statistics_writers.0.use: is required but missing",
+    ),
     ("pipeline: {stages: [{after: ghost}]}", "pipeline.stages.0.use: is required but missing"),
     (
         "pipeline: {stages: [{use: 'a:B', after: trainer}]}",

@@ -53,7 +53,7 @@ class VolleyGroup:
         *,
         points_to_win: int = 5,
         time_limit_s: float = 60.0,
-        frame_skip: int = 4,
+        frame_skip: int = 6,
         behavior: str = "Volley",
     ) -> None:
         options = {"num_envs": num_envs, "points_to_win": points_to_win, "frame_skip": frame_skip}

@@ -26,14 +26,14 @@ PLAYER_JUMP: Final = 3.8
 PLAYER_GRAVITY: Final = 10.0
 
 BALL_RADIUS: Final = 0.2
-BALL_GRAVITY: Final = 5.0
+BALL_GRAVITY: Final = 6.5
 """Less than the players': a floating ball gives them time to think."""
 BALL_MAX_SPEED: Final = 6.5
 """Below (BALL_RADIUS + NET_RADIUS) / TICK_S, so that the ball can't tunnel through the net."""
-BALL_MIN_REBOUND: Final = 3.2
+BALL_MIN_REBOUND: Final = 3.6
 """A player is springy: the ball leaves it at this speed at least, so that nobody carries the ball."""
 
-PLAYER_RESTITUTION: Final = 0.8
+PLAYER_RESTITUTION: Final = 0.95
 WALL_RESTITUTION: Final = 0.85
 NET_RESTITUTION: Final = 0.6
 FLOOR_RESTITUTION: Final = 0.5

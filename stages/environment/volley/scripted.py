@@ -20,15 +20,15 @@ from stages.environment.volley.rules import BALL_GRAVITY, BALL_RADIUS, HALF_WIDT
 
 _CONTACT_HEIGHT: Final = 0.85
 """Height of the ball's centre at which it expects to meet the ball, in metres."""
-_FORESIGHT: Final = 0.85
+_FORESIGHT: Final = 0.5
 """Share of the remaining flight that it believes in."""
-_NOTICES_FROM: Final = 0.3
+_NOTICES_FROM: Final = 0.0
 """How far beyond the net a ball must be for it to be still ignored, in metres."""
-_BEHIND: Final = 0.17
+_BEHIND: Final = 0.14
 """How far behind the ball it stands, so that the ball goes forward."""
 _STEADY: Final = 0.08
 """A target nearer than this is not walked to."""
-_JUMP_REACH: Final = (0.45, 0.75, 1.35)
+_JUMP_REACH: Final = (0.25, 0.8, 1.1)
 """It jumps at a sinking ball that is nearer than this sideways, and between these heights; metres."""
 
 _BACK, _STAY, _FORWARD = 0, 1, 2

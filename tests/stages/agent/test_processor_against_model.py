@@ -17,7 +17,9 @@ BEHAVIORS = ("Ball?team=0", "Ball?team=1", "Walker")
 AGENTS, GROUPS, ENVS = 5, 2, 3
 
 # What happens to an agent of a group at a tick. Most ticks bring decisions only, as most do in life.
-EVENTS = st.sampled_from(["decide"] * 6 + ["nothing"] * 3 + ["end", "end and restart", "restart silently", "restamp"])
+EVENTS = st.sampled_from(
+    ["decide"] * 6 + ["nothing"] * 3 + ["end", "end and restart", "restart silently", "restamp"]
+)
 TICKS = st.tuples(
     st.just("tick"),
     st.integers(0, len(BEHAVIORS) - 1),
@@ -30,6 +32,7 @@ OTHERS = st.one_of(
     st.tuples(st.just("flush"), st.sampled_from([None, "Ball", "Walker", "Unknown"])),
     st.tuples(st.just("cut"), st.sampled_from(BEHAVIORS), st.integers(-1, 8)),
     st.tuples(st.just("close"), st.booleans()),
+    st.tuples(st.just("decide_again"), st.integers(0, len(BEHAVIORS) - 1), st.integers(0, GROUPS - 1)),
     st.tuples(st.just("drop"), st.sets(st.integers(0, ENVS - 1)), st.integers(0, GROUPS - 1)),
 )
 OPERATIONS = st.lists(st.one_of(TICKS, TICKS, FIXED_TICKS, FIXED_TICKS, OTHERS), max_size=40)
@@ -76,7 +79,9 @@ class Table:
         agent.episode_return += reward
         agent.episode_steps += 1
 
-    def close(self, agent: Agent, next_obs: Any, *, terminated: bool = False, truncated: bool = False) -> None:
+    def close(
+        self, agent: Agent, next_obs: Any, *, terminated: bool = False, truncated: bool = False
+    ) -> None:
         if not agent.rows:
             return
         length = len(agent.rows)
@@ -101,7 +106,9 @@ class Table:
             self.close(agent, obs, terminated=terminated, truncated=not terminated)
             self.episodes.append((agent_id, agent.episode_return, agent.episode_steps, agent.stamp[4]))
 
-    def decide(self, group: int, env: int, stamp: tuple[int, ...], reward: float, decision: dict[str, Any]) -> None:
+    def decide(
+        self, group: int, env: int, stamp: tuple[int, ...], reward: float, decision: dict[str, Any]
+    ) -> None:
         agent = self.agents.get(stamp[0])
         if agent is not None and agent.stamp[1] != stamp[1]:
             self.close(agent, agent.open["obs_0"], truncated=True)
@@ -134,6 +141,7 @@ class World:
         self.episodes: Counter[int] = Counter()
         self.generations: Counter[int] = Counter()
         self.serial = 0
+        self.last_decisions: dict[tuple[int, int], list[dict[str, Any]]] = {}
         self.random = np.random.default_rng(5)
 
     def next_serial(self) -> int:
@@ -154,18 +162,45 @@ class World:
             if event not in ("nothing", "end"):
                 decisions.append(row | {"new_episode": self.episodes[agent]})
         step = self.step_batch(BEHAVIORS[behavior], group, endings, decisions, games)
+        self.last_decisions[behavior, group] = decisions
         table.games += step.games.get("game_generation", np.empty(0)).tolist()
         self.tell_model(table, step)
         batches = list(self.processor.process(step))
-        for array in (*step.observations, *step.decisions.values(), step.agent_ids, step.rewards, *step.games.values()):
+        for array in (
+            *step.observations,
+            *step.decisions.values(),
+            step.agent_ids,
+            step.rewards,
+            *step.games.values(),
+        ):
             array.fill(99)  # the environment uses its arrays again
         waiting = sum(len(trajectory.rows) for trajectory in table.closed)
         assert bool(batches) == (waiting >= self.min_rows)
         if batches:
             self.check(batches, [BEHAVIORS[behavior]])
 
+    def decide_again(self, behavior: int, group: int) -> None:
+        """Newer policies take the open decisions of the group's last tick once more."""
+        table = self.tables[BEHAVIORS[behavior]]
+        rows = self.last_decisions.get((behavior, group), [])
+        step = self.step_batch(BEHAVIORS[behavior], group, [], rows, 0)
+        for agent_id, action in zip(
+            step.agent_ids.tolist(), step.decisions["discrete_actions"][:, 0], strict=True
+        ):
+            if agent_id in table.agents:
+                table.agents[agent_id].open |= {
+                    "actions": int(action) // 3,
+                    "version": int(step.policy_versions[0]),
+                }
+        self.processor.replace_decisions(step)
+
     def step_batch(
-        self, behavior_id: str, group: int, endings: list[dict[str, Any]], decisions: list[dict[str, Any]], games: int
+        self,
+        behavior_id: str,
+        group: int,
+        endings: list[dict[str, Any]],
+        decisions: list[dict[str, Any]],
+        games: int,
     ) -> StepBatch:
         rows, d = [*endings, *decisions], len(decisions)
         serials = np.array([self.next_serial() for _ in rows])
@@ -314,7 +349,9 @@ def unpacked(batch: TrajectoryBatch) -> list[Trajectory]:
 
 @settings(max_examples=150, deadline=None)
 @given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
-def test_no_step_is_lost_doubled_or_changed(operations: list[tuple[Any, ...]], horizon: int, min_rows: int) -> None:
+def test_no_step_is_lost_doubled_or_changed(
+    operations: list[tuple[Any, ...]], horizon: int, min_rows: int
+) -> None:
     world = World(horizon, min_rows)
     for name, *arguments in operations:
         getattr(world, name)(*arguments)

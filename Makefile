@@ -1,0 +1,55 @@
+# One verb each. Every target first makes what it needs, in a virtual environment of its own, and only once:
+#   make train                                     make test ARGS="-k queue"
+#   make train PYTHON=python3.12 VENV=.venv-3.12   make train ARGS="--resume"
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= config/examples/volley.yaml
+WORKERS ?= 2
+ARGS ?=
+BIN = $(VENV)/bin
+BENCHMARKS = $(shell grep -l __main__ benchmarks/*.py)
+DESCRIPTION = setup.cfg pyproject.toml constraints.txt
+
+.PHONY: help train test check format docs bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+train: $(VENV)/.installed ## install, then train the built-in game by self-play; an earlier such run is put aside
+	$(BIN)/run-pipeline $(CONFIG) --force $(ARGS)
+
+test: $(VENV)/.installed-dev ## install, then run the tests; all but the slow ones, which ARGS="-m slow" runs
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+check: $(VENV)/.installed-dev ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-dev ## write the pages that are generated from the code
+	$(BIN)/python -m config.reference > docs/configuration.md
+
+bench: $(VENV)/.installed-dev ## run the benchmarks, one after the other
+	set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+
+clean: ## remove the virtual environment and what tools left behind; keeps results/
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.installed: $(DESCRIPTION)
+	$(call install,.)
+	touch $@
+
+$(VENV)/.installed-dev: $(DESCRIPTION)
+	$(call install,.[dev])
+	touch $(VENV)/.installed $@
+
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or later, not " \
+		+ sys.version.split()[0] + "; name one: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '$(1)'
+endef

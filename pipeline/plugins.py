@@ -1,0 +1,69 @@
+"""Classes of the user's that the YAML names, and objects of them: every mistake is told in the YAML's words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.errors import LoadError, StageError
+from stages.loading import load_attribute, load_plugin
+
+
+def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:
+    """Import the class that `use:` names.
+
+    Args:
+        where: the key in the YAML, the beginning of messages.
+        use: `module:Class`, or the name of an entry point.
+        folder: where the YAML lies, whose modules are importable.
+        group: the entry-point group that names without a colon are looked up in.
+
+    Raises:
+        LoadError: if it can't be imported or is no class.
+    """
+    if group is None or ":" in use:
+        found = load_attribute(use, folder, where)
+    else:
+        try:
+            found = load_plugin(group, use)
+        except LoadError as error:
+            raise LoadError(f"{where}: {error}") from error
+    if not isinstance(found, type):
+        raise LoadError(f"{where}: {use} is not a class, got {found!r}")
+    return found
+
+
+def check_arguments(
+    where: str, use: str, made: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The keyword arguments to make it with: those given, and those offered that it takes by name.
+
+    Raises:
+        LoadError: if it does not take what is given, or needs more.
+    """
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):  # some classes written in C have none
+        return dict(given)
+    arguments = {**{name: value for name, value in (offered or {}).items() if name in signature.parameters}, **given}
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise LoadError(f"{where}: {use} does not take {dict(given)}: {error}; it takes {signature}") from error
+    return arguments
+
+
+def construct(where: str, use: str, made: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Make an object.
+
+    Raises:
+        LoadError: if its constructor raises.
+    """
+    try:
+        return made(**arguments)
+    except StageError as error:
+        raise LoadError(f"{where}: {error}") from error
+    except Exception as error:
+        raise LoadError(f"{where}: making {use} raised {type(error).__name__}: {error}") from error

@@ -1,0 +1,490 @@
+"""What the agent processor says of itself, sentence by sentence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.columns import TRAJECTORY_COLUMNS, final_columns, row_columns
+from queues.errors import ShapeError
+from queues.messages import StepBatch, TrajectoryBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.agent import AgentProcessor
+from stages.errors import StageError
+from stages.loop import StageRunner
+from stages.stage import StageContext
+
+
+@dataclass
+class Row:
+    """A row of a step; `obs` is what the agent sees, `action` what it does then (never 0: that means none)."""
+
+    agent: int
+    obs: float = 0
+    reward: float = 0
+    action: int = 1
+    episode: int = 0
+    env: int = 0
+    version: int = 0
+    learning: bool = True
+    generation: int = 0
+    opponent: int = -1
+    terminated: bool = True
+    truncated: bool = False
+
+
+def step(
+    *decisions: Row,
+    ended: Sequence[Row] = (),
+    behavior_id: str = "Ball",
+    group: int = 0,
+    games: Sequence[float] = (),
+) -> StepBatch:
+    rows = [*ended, *decisions]
+    actions = np.array([row.action for row in decisions], np.int32).reshape(-1, 1)
+    return StepBatch(
+        behavior_id=behavior_id,
+        group=group,
+        agent_ids=np.array([row.agent for row in rows], np.int64),
+        env_ids=np.array([row.env for row in rows], np.int32),
+        episode_ids=np.array([row.episode for row in rows], np.int64),
+        observations=(np.array([[row.obs, -row.obs] for row in rows], np.float32).reshape(-1, 2),),
+        rewards=np.array([row.reward for row in rows], np.float32),
+        ended=len(ended),
+        terminated=np.array([row.terminated for row in ended], np.bool_),
+        truncated=np.array([row.truncated for row in ended], np.bool_),
+        decisions={
+            "discrete_actions": actions,
+            "log_probs": (actions / 8).astype(np.float32),
+            "hidden_state": np.repeat(actions, 6).reshape(-1, 2, 3).astype(np.float16),
+        },
+        policy_versions=np.array([row.version for row in decisions], np.int64),
+        generations=np.array([row.generation for row in decisions], np.int32),
+        learning=np.array([row.learning for row in decisions], np.bool_),
+        opponents=np.array([row.opponent for row in decisions], np.int32),
+        games={"game_outcome": np.array(games, np.float32)} if len(games) else {},
+    )
+
+
+def run(processor: AgentProcessor, *steps: StepBatch) -> list[TrajectoryBatch]:
+    return [batch for item in steps for batch in processor.process(item)]
+
+
+def observed(batch: TrajectoryBatch) -> list[float]:
+    return batch.rows["obs_0"][:, 0].tolist()
+
+
+def followed_by(batch: TrajectoryBatch) -> list[float]:
+    return batch.trajectories["next_obs_0"][:, 0].tolist()
+
+
+def acted_before(batch: TrajectoryBatch) -> list[int]:
+    return batch.trajectories["previous_discrete_actions"][:, 0].tolist()
+
+
+def make(horizon: int = 100, **options: int) -> AgentProcessor:
+    return AgentProcessor({"Ball": horizon}, **options)
+
+
+# Steps, endings and cuts. -----------------------------------------------------------------------------------
+
+
+def test_a_row_brings_the_reward_of_the_agents_previous_decision() -> None:
+    (batch,) = run(
+        make(),
+        step(Row(7, obs=1, action=4)),
+        step(Row(7, obs=2, reward=10, action=5)),
+        step(ended=[Row(7, obs=3, reward=20)]),
+    )
+    assert observed(batch) == [1, 2]
+    assert batch.rewards.tolist() == [10, 20]
+    assert batch.rows["discrete_actions"].tolist() == [[4], [5]]
+    assert batch.rows["log_probs"].tolist() == [[0.5], [0.625]]
+
+
+def test_an_ending_closes_the_trajectory_before_its_observation() -> None:
+    (batch,) = run(make(), step(Row(7, obs=1)), step(ended=[Row(7, obs=2)]))
+    assert batch.lengths.tolist() == [1]
+    assert followed_by(batch) == [2]
+    assert batch.terminated.tolist() == [True]
+    assert batch.truncated.tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "becomes"),
+    [(True, False, (True, False)), (False, True, (False, True)), (True, True, (True, False))],
+)
+def test_terminated_wins_over_truncated(
+    terminated: bool, truncated: bool, becomes: tuple[bool, bool]
+) -> None:
+    ending = Row(7, terminated=terminated, truncated=truncated)
+    (batch,) = run(make(), step(Row(7)), step(ended=[ending]))
+    assert (batch.terminated[0], batch.truncated[0]) == becomes
+
+
+def test_a_trajectory_is_cut_at_the_horizon_and_the_episode_goes_on_in_the_next() -> None:
+    first, second = run(make(2), *(step(Row(7, obs=i, reward=10 * i, action=i)) for i in range(1, 6)))
+    assert (observed(first), observed(second)) == ([1, 2], [3, 4])
+    assert (first.rewards.tolist(), second.rewards.tolist()) == ([20, 30], [40, 50])
+    assert (followed_by(first), followed_by(second)) == ([3], [5])
+    assert not (first.terminated | first.truncated | second.terminated | second.truncated).any()
+
+
+def test_the_action_before_a_trajectory_is_zero_at_an_episodes_start_only() -> None:
+    batches = run(
+        make(2),
+        *(step(Row(7, action=i)) for i in range(1, 4)),
+        step(Row(7, episode=1, action=8), ended=[Row(7)]),
+        step(ended=[Row(7, episode=1)]),
+    )
+    assert [acted_before(batch) for batch in batches] == [[0], [2], [0]]
+
+
+def test_an_agent_may_end_and_restart_within_a_tick() -> None:
+    restart = step(Row(7, obs=5, reward=99, episode=1), ended=[Row(7, obs=3, reward=1)])
+    first, second = run(
+        make(), step(Row(7, obs=1)), restart, step(ended=[Row(7, obs=6, reward=2, episode=1)])
+    )
+    assert (observed(first), followed_by(first), first.rewards.tolist()) == ([1], [3], [1])
+    assert (observed(second), followed_by(second), second.rewards.tolist()) == ([5], [6], [2])
+    assert [batch.episodes["episode_returns"].tolist() for batch in (first, second)] == [[1], [2]]
+
+
+def test_an_agent_that_restarts_without_a_new_episode_number_starts_anew_all_the_same() -> None:
+    first, second = run(
+        make(),
+        step(Row(7, action=1)),
+        step(Row(7, action=2), ended=[Row(7, reward=1)]),
+        step(ended=[Row(7, reward=5)]),
+    )
+    assert (acted_before(first), acted_before(second)) == ([0], [0])
+    assert second.episodes["episode_returns"].tolist() == [5]
+
+
+def test_an_ending_without_a_decision_is_ignored() -> None:
+    processor = make()
+    assert run(processor, step(ended=[Row(7)]), step(Row(8)), step(Row(8), ended=[Row(7, reward=3)])) == []
+    (batch,) = run(processor, step(ended=[Row(7), Row(8)]))
+    assert batch.trajectories["agent_ids"].tolist() == [8]
+    assert batch.episodes["episode_agent_ids"].tolist() == [8]
+
+
+def test_agents_decide_at_their_own_pace() -> None:
+    (batch,) = run(
+        make(),
+        step(Row(1, obs=10), Row(2, obs=20)),
+        step(Row(2, obs=21)),
+        step(Row(3, obs=30)),
+        step(Row(2, obs=22), Row(1, obs=11)),
+        step(ended=[Row(3, obs=39), Row(1, obs=19), Row(2, obs=29)]),
+    )
+    assert batch.trajectories["agent_ids"].tolist() == [3, 1, 2]
+    assert observed(batch) == [30, 10, 11, 20, 21, 22]
+    assert followed_by(batch) == [39, 19, 29]
+
+
+def test_agents_that_join_later_find_room() -> None:
+    agents = range(-400, 401)
+    processor = make(3)
+    steps = [step(*(Row(agent, obs=10 * agent + t) for agent in agents if agent % 4 <= t)) for t in range(6)]
+    seen = []
+    for batch in [*run(processor, *steps), *processor.finish()]:
+        following = iter(followed_by(batch))
+        for agent, rows in zip(
+            batch.trajectories["agent_ids"].tolist(),
+            np.split(observed(batch), np.cumsum(batch.lengths)),
+            strict=False,
+        ):
+            seen += rows.tolist()
+            assert next(following) == rows[-1] + 1
+            assert (rows // 10 == agent).all()
+    assert sorted(seen) == [10 * agent + t for agent in agents for t in range(agent % 4, 5)]
+
+
+# Stamps. ----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_episode_without_an_ending_drops_the_open_decision_and_truncates_before_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    processor = make()
+    with caplog.at_level(logging.WARNING):
+        (batch,) = run(
+            processor,
+            *(step(Row(7, obs=i, reward=i)) for i in (1, 2, 3)),
+            step(Row(7, obs=9, reward=50, episode=1)),
+            step(Row(7, obs=9, reward=60, episode=2)),
+        )
+    assert (observed(batch), followed_by(batch)) == ([1, 2], [3])
+    assert (batch.terminated.tolist(), batch.truncated.tolist()) == ([False], [True])
+    assert batch.episodes == {}
+    assert processor.pending("Ball") == 0
+    assert len(caplog.records) == 1
+    assert "agent 7 began episode 1, but its episode 0 never ended" in caplog.text
+
+
+@pytest.mark.parametrize("change", [{"generation": 4}, {"learning": False}, {"opponent": 2}])
+def test_a_stamp_that_changes_within_an_episode_cuts_and_loses_nothing(change: dict[str, int]) -> None:
+    processor = make()
+    (first,) = run(
+        processor,
+        step(Row(7, obs=1, action=1), Row(8)),
+        step(Row(7, obs=2, action=2, reward=10, **change), Row(8)),  # type: ignore[arg-type]
+    )
+    assert (observed(first), followed_by(first), first.rewards.tolist()) == ([1], [2], [10])
+    assert (first.terminated.tolist(), first.truncated.tolist(), first.credits) == ([False], [False], 1)
+    (second,) = run(processor, step(ended=[Row(7, obs=3, reward=20)]))
+    assert {name: second.trajectories[name][0] for name in change} == change
+    assert (observed(second), acted_before(second), second.rewards.tolist()) == ([2], [1], [20])
+    assert second.credits == (0 if "learning" in change else 1)
+    assert second.episodes["episode_returns"].tolist() == [30]
+
+
+def test_trajectories_tell_stamp_and_versions_and_carry_credits_if_learning() -> None:
+    stamp = {"episode": 3, "generation": 5, "opponent": 6}
+    (batch,) = run(
+        make(source=9),
+        step(Row(1, version=4, **stamp), Row(2, version=4, learning=False)),  # type: ignore[arg-type]
+        step(Row(1, version=6, **stamp), Row(2, version=5, learning=False)),  # type: ignore[arg-type]
+        step(ended=[Row(1, episode=3), Row(2)]),
+    )
+    assert batch.source == 9
+    columns = batch.trajectories
+    assert columns["episode_ids"].tolist() == [3, 0]
+    assert columns["generation"].tolist() == [5, 0]
+    assert columns["opponent"].tolist() == [6, -1]
+    assert columns["learning"].tolist() == [True, False]
+    assert columns["credits"].tolist() == [2, 0]
+    assert columns["first_version"].tolist() == [4, 4]
+    assert columns["last_version"].tolist() == [6, 5]
+
+
+# Columns. ---------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_those_of_the_column_table_and_others_pass_through() -> None:
+    actions = ActionSpec(discrete_branches=(9,))
+    spec = BehaviorSpec("Ball", (ObservationSpec("state", (2,)),), actions)
+    (batch,) = run(make(), step(Row(7, action=3)), step(ended=[Row(7)]))
+    assert set(batch.rows) == {*(column.name for column in row_columns(spec)), "hidden_state"}
+    assert set(batch.trajectories) == {column.name for column in (*TRAJECTORY_COLUMNS, *final_columns(spec))}
+    for column in row_columns(spec):
+        assert (batch.rows[column.name].dtype, batch.rows[column.name].shape) == (
+            column.dtype,
+            (1, *column.shape),
+        )
+    for column in (*TRAJECTORY_COLUMNS, *final_columns(spec)):
+        array = batch.trajectories[column.name]
+        assert (array.dtype, array.shape) == (column.dtype, (1, *column.shape))
+    assert batch.rows["hidden_state"].dtype == np.float16
+    assert batch.rows["hidden_state"].tolist() == [[[3, 3, 3], [3, 3, 3]]]
+
+
+def test_the_environment_may_use_its_arrays_again() -> None:
+    processor = make()
+    item = step(Row(7, obs=1, reward=0, action=3), games=[1.0])
+    run(processor, item)
+    for array in (*item.observations, *item.decisions.values(), item.agent_ids, item.games["game_outcome"]):
+        array.fill(55)
+    ending = step(ended=[Row(7, obs=2, reward=4)])
+    (batch,) = run(processor, ending)
+    for array in (*ending.observations, ending.rewards, ending.terminated):
+        array.fill(0)
+    assert (observed(batch), followed_by(batch), batch.rewards.tolist()) == ([1], [2], [4])
+    assert (batch.terminated.tolist(), batch.games["game_outcome"].tolist()) == ([True], [1.0])
+
+
+def test_an_emitted_batch_is_its_own() -> None:
+    processor = make(1)
+    batches = run(processor, *(step(Row(7, obs=i, reward=i, action=i)) for i in range(1, 30)))
+    assert [observed(batch) for batch in batches] == [[i] for i in range(1, 29)]
+    assert [acted_before(batch) for batch in batches] == [[i] for i in range(28)]
+
+
+def test_a_column_that_changes_is_named() -> None:
+    processor = make()
+    run(processor, step(Row(7)))
+    good = dict(step(Row(7)).decisions)
+    for decisions, named in (
+        (good | {"log_probs": np.zeros((1, 2), np.float32)}, "'log_probs'"),
+        (good | {"log_probs": np.zeros((1, 1), np.float64)}, "float64"),
+        (good | {"values": np.zeros(1)}, "'values'"),
+        ({"log_probs": good["log_probs"]}, "discrete_actions"),
+    ):
+        with pytest.raises(ShapeError, match=f"Ball, group 0: .*{named}"):
+            run(processor, replace(step(Row(7)), decisions=decisions))
+    with pytest.raises(ShapeError, match="expected 1 observations, got 0"):
+        run(processor, replace(step(Row(7)), observations=()))
+
+
+def test_a_behaviour_without_a_sound_horizon_is_refused() -> None:
+    with pytest.raises(StageError, match="no time_horizon for behaviour 'Ball'"):
+        run(AgentProcessor({"Other": 3}), step(Row(7)))
+    with pytest.raises(StageError, match="at least 1, got 0"):
+        run(AgentProcessor(lambda name: 0), step(Row(7)))
+    with pytest.raises(StageError, match="min_rows must be at least 1"):
+        make(min_rows=0)
+
+
+# Batches. ---------------------------------------------------------------------------------------------------
+
+
+def test_all_that_closed_in_a_tick_leaves_as_one_batch() -> None:
+    processor = make(2)
+    run(processor, step(Row(1, obs=10), Row(2, obs=20), Row(3, obs=30)))
+    run(processor, step(Row(1, obs=11), Row(2, obs=21)))
+    (batch,) = run(processor, step(Row(1, obs=12), Row(2, obs=22), ended=[Row(3, obs=39)]))
+    assert batch.trajectories["agent_ids"].tolist() == [3, 1, 2]
+    assert batch.lengths.tolist() == [1, 2, 2]
+    assert observed(batch) == [30, 10, 11, 20, 21]
+    assert batch.terminated.tolist() == [True, False, False]
+
+
+def test_closed_rows_wait_until_there_are_min_rows() -> None:
+    processor = make(2, min_rows=4)
+    assert run(processor, *(step(Row(1, obs=i)) for i in range(4))) == []
+    assert processor.pending("Ball") == 3
+    (batch,) = run(processor, step(Row(1, obs=4)))
+    assert batch.lengths.tolist() == [2, 2]
+    assert observed(batch) == [0, 1, 2, 3]
+
+
+def test_teams_make_batches_of_their_own_and_are_counted_under_one_name() -> None:
+    processor = make()
+    for team in (0, 1):
+        run(
+            processor,
+            *(step(Row(team, learning=team == 0), behavior_id=f"Ball?team={team}") for _ in range(3)),
+        )
+    assert (processor.pending("Ball"), processor.open_agents("Ball")) == (2, 2)
+    batches = processor.flush("Ball")
+    assert [batch.behavior_id for batch in batches] == ["Ball?team=0", "Ball?team=1"]
+    assert [batch.credits for batch in batches] == [2, 0]
+    assert (processor.pending("Ball"), processor.emitted("Ball"), processor.emitted("Other")) == (0, 2, 0)
+
+
+def test_episodes_are_summed_over_trajectories_in_double_precision() -> None:
+    rewards = [0, 2**24, 1, 1, 1]
+    *_, batch = run(
+        make(2), *(step(Row(7, reward=reward)) for reward in rewards), step(ended=[Row(7, reward=1)])
+    )
+    assert batch.episodes["episode_returns"].dtype == np.float32
+    assert batch.episodes["episode_returns"].tolist() == [2**24 + 4]
+    assert batch.episodes["episode_lengths"].tolist() == [5]
+    assert batch.episodes["episode_agent_ids"].tolist() == [7]
+    assert batch.episodes["episode_learning"].tolist() == [True]
+
+
+def test_games_go_with_the_next_batch_of_their_behaviour() -> None:
+    processor = make()
+    assert run(processor, step(Row(7), games=[1.0]), step(Row(7), games=[0.5, 0.0])) == []
+    (batch,) = run(processor, step(ended=[Row(7)]))
+    assert batch.games["game_outcome"].tolist() == [1.0, 0.5, 0.0]
+    (later,) = run(processor, step(Row(7)), step(ended=[Row(7)]))
+    assert later.games == {}
+
+
+def test_games_without_trajectories_leave_with_a_flush() -> None:
+    processor = make()
+    run(processor, step(Row(7), games=[1.0]))
+    (batch,) = processor.flush()
+    assert (batch.num_rows, batch.num_trajectories) == (0, 0)
+    assert batch.games["game_outcome"].tolist() == [1.0]
+    assert set(batch.rows) == {"obs_0", "discrete_actions", "log_probs", "hidden_state", "rewards"}
+    assert processor.flush() == []
+
+
+# What flow control and checkpoints ask for. -----------------------------------------------------------------
+
+
+def test_flush_closes_trajectories_where_they_stand_and_goes_on_from_the_open_decision() -> None:
+    processor = make()
+    run(processor, *(step(Row(7, obs=i, reward=10 * i, action=i)) for i in (1, 2, 3)), step(Row(8)))
+    (first,) = processor.flush()
+    assert (observed(first), followed_by(first), first.rewards.tolist()) == ([1, 2], [3], [20, 30])
+    assert not (first.terminated | first.truncated).any()
+    assert processor.flush() == []
+    (second,) = run(processor, step(ended=[Row(7, obs=4, reward=40)]))
+    assert (observed(second), acted_before(second), second.rewards.tolist()) == ([3], [2], [40])
+    assert second.rows["discrete_actions"].tolist() == [[3]]
+    assert second.episodes["episode_lengths"].tolist() == [3]
+
+
+def test_cut_older_than_closes_only_trajectories_begun_with_old_versions() -> None:
+    processor = make()
+    run(processor, step(Row(1, version=3)), step(Row(1, version=5), Row(2, version=4)))
+    run(processor, step(Row(1, version=5), Row(2, version=5)))
+    assert processor.cut_older_than("Ball", 2) == []
+    assert processor.cut_older_than("Ball?team=1", 9) == []
+    (batch,) = processor.cut_older_than("Ball", 3)
+    assert batch.trajectories["agent_ids"].tolist() == [1]
+    assert batch.trajectories["last_version"].tolist() == [5]
+    (batch,) = processor.cut_older_than("Ball", 4)
+    assert batch.trajectories["agent_ids"].tolist() == [2]
+
+
+def test_close_all_truncates_and_forgets_all_agents() -> None:
+    processor = make()
+    run(processor, *(step(Row(7, obs=i)) for i in (1, 2)), step(Row(8)))
+    (batch,) = processor.close_all()
+    assert (observed(batch), followed_by(batch)) == ([1], [2])
+    assert (batch.terminated.tolist(), batch.truncated.tolist(), batch.episodes) == ([False], [True], {})
+    assert processor.open_agents("Ball") == 0
+    (batch,) = run(processor, step(Row(7, obs=5, reward=3)), step(ended=[Row(7, reward=4)]))
+    assert (observed(batch), acted_before(batch)) == ([5], [0])
+    assert batch.episodes["episode_returns"].tolist() == [4]
+
+
+def test_drop_environments_forgets_their_agents_and_says_what_is_lost() -> None:
+    processor = make()
+    agents = [Row(1, env=0), Row(2, env=1), Row(3, env=1, learning=False)]
+    run(processor, *(step(*agents) for _ in range(3)))
+    run(processor, *(step(Row(4, env=1), group=1) for _ in range(3)))
+    assert processor.pending("Ball") == 6
+    assert processor.drop_environments([1], 0) == 2
+    assert processor.drop_environments(np.arange(5), 7) == 0
+    assert (processor.pending("Ball"), processor.open_agents("Ball")) == (4, 2)
+    (batch,) = processor.flush()
+    assert sorted(batch.trajectories["agent_ids"].tolist()) == [1, 4]
+
+
+def test_dropped_agents_may_come_back_as_new_ones() -> None:
+    processor = make()
+    run(processor, *(step(Row(1, obs=i), Row(2)) for i in range(3)))
+    processor.drop_environments([0], 0)
+    (batch,) = run(processor, step(Row(1, obs=8), Row(2)), step(ended=[Row(1, obs=9)]))
+    assert observed(batch) == [8]
+
+
+def test_decisions_may_be_replaced_before_the_environment_acts_on_them() -> None:
+    processor = make()
+    run(processor, step(Row(1, obs=1), Row(2)))
+    processor.replace_decisions(step(Row(1, obs=77, action=5, version=8), Row(99, action=6)))
+    (batch,) = run(processor, step(ended=[Row(1)]))
+    assert (observed(batch), batch.rows["discrete_actions"].tolist()) == ([1], [[5]])
+    assert batch.trajectories["first_version"].tolist() == [8]
+    (batch,) = run(processor, step(Row(3)), step(ended=[Row(3)]))
+    assert acted_before(batch) == [0]
+
+
+def test_finish_emits_every_completed_step() -> None:
+    processor = make(min_rows=100)
+    run(processor, *(step(Row(1)) for _ in range(4)))
+    (batch,) = processor.finish()
+    assert batch.lengths.tolist() == [3]
+
+
+async def test_it_runs_between_two_queues() -> None:
+    inlet: AgentManagerQueue[StepBatch] = AgentManagerQueue("steps", 20)
+    outlet: AgentManagerQueue[TrajectoryBatch] = AgentManagerQueue("Ball", 20)
+    for i in range(7):
+        inlet.put_nowait(step(Row(1, obs=i), Row(2, obs=i)))
+    inlet.close()
+    await StageRunner(make(3), inlet, outlet, StageContext("agent_processor")).run()
+    batches = [batch async for batch in outlet]
+    assert [batch.lengths.tolist() for batch in batches] == [[3, 3], [3, 3]]
