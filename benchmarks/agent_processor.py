@@ -3,8 +3,8 @@
     taskset -c 1 python benchmarks/agent_processor.py
 
 The steps are made beforehand. `fixed`: 64 agents, all deciding every tick, 0.5 % of their episodes ending per
-step. `churn`: 64 agents, each deciding every fifth tick, a tenth of them leaving or joining per tick, so that some
-14 decisions and 3 endings arrive at once. The costs are given per row taken in (decisions and endings) and per
+step. `churn`: 64 agents, each deciding every fifth tick, a tenth of them leaving or joining per tick, so that
+some 14 decisions and 3 endings arrive at once. The costs are per row taken in (decisions and endings) and per
 row emitted. CPU time, not wall time, so that a busy machine disturbs less.
 """
 
@@ -76,7 +76,7 @@ def fixed(ticks: int, agents: int) -> list[StepBatch]:
 
 
 def churn(ticks: int, agents: int) -> list[StepBatch]:
-    """A twentieth leaves and as many join per tick; each decides every fifth tick from the one it joined at."""
+    """A twentieth leaves and as many join per tick; each decides every fifth tick from its first one on."""
     random = np.random.default_rng(2)
     ids = np.arange(agents) + (7 << 32)
     phases = ids % PERIOD

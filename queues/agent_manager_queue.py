@@ -1,6 +1,6 @@
 """The bounded queue between two stages of one event loop, named by the behaviour id whose items it carries.
 
-Its twin across processes, with the same two ends, is `shared_queue`; what stages see of both is in `ends`.
+Its twin across processes is `shared_sender` and `shared_receiver`; what stages see of all is in `ends`.
 All methods belong to the event loop's thread.
 
 Who has to wait stands in line, first come first served. When there is an item (or room) for the first in

@@ -1,7 +1,7 @@
 """The two ends of a queue as its users see them, and the statistics that every kind of queue gives.
 
 Stages are typed against `Outlet` and `Inlet`, so that they never notice whether a queue stays within one
-event loop (`agent_manager_queue`) or crosses to another process (`shared_queue`).
+event loop (`agent_manager_queue`) or crosses to another process (`shared_sender`, `shared_receiver`).
 """
 
 from __future__ import annotations

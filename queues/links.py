@@ -1,8 +1,8 @@
 """A link: what joins one producer process to one consumer process, and the language spoken over its socket.
 
 A link is a connected pair of stream sockets and a segment of slabs. `make_link` makes both ends in the
-process that starts the others; an end is handed on as a ticket (plain data) and opened by `shared_queue`.
-Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
+process that starts the others; an end is handed on as a ticket (plain data) and opened by a `SharedSender`
+or `SharedReceiver`. Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
 
 - to the consumer: `HELLO nonce` (a producer begins), `ITEM` (slab and message header), `END`;
 - to the producer: `WELCOME nonce` (which slabs are still in use), `TAKEN slab`, `FREE slab`, `CLOSED`.

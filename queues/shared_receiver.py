@@ -244,7 +244,6 @@ class _Link:
             return
         match kind:
             case ForwardKind.HELLO:
-                self._return()
                 self.channel.send(links.welcome(body, self._untaken, sorted(self.used), self._spec.slabs))
             case ForwardKind.ITEM:
                 slab, header = links.read_item(body, self._spec)

@@ -2,7 +2,7 @@
 
 `LinkSpec` is the pool's size, refused where it could never work; `Slabs` maps the pool into this process;
 `pieces` cuts a message so that each piece fits a slab. Who may write to which slab when is the business of
-`shared_queue`.
+its two ends (`shared_sender`, `shared_receiver`).
 """
 
 from __future__ import annotations

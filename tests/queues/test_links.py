@@ -101,6 +101,20 @@ async def test_what_a_dead_producer_left_half_written_is_passed_over():
 
 
 @virtual_time
+async def test_what_a_producer_had_sent_before_it_died_arrives_even_if_it_can_not_be_answered():
+    theirs, ours = make_link(LinkSpec(2, SLAB))
+    async with await SharedReceiver.open("Ball", [ours]) as receiver:
+        frames = [links.item(links.NO_SLAB, codec.describe(Barrier(number))[0]) for number in range(2)]
+        theirs.sock.send(links.hello(b"a" * 16) + frames[0])
+        await until_blocked()
+        theirs.sock.send(frames[1])
+        theirs.close()
+        assert receiver.get_nowait() == Barrier(0)  # telling the producer so fails, before the rest was read
+        assert [item async for item in receiver] == [Barrier(1)]
+        assert receiver.broken == (0,)
+
+
+@virtual_time
 async def test_a_new_producer_passes_over_what_was_meant_for_its_predecessor():
     spec = LinkSpec(2, SLAB, spare=1)
     theirs, ours = make_link(spec)

@@ -166,6 +166,7 @@ async def test_a_put_that_waits_for_a_slow_consumer_is_no_reason_to_warn(caplog:
 
 
 async def test_a_view_that_dies_in_another_thread_returns_its_slab():
+    asyncio.get_running_loop().set_debug(True)  # it then checks that only its own thread calls it
     async with shared_queue(LinkSpec(1, SLAB, spare=1)) as ((sender,), receiver):
         kept = []
         for number in range(2):

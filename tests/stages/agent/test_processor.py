@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,7 @@ from stages.stage import StageContext
 
 @dataclass
 class Row:
-    """A row of a step; `obs` is what the agent sees, `action` what it does then (never 0: that means none)."""
+    """A row of a step; `obs` is what the agent sees, `action` what it does then (never 0: that is none)."""
 
     agent: int
     obs: float = 0
@@ -380,6 +381,15 @@ def test_episodes_are_summed_over_trajectories_in_double_precision() -> None:
     assert batch.episodes["episode_learning"].tolist() == [True]
 
 
+def test_every_episode_is_counted_from_its_own_start() -> None:
+    processor = make(2)
+    run(processor, *(step(Row(7, reward=1)) for _ in range(4)))
+    (first,) = run(processor, step(Row(7, episode=1), ended=[Row(7, reward=1)]))
+    (second,) = run(processor, step(ended=[Row(7, reward=5, episode=1)]))
+    assert [batch.episodes["episode_lengths"].tolist() for batch in (first, second)] == [[4], [1]]
+    assert [batch.episodes["episode_returns"].tolist() for batch in (first, second)] == [[4], [5]]
+
+
 def test_games_go_with_the_next_batch_of_their_behaviour() -> None:
     processor = make()
     assert run(processor, step(Row(7), games=[1.0]), step(Row(7), games=[0.5, 0.0])) == []
@@ -477,6 +487,26 @@ def test_finish_emits_every_completed_step() -> None:
     run(processor, *(step(Row(1)) for _ in range(4)))
     (batch,) = processor.finish()
     assert batch.lengths.tolist() == [3]
+
+
+def test_memory_stays_flat_however_many_agents_come_and_go() -> None:
+    processor = make(256)  # so a page that is lost weighs 10 KB, more than the interpreter's own caches
+
+    def live(first: int, lives: int) -> int:
+        for agent in range(first, first + lives):
+            run(processor, step(Row(agent)), step(Row(agent, episode=1)), step(ended=[Row(agent, episode=1)]))
+            run(processor, step(Row(agent)))
+            processor.drop_environments([0], 0)
+            run(processor, step(Row(agent)))
+            processor.close_all()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = live(0, 50)
+        assert live(50, 200) < before + 400_000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_it_runs_between_two_queues() -> None:

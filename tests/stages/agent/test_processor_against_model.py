@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +38,7 @@ OTHERS = st.one_of(
     st.tuples(st.just("decide_again"), st.integers(0, len(BEHAVIORS) - 1), st.integers(0, GROUPS - 1)),
     st.tuples(st.just("drop"), st.sets(st.integers(0, ENVS - 1)), st.integers(0, GROUPS - 1)),
 )
-OPERATIONS = st.lists(st.one_of(TICKS, TICKS, FIXED_TICKS, FIXED_TICKS, OTHERS), max_size=40)
+OPERATIONS = st.lists(st.one_of(TICKS, TICKS, FIXED_TICKS, FIXED_TICKS, OTHERS), max_size=100)
 
 
 @dataclass
@@ -347,12 +350,8 @@ def unpacked(batch: TrajectoryBatch) -> list[Trajectory]:
     return trajectories
 
 
-@settings(max_examples=150, deadline=None)
-@given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
-def test_no_step_is_lost_doubled_or_changed(
-    operations: list[tuple[Any, ...]], horizon: int, min_rows: int
-) -> None:
-    world = World(horizon, min_rows)
+def play(world: World, operations: Iterable[tuple[Any, ...]]) -> None:
+    """Do everything in the world, comparing with the model at each step, and finish."""
     for name, *arguments in operations:
         getattr(world, name)(*arguments)
         world.check_counters()
@@ -360,3 +359,30 @@ def test_no_step_is_lost_doubled_or_changed(
         table.cut()
     world.check(list(world.processor.finish()), list(BEHAVIORS))
     world.check_counters()
+
+
+@settings(max_examples=150, deadline=None)
+@given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
+def test_no_step_is_lost_doubled_or_changed(
+    operations: list[tuple[Any, ...]], horizon: int, min_rows: int
+) -> None:
+    play(World(horizon, min_rows), operations)
+
+
+@pytest.mark.parametrize(("horizon", "min_rows"), [(3, 1), (5, 50), (200, 1)])
+def test_nor_in_a_long_run(horizon: int, min_rows: int) -> None:
+    random = Random(horizon)
+    common = ["decide"] * 40 + ["nothing"] * 10 + ["end", "end and restart"]
+
+    def operation() -> tuple[Any, ...]:
+        draw = random.random()
+        if draw < 0.01:
+            return ("flush", random.choice([None, "Ball", "Walker"]))
+        if draw < 0.03:
+            return ("cut", random.choice(BEHAVIORS), random.randrange(200))
+        if draw < 0.035:
+            return ("drop", {random.randrange(ENVS)}, random.randrange(GROUPS))
+        events = random.choices(common, k=AGENTS) if draw < 0.5 else ["decide"] * AGENTS
+        return ("tick", random.randrange(len(BEHAVIORS)), random.randrange(GROUPS), events, 0)
+
+    play(World(horizon, min_rows), (operation() for _ in range(700)))
