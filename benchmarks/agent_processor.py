@@ -85,7 +85,7 @@ def churn(ticks: int, agents: int) -> list[StepBatch]:
     for tick in range(ticks):
         leaving = random.random(agents) < 0.05
         ended = ids[leaving]
-        ids = np.where(leaving, ids + 1000, ids)
+        ids = np.where(leaving, ids + (1 << 20), ids)
         phases = np.where(leaving, tick % PERIOD, phases)
         steps.append(step_batch(random, ended, ids[phases == tick % PERIOD], episodes))
     return steps

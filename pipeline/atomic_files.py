@@ -23,9 +23,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SYNCS_FOLDERS = hasattr(
-    os, "O_DIRECTORY"
-)  # Windows has no such thing; its renames are journalled by the file system
+_SYNCS_FOLDERS = hasattr(os, "O_DIRECTORY")  # Windows has no such thing; its renames are journalled by the file system
 _TEMPORARY = re.compile(r"\..+\.\d+-\d+\.partial")
 _counter = itertools.count()
 
@@ -47,9 +45,7 @@ class FileOperations:
         Raises:
             FileExistsError: if it exists and `exclusive` is set.
         """
-        flags = (
-            os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC) | getattr(os, "O_BINARY", 0)
-        )
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC) | getattr(os, "O_BINARY", 0)
         return self.perform("open", os.open, path, flags, 0o666)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:

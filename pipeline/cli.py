@@ -38,18 +38,51 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("config", metavar="CONFIG", type=Path, help="the YAML file; ML-Agents' training files work as they are")
-    add("--run-id", metavar="ID", help="name of the run and of its folder under results/ (default: the file's, or ppo)")
+    add(
+        "config",
+        metavar="CONFIG",
+        type=Path,
+        help="the YAML file; ML-Agents' training files work as they are",
+    )
+    add(
+        "--run-id",
+        metavar="ID",
+        help="name of the run and of its folder under results/ (default: the file's, or ppo)",
+    )
     add("--resume", action="store_true", default=None, help="go on from the run's last checkpoint")
     add("--force", action="store_true", default=None, help="put a run of the same name aside and start anew")
-    add("--inference", action="store_true", default=None, help="play with the run's trained policies until Ctrl-C")
-    add("--seed", metavar="N", type=int, help="seed of all chance in the run (default: the file's; -1 is random)")
+    add(
+        "--inference",
+        action="store_true",
+        default=None,
+        help="play with the run's trained policies until Ctrl-C",
+    )
+    add(
+        "--seed",
+        metavar="N",
+        type=int,
+        help="seed of all chance in the run (default: the file's; -1 is random)",
+    )
     add("--num-envs", metavar="N", type=int, help="environment instances per actor")
     add("--results-dir", metavar="DIR", help="where runs are kept (default: results)")
-    add("--record", action="store_true", help="record what reaches the trainers, under results/<run-id>/streams/")
+    add(
+        "--record",
+        action="store_true",
+        help="record what reaches the trainers, under results/<run-id>/streams/",
+    )
     add("--replay", metavar="STREAM", nargs="+", help="learn from recorded streams instead of acting")
-    add("--set", metavar="PATH=VALUE", action="append", default=[], help="override one key of the file; repeatable")
-    add("--validate", action="store_true", help="print the pipeline that would be built, or every mistake; run nothing")
+    add(
+        "--set",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        help="override one key of the file; repeatable",
+    )
+    add(
+        "--validate",
+        action="store_true",
+        help="print the pipeline that would be built, or every mistake; run nothing",
+    )
     add("--debug", action="store_true", default=None, help="log in detail")
     add("--version", action="version", version=f"headrace {_version()}")
     return made

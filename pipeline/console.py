@@ -86,9 +86,7 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
         parts.append(f"Mean Reward: {reward.mean:.3f}")
         # In this place ML-Agents shows the group's reward instead of the spread, not beside it.
         parts.append(
-            f"Mean Group Reward: {group_reward.mean:.3f}"
-            if group_reward
-            else f"Std of Reward: {reward.std:.3f}"
+            f"Mean Group Reward: {group_reward.mean:.3f}" if group_reward else f"Std of Reward: {reward.std:.3f}"
         )
     training = summaries.get(IS_TRAINING)
     parts.append("Training" if training is None or training.last else "Not Training")
@@ -101,9 +99,7 @@ def hyperparameters_text(value: object, depth: int = 0) -> str:
     """Return settings as lines of key, colon, tab and value, each after a tab; nested ones further in."""
     if not isinstance(value, Mapping):
         return str(value)
-    lines = (
-        f"\t{'  ' * depth}{key}:\t{hyperparameters_text(inner, depth + 1)}" for key, inner in value.items()
-    )
+    lines = (f"\t{'  ' * depth}{key}:\t{hyperparameters_text(inner, depth + 1)}" for key, inner in value.items())
     return ("\n" if depth else "") + "\n".join(lines)
 
 

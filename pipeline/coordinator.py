@@ -50,6 +50,7 @@ from queues.messages import Assignment, PolicyUpdate
 from queues.specs import BehaviorSpec, behavior_name
 from stages.loop import Nowhere, StageHooks, StageRunner
 from stages.policy.publisher import PolicyPublisher, PublisherPort
+from stages.replay.recording import TRAINER_EDGE, recorded_edge
 from stages.stage import StageContext
 from stages.trainer.stage import TrainerReport
 
@@ -96,7 +97,11 @@ class Coordinator:
         writers: list[Any] = []
         if not self._playing:
             own = make_writers(config, folder.path)
-            writers += [TensorboardWriter(folder.path, checkpoint is not None), GaugeWriter(self._timers), *own]
+            writers += [
+                TensorboardWriter(folder.path, checkpoint is not None),
+                GaugeWriter(self._timers),
+                *own,
+            ]
         self._collector = StatisticsCollector(seed)
         self.reporter = Reporter(self._collector, writers, progress, before_s, not self._playing)
         if console:
@@ -114,6 +119,7 @@ class Coordinator:
         self._sources = 0
         self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
         self._returned: dict[tuple[str, str, int], int] = {}
+        self._replay_edge = recorded_edge(config.replay.streams) if config.replay is not None else ""
         self._best: dict[str, float] = dict(checkpoint.progress.get("best", {})) if checkpoint else {}
         self._finishing = False
         self._all_ended = asyncio.Event()
@@ -156,25 +162,15 @@ class Coordinator:
 
     async def _start(self) -> None:
         try:
-            if self.config.replay is not None:
-                await self._start_replay()
-                return
             for replica, name in enumerate(actor_names(self.config)):
                 await self._start_actor(replica, name)
         except Exception as error:
             self._fail(describe_failure("main", error))
 
-    async def _start_replay(self) -> None:
-        from stages.replay.recording import recorded_specs
-
-        assert self.config.replay is not None
-        for spec in recorded_specs(self.config.replay.streams, "trainer"):
-            if spec.name not in self.lines:
-                await self._add_line(spec)
-
     async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
         source, self._sources = self._sources, self._sources + 1
-        plan = replace(self._plan("actor", name), replica=replica, source=source)
+        role = "replay" if self._replay_edge else "actor"
+        plan = replace(self._plan(role, name), replica=replica, source=source, replay_edge=self._replay_edge)
         links = None
         if self.config.pipeline.hosts.actors.kind == "process":
             links = self._wiring.actor_links(old.handle.links if old is not None else None)
@@ -217,6 +213,8 @@ class Coordinator:
         """A behaviour name is new: start its trainer and open its way."""
         settings = self.config.behavior_settings(spec.name)
         way = route(self.config, spec.name)
+        if self._replay_edge == TRAINER_EDGE:
+            way = way.straight()
         path = MainPath(
             way,
             self.config,
@@ -240,19 +238,14 @@ class Coordinator:
     async def _start_learner(self, line: Line, through_main: bool) -> None:
         name, behavior = learner_name(line.behavior), line.behavior
         slots = list(self._slots.values())
-        replay = self.config.replay is not None
-        plan = replace(
-            self._plan("learner", name), behavior=behavior, spec=line.spec.to_plain(), replay=replay
-        )
+        plan = replace(self._plan("learner", name), behavior=behavior, spec=line.spec.to_plain())
         links = self._wiring.learner_links() if self.config.pipeline.hosts.learners.kind == "process" else None
         address = None
-        if not replay and not through_main:
+        if not through_main:
             address = await self._wiring.connect_actors(behavior, slots, links)
         line.learner = host = await self._start_host(plan, links)
         updates = self._ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
         self._run_all(line.path.policies(updates))
-        if replay:
-            return
         if address is not None:
             host.control.send(control.OpenEdge(f"trajectories/{behavior}", address))
         else:
@@ -346,10 +339,11 @@ class Coordinator:
             except (ConfigError, RunError) as error:
                 self._fail(describe_failure("main", error))
                 return
-        outlet = await self._wiring.policies(spec.behavior_id, host)
-        slot.policies[spec.behavior_id] = self._ends[f"policies/{spec.behavior_id} {host.plan.name}"] = outlet
         self.lines[spec.name].path.add_behavior(spec.behavior_id)
-        self._catch_up(slot, spec.behavior_id)
+        if not self._replay_edge:  # a recording acts by nobody's policy
+            outlet = await self._wiring.policies(spec.behavior_id, host)
+            slot.policies[spec.behavior_id] = self._ends[f"policies/{spec.behavior_id} {host.plan.name}"] = outlet
+            self._catch_up(slot, spec.behavior_id)
         if self.config.evaluation is not None:
             await self._join_evaluation(spec)
 
@@ -361,7 +355,7 @@ class Coordinator:
             slot.handle.control.send(self._publisher.assignment)
 
     def _hear_learner(self, message: control.LearnerReady) -> None:
-        if message.bounds_lag and self.config.replay is None:
+        if message.bounds_lag and not self._replay_edge:
             lag = self.config.pipeline.max_policy_lag
             self._ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
             self._gated.add(message.behavior)
@@ -436,7 +430,7 @@ class Coordinator:
     # Checkpoints. --------------------------------------------------------------------------------------------------
 
     def _begin_checkpoint(self, then_stop: bool = False) -> int:
-        number = self.checkpoints.begin(expected_parts(self.config, self.lines), time.monotonic())
+        number = self.checkpoints.begin(self._expected_parts(), time.monotonic())
         folder = str(checkpoint_folder(self._folder.checkpoints, number))
         for host in self._source_hosts():
             host.control.send(control.BeginCheckpoint(number, folder))
@@ -444,9 +438,10 @@ class Coordinator:
                 host.control.send(control.Stop())
         return number
 
+    def _expected_parts(self) -> set[str]:
+        return expected_parts(self.config, self.lines, trainers_only=self._replay_edge == TRAINER_EDGE)
+
     def _source_hosts(self) -> list[HostHandle]:
-        if self.config.replay is not None:
-            return [line.learner for line in self.lines.values() if line.learner is not None]
         return [slot.handle for slot in self._slots.values()]
 
     def _part_saved(self, part: control.PartSaved) -> None:
@@ -547,7 +542,7 @@ class Coordinator:
         ended = self._ended | {failed_stage}
         if failed_stage == "trainer" or any(learner_name(line.behavior) in ended for line in healthy) or not healthy:
             return  # the checkpoint before is the last one in which trainers are known to be sound
-        expected = {name for name in expected_parts(self.config, self.lines) if not name.rpartition("@")[2].startswith("actor")}
+        expected = {name for name in self._expected_parts() if not name.rpartition("@")[2].startswith("actor")}
         number = self.checkpoints.begin(expected, time.monotonic())
         folder = str(checkpoint_folder(self._folder.checkpoints, number))
         for line in healthy:
@@ -576,7 +571,11 @@ class Coordinator:
             text = f"the process of {host.plan.name} {how}. It is not restarted again: {refusal}."
             self._fail(control.HostFailed(text, "", host.plan.name))
             return
-        log.warning("The process of %s %s. Starting it again; its half-made trajectories are lost.", host.plan.name, how)
+        log.warning(
+            "The process of %s %s. Starting it again; its half-made trajectories are lost.",
+            host.plan.name,
+            how,
+        )
         self._grant(self._ledger.remove_source(slot.source))
         await self._start_actor(slot.replica, host.plan.name, slot)
 
@@ -591,7 +590,12 @@ class Coordinator:
                 await self._all_ended.wait()
         except TimeoutError:
             left = sorted(self._hosts.keys() - self._ended)
-            log.warning("%s did not end within %.0f s and %s killed.", ", ".join(left), seconds, "is" if len(left) == 1 else "are")
+            log.warning(
+                "%s did not end within %.0f s and %s killed.",
+                ", ".join(left),
+                seconds,
+                "is" if len(left) == 1 else "are",
+            )
             self._kill_all()
 
     def _kill_all(self) -> None:
@@ -616,7 +620,11 @@ class Coordinator:
             for name in self._supervisor.silent(now):
                 host = self._hosts.get(name)
                 if host is not None and host.links is not None and name.startswith("actor"):
-                    log.warning("%s has not been heard of for %.0f s (env_settings.timeout_wait): killing it.", name, self.config.env_settings.timeout_wait)
+                    log.warning(
+                        "%s has not been heard of for %.0f s (env_settings.timeout_wait): killing it.",
+                        name,
+                        self.config.env_settings.timeout_wait,
+                    )
                     host.kill()
 
 

@@ -23,8 +23,21 @@ class Route:
     """Custom stages in main that stand after the agent processor."""
     after_ghost: tuple[str, ...]
     """Custom stages in main that stand after the ghost stage."""
+    joined: bool
+    """Whether main has to join several inline actors for one learner process."""
     through_main: bool
     """Whether trajectories pass through main; else they go straight from actor to learner."""
+
+    def straight(self) -> Route:
+        """The way of a recording taken at the trainer's inlet: the stages before the trainer are behind it."""
+        return Route(
+            self.behavior,
+            self_play=False,
+            before_ghost=(),
+            after_ghost=(),
+            through_main=self.joined,
+            joined=self.joined,
+        )
 
 
 def placed(config: RunConfig, after: str, in_main: bool) -> list[StagePlacement]:
@@ -45,15 +58,14 @@ def route(config: RunConfig, behavior: str) -> Route:
     self_play = config.behavior_settings(behavior).self_play is not None and not config.checkpoint_settings.inference
     hosts = config.pipeline.hosts
     before, after = names("agent_processor"), names("ghost")
-    # Several inline actors can't share one link to a learner process: main joins them.
     joined = hosts.actors.kind == "inline" and hosts.learners.kind == "process"
-    return Route(behavior, self_play, before, after, self_play or bool(before or after) or joined)
+    return Route(behavior, self_play, before, after, joined, self_play or bool(before or after) or joined)
 
 
 def actor_names(config: RunConfig) -> list[str]:
-    """Names of the actor hosts; none where a recording is replayed."""
+    """Names of the actor hosts; a recording stands in one actor's place."""
     if config.replay is not None:
-        return []
+        return ["actor-0"]
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]
 
 
@@ -72,17 +84,23 @@ def part_name(stage: str, host: str) -> str:
     return f"{stage}@{host}"
 
 
-def expected_parts(config: RunConfig, behaviors: Iterable[str]) -> set[str]:
-    """Names of all parts that make a checkpoint whole."""
-    parts = {
+def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: bool = False) -> set[str]:
+    """Names of all parts that make a checkpoint whole.
+
+    Args:
+        config: the run's configuration.
+        behaviors: the behaviours that are trained.
+        trainers_only: a recording goes straight to the trainers, so no other stage runs.
+    """
+    parts = {part_name("trainer", learner_name(behavior)) for behavior in behaviors}
+    if trainers_only:
+        return parts
+    parts |= {
         part_name(placement.name, actor)
         for actor in actor_names(config)
         for placement in placed(config, "agent_processor", in_main=False)
     }
     for behavior in behaviors:
-        parts.add(part_name("trainer", learner_name(behavior)))
-        if config.replay is not None:
-            continue
         way = route(config, behavior)
         ghost = ("ghost",) if way.self_play else ()
         parts |= {
@@ -111,7 +129,10 @@ def describe(config: RunConfig) -> str:
     if config.evaluation is not None:
         lines.append(f"evaluation every {config.evaluation.every} steps, {config.evaluation.episodes} episodes")
     lag = config.pipeline.max_policy_lag
-    lines.append(f"policy lag: at most {lag} update{'' if lag == 1 else 's'}" + (", deterministic" if config.pipeline.deterministic else ""))
+    lines.append(
+        f"policy lag: at most {lag} update{'' if lag == 1 else 's'}"
+        + (", deterministic" if config.pipeline.deterministic else "")
+    )
     return "\n".join(lines)
 
 
@@ -121,7 +142,8 @@ def _describe_behavior(config: RunConfig, name: str, trainer: str, kind: str) ->
     middle = [f"{stage} (main)" for stage in (*way.before_ghost, *ghost, *way.after_ghost)]
     settings = config.behavior_settings(name)
     return [
-        f"behavior {name}: " + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
+        f"behavior {name}: "
+        + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
         f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
         f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",
     ]

@@ -36,7 +36,11 @@ def find_class(where: str, use: str, folder: Path | None, group: str | None = No
 
 
 def check_arguments(
-    where: str, use: str, made: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any] | None = None
+    where: str,
+    use: str,
+    made: Callable[..., Any],
+    given: Mapping[str, Any],
+    offered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The keyword arguments to make it with: those given, and those offered that it takes by name.
 
@@ -47,7 +51,10 @@ def check_arguments(
         signature = inspect.signature(made)
     except (TypeError, ValueError):  # some classes written in C have none
         return dict(given)
-    arguments = {**{name: value for name, value in (offered or {}).items() if name in signature.parameters}, **given}
+    arguments = {
+        **{name: value for name, value in (offered or {}).items() if name in signature.parameters},
+        **given,
+    }
     try:
         signature.bind(**arguments)
     except TypeError as error:

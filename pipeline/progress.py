@@ -113,9 +113,7 @@ class Progress:
             # No refreshing by a thread of its own: it would take the interpreter from the event loop at any
             # moment. Standard output and error are led through the table while it is there, so that lines
             # appear above it.
-            self._live = Live(
-                console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True
-            )
+            self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
             self._live.start()
         return self
 
@@ -152,9 +150,7 @@ def render(snapshot: ProgressSnapshot) -> Text:
 
 def _times(snapshot: ProgressSnapshot) -> str:
     left = snapshot.seconds_left
-    return f"{_duration(snapshot.elapsed)} elapsed" + (
-        "" if left is None else f", about {_duration(left)} left"
-    )
+    return f"{_duration(snapshot.elapsed)} elapsed" + ("" if left is None else f", about {_duration(left)} left")
 
 
 BEHAVIOR_COLUMNS = ("behavior", "steps", "", "steps/s", "reward", "ELO", "lag", "updates")

@@ -179,5 +179,10 @@ class _QueueWatch:
     def progress(self) -> QueueProgress:
         counts = self._counts
         return QueueProgress(
-            self._name, counts["size"], counts["maxlen"], counts["high_water"], self._shares[0], self._shares[1]
+            self._name,
+            counts["size"],
+            counts["maxlen"],
+            counts["high_water"],
+            self._shares[0],
+            self._shares[1],
         )

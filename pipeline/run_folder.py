@@ -100,9 +100,7 @@ class RunFolder:
                 _archive(path, files)
             files.make_folder(results)
             try:
-                files.mkdir(
-                    path
-                )  # not "if missing": of two processes that start at once, one gets the folder
+                files.mkdir(path)  # not "if missing": of two processes that start at once, one gets the folder
             except FileExistsError as error:
                 raise RunFolderError(_already_there(path)) from error
             files.sync_folder(results)
@@ -228,11 +226,7 @@ def _already_there(path: Path) -> str:
 
 
 def _nothing_to_resume(results: Path, run_id: str) -> str:
-    found = (
-        [folder for folder in results.iterdir() if (folder / CONFIGURATION).is_file()]
-        if results.is_dir()
-        else []
-    )
+    found = [folder for folder in results.iterdir() if (folder / CONFIGURATION).is_file()] if results.is_dir() else []
     newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     names = [folder.name for folder in newest]
     message = f"there is no run {run_id!r} to resume in {results}"
@@ -350,9 +344,7 @@ def _take_away(path: Path, holder: _Holder, files: FileOperations) -> None:
 def _in_use(path: Path, holder: _Holder) -> str:
     lock = path / LOCK
     if not holder.pid:
-        return (
-            f"{path} is locked, and {lock} does not say by whom; if nothing is running it, delete that file"
-        )
+        return f"{path} is locked, and {lock} does not say by whom; if nothing is running it, delete that file"
     if holder.host != socket.gethostname():
         return (
             f"{path} is in use by process {holder.pid} on the machine {holder.host!r}, which can't be asked "
@@ -375,9 +367,7 @@ def _process_state(pid: int) -> tuple[bool, str]:
     try:
         # After the command's name, which may hold anything, in parentheses: state, …, start time as the 20th.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return fields[0] not in "ZX", fields[
-            19
-        ]  # a zombie runs no more, though nobody has asked for its exit code
+        return fields[0] not in "ZX", fields[19]  # a zombie runs no more, though nobody has asked for its exit code
     except (OSError, IndexError):
         pass
     try:
@@ -417,9 +407,7 @@ class CheckpointEntry:
         """Read ML-Agents' form; files of before it listed further paths lack that key."""
         reward = None if content["reward"] is None else float(content["reward"])
         paths = tuple(content.get("auxillary_file_paths", ()))
-        return cls(
-            int(content["steps"]), content["file_path"], reward, float(content["creation_time"]), paths
-        )
+        return cls(int(content["steps"]), content["file_path"], reward, float(content["creation_time"]), paths)
 
 
 @dataclass(frozen=True, slots=True)

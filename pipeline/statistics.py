@@ -245,9 +245,7 @@ class StatisticsCollector:
         accumulator = named.get(name)
         if accumulator is None:
             if how not in HOWS:
-                raise ValueError(
-                    f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}"
-                )
+                raise ValueError(f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}")
             accumulator = named[name] = _Accumulator(how)
         elif accumulator.how != how:
             self._mixed_up(category, name, how, accumulator.how)

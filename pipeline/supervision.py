@@ -42,7 +42,9 @@ class Supervisor:
         budget = self._budgets.setdefault(
             host,
             RestartBudget(
-                limits.max_lifetime_restarts, limits.restarts_rate_limit_n, limits.restarts_rate_limit_period_s
+                limits.max_lifetime_restarts,
+                limits.restarts_rate_limit_n,
+                limits.restarts_rate_limit_period_s,
             ),
         )
         refusal = budget.refusal(now_s)

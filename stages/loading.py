@@ -49,8 +49,7 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
     module_name, _, path = what.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
         raise LoadError(
-            f"{kind} {what!r}: expected module:attribute, such as my_module:MyClass or "
-            "my_package.module:MyClass"
+            f"{kind} {what!r}: expected module:attribute, such as my_module:MyClass or my_package.module:MyClass"
         )
     asked = f"{kind} {what!r}"
     return _follow(import_module(module_name, folder, asked), path, folder, asked)
@@ -77,9 +76,7 @@ def load_plugin(group: str, name: str) -> Any:
         )
     if len(found) > 1:
         places = ", ".join(sorted(f"{module}:{attr}" for module, attr in found))
-        raise LoadError(
-            f"{asked}: installed packages offer different things by this name ({places}); name one of them"
-        )
+        raise LoadError(f"{asked}: installed packages offer different things by this name ({places}); name one of them")
     module_name, path = found.pop()
     return _follow(import_module(module_name, None, asked), path, None, asked)
 
@@ -183,9 +180,7 @@ def _suggestion(name: str, names: Iterable[str], introduction: str) -> str:
 def _not_found(name: str, folder: Path | None) -> str:
     if folder is None:
         return f"no module named {name!r} is installed"
-    neighbours = {
-        path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
+    neighbours = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     hint = _suggestion(name, neighbours, "modules there")
     return f"no module named {name!r} lies in {folder} or is installed{hint}"
 
@@ -204,9 +199,7 @@ def _place(error: BaseException, folder: Path | None) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<")
     ]
-    in_folder = [
-        frame for frame in frames if folder is not None and Path(frame.filename).is_relative_to(folder)
-    ]
+    in_folder = [frame for frame in frames if folder is not None and Path(frame.filename).is_relative_to(folder)]
     libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
     outside_libraries = [frame for frame in frames if not frame.filename.startswith(libraries)]
     for candidates in (in_folder, outside_libraries, frames):

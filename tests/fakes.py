@@ -80,6 +80,15 @@ class _Agent:
     decided: int = 0
 
 
+@dataclass
+class Counters:
+    """What goes on rising over the groups that replace each other in one actor."""
+
+    born: int = 0
+    episodes: int = 0
+    tick: int = 0
+
+
 class CountingGroup:
     """An environment group whose agents count their decisions.
 
@@ -89,8 +98,9 @@ class CountingGroup:
         game_length: longest game in ticks; all agents of an instance end and start with its games. 0: no games, each
             agent has episodes of its own.
         delay_s: gives how long a step takes; None: `step` and `reset` are not async.
-        breaks_at: ticks, counted over all groups made with this `broken` set, at which `step` raises.
+        breaks_at: ticks at which `step` raises; each is taken out when it does.
         late: whether behaviours are known only from the first reset on.
+        counters: where to count on; those of the group that this one replaces.
     """
 
     def __init__(
@@ -101,11 +111,12 @@ class CountingGroup:
         delay_s: Callable[[], float] | None = None,
         breaks_at: set[int] | None = None,
         late: bool = False,
+        counters: Counters | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.behavior_specs: dict[str, BehaviorSpec] = {}
         self.closed = 0
-        self.tick = 0
+        self.counters = counters or Counters()
         self.seeds: list[int | None] = []
         self._casts = casts
         self._game_length = game_length
@@ -114,12 +125,14 @@ class CountingGroup:
         self._random = np.random.default_rng(0)
         self._agents: list[_Agent] = []
         self._game_ends: list[int] = []
-        self._born = 0
-        self._episodes = 0
         self._asked: dict[str, np.ndarray] = {}
         self._given: list[np.ndarray] = []
         if not late:
             self._announce()
+
+    @property
+    def tick(self) -> int:
+        return self.counters.tick
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
         assert not self.closed, "reset after close"
@@ -139,7 +152,7 @@ class CountingGroup:
         assert not self.closed, "step after close"
         assert self._agents, "step before reset"
         self._check(actions)
-        self.tick += 1
+        self.counters.tick += 1
         if self.tick in self._breaks_at:
             self._breaks_at.remove(self.tick)
             raise RuntimeError(f"the simulator crashed at tick {self.tick}")
@@ -169,9 +182,10 @@ class CountingGroup:
                 self.behavior_specs[cast.behavior_id] = counting_spec(cast.behavior_id, cast.masked)
 
     def _newborn(self, cast: Cast, env: int, born: int) -> _Agent:
-        self._born += 1
-        self._episodes += 1
-        return _Agent(self._born, env, cast, born, self._length(cast), self._episodes)
+        counters = self.counters
+        counters.born += 1
+        counters.episodes += 1
+        return _Agent(counters.born, env, cast, born, self._length(cast), counters.episodes)
 
     def _length(self, cast: Cast) -> int:
         return int(self._random.integers(cast.shortest, cast.longest + 1))

@@ -13,9 +13,10 @@ from pipeline.flow import CreditRequest, Grant
 from pipeline.graph import placed
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
 from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.router import Router
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
 from queues.agent_manager_queue import AgentManagerQueue
-from queues.ends import Inlet, Outlet
+from queues.ends import Inlet
 from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
@@ -55,7 +56,10 @@ class ActorHost:
         self_play = any(settings.self_play is not None for settings in config.behaviors.values())
         lineups = Lineups(policy_maker(config), self_play)
         environment = EnvironmentStage(
-            group_maker(config), lineups, plan.replica * AGENT_ID_RANGE, deterministic=_acts_deterministically(config)
+            group_maker(config),
+            lineups,
+            plan.replica * AGENT_ID_RANGE,
+            deterministic=_acts_deterministically(config),
         )
         limits = config.env_settings
         self._actor = Actor(
@@ -69,7 +73,9 @@ class ActorHost:
             ActorPort(self._announce, lambda number: None),
             max_policy_lag=config.pipeline.max_policy_lag,
             restarts=RestartBudget(
-                limits.max_lifetime_restarts, limits.restarts_rate_limit_n, limits.restarts_rate_limit_period_s
+                limits.max_lifetime_restarts,
+                limits.restarts_rate_limit_n,
+                limits.restarts_rate_limit_period_s,
             ),
             resets_at_checkpoints=config.pipeline.deterministic,
             resumed_at=plan.resumed_at,
@@ -144,43 +150,6 @@ class ActorHost:
     def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
         source = self._runtime.plan.source
         self._runtime.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back)))
-
-
-class Router:
-    """Sends trajectories to their behaviour's outlet, and barriers to all; waits for outlets that are yet to open."""
-
-    def __init__(self) -> None:
-        self._outlets: dict[str, Outlet[Any]] = {}
-        self._expected: set[str] = set()
-        self._opened = asyncio.Event()
-        self._closed = False
-
-    def expect(self, behavior: str) -> None:
-        """There will be an outlet for this behaviour name."""
-        self._expected.add(behavior)
-
-    def open(self, behavior: str, outlet: Outlet[Any]) -> None:
-        """Here it is."""
-        self._expected.add(behavior)
-        self._outlets[behavior] = outlet
-        self._opened.set()
-        if self._closed:
-            outlet.close()
-
-    async def put(self, item: TrajectoryBatch | Barrier) -> None:
-        """Wait until the item has a place in its outlet."""
-        names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
-        for name in names:
-            while name not in self._outlets:
-                self._opened.clear()
-                await self._opened.wait()
-            await self._outlets[name].put(item)
-
-    def close(self) -> None:
-        """Close all outlets, those too that open later."""
-        self._closed = True
-        for outlet in self._outlets.values():
-            outlet.close()
 
 
 class _StreamTap:

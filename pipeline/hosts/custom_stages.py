@@ -66,7 +66,6 @@ def chain(
     return runners
 
 
-
 def _where(placement: StagePlacement) -> str:
     return f"pipeline.stages: {placement.name}"
 

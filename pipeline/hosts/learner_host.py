@@ -8,29 +8,23 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pipeline.control import (
-    BeginCheckpoint,
     ControlEnd,
     Exported,
     LearnerReady,
     OpenEdge,
     SaveNow,
-    SourceEnded,
-    Stop,
 )
 from pipeline.export import export_policy
-from pipeline.hosts.custom_stages import LOCAL_BOUND
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
 from pipeline.seeds import derive_seed
-from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import Outlet
-from queues.messages import Barrier, PolicyUpdate, TrajectoryBatch
+from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
-from stages.loop import ItemSource, StageHooks, StageRunner, run_source
+from stages.loop import ItemSource, StageHooks, StageRunner
 from stages.replay.recorder import Recorder
-from stages.replay.source import ReplaySource
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
@@ -57,7 +51,6 @@ class LearnerHost:
         self._outlet: asyncio.Future[Outlet[Any]] | None = None
         self._stage: TrainerStage | None = None
         self._reported_step = 0
-        self._replay = _Replay(self._runtime) if plan.replay else None
 
     async def run(self) -> bool:
         """Run until the inlet has ended; returns whether it ended well."""
@@ -89,22 +82,18 @@ class LearnerHost:
                 stage.held_rows,
             )
         )
-        async with asyncio.TaskGroup() as tasks:
-            if self._replay is not None:
-                self._inlet.set_result(self._replay.queue)
-                tasks.create_task(self._replay.run())
-            inlet = await self._inlet
-            outlet = await self._outlet
-            await outlet.put(policy)
-            stage.report_now()
-            tap = _InletTap(inlet, runtime, self._spec) if self._records() else None
-            hooks = StageHooks(save_part=self._save)
-            runner = StageRunner(stage, tap or inlet, outlet, runtime.context(TRAINER), hooks, ends_barriers=True)
-            try:
-                await runner.run()
-            finally:
-                if tap is not None:
-                    tap.finish()
+        inlet = await self._inlet
+        outlet = await self._outlet
+        await outlet.put(policy)
+        stage.report_now()
+        tap = _InletTap(inlet, runtime, self._spec) if self._records() else None
+        hooks = StageHooks(save_part=self._save)
+        runner = StageRunner(stage, tap or inlet, outlet, runtime.context(TRAINER), hooks, ends_barriers=True)
+        try:
+            await runner.run()
+        finally:
+            if tap is not None:
+                tap.finish()
 
     async def _listen(self) -> None:
         assert self._inlet is not None and self._outlet is not None
@@ -121,10 +110,6 @@ class LearnerHost:
                     self._inlet.set_result(inlet)
                 case SaveNow() if self._stage is not None:
                     self._save(TRAINER, message.number, self._stage.state_dict())
-                case BeginCheckpoint() if self._replay is not None:
-                    self._replay.request_checkpoint(message.number)
-                case Stop() if self._replay is not None:
-                    self._replay.request_stop()
 
     def _make_trainer(self) -> Trainer:
         plan = self._runtime.plan
@@ -197,42 +182,6 @@ class _InletTap:
     def finish(self) -> None:
         """Write the index."""
         self._writer.close()
-
-
-class _Replay:
-    """A recording in place of actors: the source, and the queue that it fills."""
-
-    def __init__(self, runtime: HostRuntime) -> None:
-        replay = runtime.config.replay
-        assert replay is not None, "a replaying learner has a replay section"
-        self._runtime = runtime
-        self._source = ReplaySource(replay.streams, TRAINER, [runtime.plan.behavior], replay.speed)
-        self.queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
-        self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)  # main sends one checkpoint at a time, and a stop
-
-    def request_checkpoint(self, number: int) -> None:
-        """Put a barrier into the stream."""
-        self._commands.put_nowait(number)
-
-    def request_stop(self) -> None:
-        """End the stream soon."""
-        self._source.request_stop()
-        self._commands.put_nowait(None)
-
-    async def run(self) -> None:
-        """Feed the queue; at the recording's end tell main, and wait for its last checkpoint and stop."""
-        producer = self.queue.add_producer()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._obey(producer))
-            await run_source(self._source, self.queue.add_producer(), self._runtime.context("replay"))
-            self._runtime.control.send(SourceEnded("the recording came to its end"))
-
-    async def _obey(self, producer: Any) -> None:
-        try:
-            while (number := await self._commands.get()) is not None:
-                await producer.put(Barrier(number))
-        finally:
-            producer.close()
 
 
 def choose_device(configured: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from config import RunConfig
 
-HostRole = Literal["actor", "learner", "evaluation"]
+HostRole = Literal["actor", "replay", "learner", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class HostPlan:
     """Take up this host's parts of the run's newest checkpoint."""
     resumed_at: int = -1
     inference: bool = False
-    replay: bool = False
-    """Of a learner: its inlet is a recording."""
+    replay_edge: str = ""
+    """Of a replay host: where its streams were recorded."""
     run_id: str = ""
 
     def to_plain(self) -> dict[str, Any]:

@@ -75,7 +75,8 @@ class HostRuntime:
     def hooks(self, stage: str) -> StageHooks:
         """What the loop of one of its stages reports to."""
         return StageHooks(
-            lambda behavior, source, amount: self.return_credits(stage, behavior, source, amount), self.save_part
+            lambda behavior, source, amount: self.return_credits(stage, behavior, source, amount),
+            self.save_part,
         )
 
     def part_name(self, stage: str) -> str:
@@ -114,7 +115,9 @@ class HostRuntime:
         self.control.send(StatisticsReport(self.statistics.drain(), queues, self._beats))
 
 
-async def run_host(runtime: HostRuntime, work: Callable[[], Awaitable[None]], listen: Callable[[], Awaitable[None]]) -> bool:
+async def run_host(
+    runtime: HostRuntime, work: Callable[[], Awaitable[None]], listen: Callable[[], Awaitable[None]]
+) -> bool:
     """Run a host's work to its end, beside what listens and reports; tells main how it ended.
 
     Args:

@@ -43,6 +43,10 @@ def _build(plan: HostPlan, control: ControlEnd, edges: Edges) -> Host:
         from pipeline.hosts.actor_host import ActorHost
 
         return ActorHost(plan, control, edges)
+    if plan.role == "replay":
+        from pipeline.hosts.replay_host import ReplayHost
+
+        return ReplayHost(plan, control, edges)
     if plan.role == "learner":
         from pipeline.hosts.learner_host import LearnerHost
 

@@ -116,9 +116,7 @@ def _arguments(
     taken = {name for name, parameter in signature.parameters.items() if parameter.kind in named}
     given = {name: value for name, value in offered.items() if name in taken}
     for name in given.keys() & options.keys():
-        raise StageError(
-            f"environment.options: {name} is not an option of {what}; environment.{name} says it"
-        )
+        raise StageError(f"environment.options: {name} is not an option of {what}; environment.{name} says it")
     arguments = {**options, **given}
     try:
         signature.bind(**arguments)

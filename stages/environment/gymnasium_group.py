@@ -183,9 +183,7 @@ class GymnasiumGroup:
             )
         return tick
 
-    def _all_decide(
-        self, observations: tuple[Array, ...], rewards: NDArray[np.float32], infos: Any
-    ) -> StepResult:
+    def _all_decide(self, observations: tuple[Array, ...], rewards: NDArray[np.float32], infos: Any) -> StepResult:
         """The common tick: no row is an ending, nothing is moved. The id arrays stay the same objects."""
         masks = self._masks(infos, None) if self._masked else None
         return StepResult(
@@ -250,9 +248,7 @@ class GymnasiumGroup:
             agent_ids=self._agent_ids[rows],
             env_ids=self._env_ids[rows],
             episode_ids=np.concatenate((finished[ended], self._episode_ids[deciding])),
-            observations=tuple(
-                np.concatenate((e, o[deciding])) for e, o in zip(last, observations, strict=True)
-            ),
+            observations=tuple(np.concatenate((e, o[deciding])) for e, o in zip(last, observations, strict=True)),
             rewards=rewards,
             ended=len(ended),
             terminated=tick.terminated[ended],
@@ -285,15 +281,12 @@ class GymnasiumGroup:
             masks = action_masks(infos, self.num_envs, width)
         except (TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
-                f"{self._name}: infos['action_mask'] must have {width} entries per instance, one per choice "
-                f"({error})"
+                f"{self._name}: infos['action_mask'] must have {width} entries per instance, one per choice ({error})"
             ) from error
         stuck = np.flatnonzero(~np.logical_or.reduceat(masks, self._branch_starts, axis=1).all(axis=1))
         stuck = stuck if which is None else stuck[which[stuck]]
         if len(stuck):
-            raise BrokenEnvironmentError(
-                f"{self._name}: the action mask of instance {stuck[0]} forbids every choice"
-            )
+            raise BrokenEnvironmentError(f"{self._name}: the action mask of instance {stuck[0]} forbids every choice")
         return masks
 
     def _extract(self, call: str, raw: Any) -> tuple[Array, ...]:

@@ -179,16 +179,12 @@ def _discrete_actions(n: int, start: int, dtype: np.dtype[Any]) -> ActionMapping
     return ActionMapping(ActionSpec(discrete_branches=(n,)), to_environment, maskable=True)
 
 
-def _branch_actions(
-    nvec: NDArray[Any], start: NDArray[Any], dtype: np.dtype[Any], *, maskable: bool
-) -> ActionMapping:
+def _branch_actions(nvec: NDArray[Any], start: NDArray[Any], dtype: np.dtype[Any], *, maskable: bool) -> ActionMapping:
     def to_environment(actions: ActionBatch) -> Array:
         chosen: Array = actions.discrete.reshape(-1, *nvec.shape) + start
         return chosen.astype(dtype)
 
-    return ActionMapping(
-        ActionSpec(discrete_branches=tuple(int(n) for n in nvec.flat)), to_environment, maskable
-    )
+    return ActionMapping(ActionSpec(discrete_branches=tuple(int(n) for n in nvec.flat)), to_environment, maskable)
 
 
 def _box_actions(space: spaces.Box, num_envs: int) -> ActionMapping:
@@ -205,9 +201,7 @@ def _box_actions(space: spaces.Box, num_envs: int) -> ActionMapping:
     half = np.where(bounded, extent / 2, 1.0)
     middle = np.where(bounded, low + half, 0.0)
     # Whole arrays [n, size], because broadcasting costs more than the arithmetic.
-    halves, middles, lows, highs = (
-        np.tile(row.astype(kind), (num_envs, 1)) for row in (half, middle, low, high)
-    )
+    halves, middles, lows, highs = (np.tile(row.astype(kind), (num_envs, 1)) for row in (half, middle, low, high))
 
     def to_environment(actions: ActionBatch) -> Array:
         values: Array = actions.continuous * halves
@@ -221,6 +215,4 @@ def _box_actions(space: spaces.Box, num_envs: int) -> ActionMapping:
         return values.astype(space.dtype, copy=False)
 
     unbounded = tuple(int(i) for i in np.flatnonzero(~bounded))
-    return ActionMapping(
-        ActionSpec(continuous_size=len(bounded), unbounded=unbounded), to_environment, maskable=False
-    )
+    return ActionMapping(ActionSpec(continuous_size=len(bounded), unbounded=unbounded), to_environment, maskable=False)

@@ -149,7 +149,9 @@ class EnvironmentStage(Source[StepBatch]):
         except BrokenEnvironmentError:
             raise
         except Exception as error:
-            raise BrokenEnvironmentError(f"the environment's {what}() failed: {type(error).__name__}: {error}") from error
+            raise BrokenEnvironmentError(
+                f"the environment's {what}() failed: {type(error).__name__}: {error}"
+            ) from error
         return result  # type: ignore[no-any-return]
 
     def _announce(self, known: set[str]) -> None:
@@ -287,7 +289,9 @@ class _Stamp:
 
     @classmethod
     def empty(cls, count: int) -> _Stamp:
-        return cls(np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.bool_), np.empty(count, np.int32))
+        return cls(
+            np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.bool_), np.empty(count, np.int32)
+        )
 
     @classmethod
     def filled(cls, count: int, lineup: Lineup, behavior_id: str) -> _Stamp:

@@ -42,14 +42,11 @@ def make_vector(env_id: str, num_envs: int, options: Mapping[str, Any], name: st
         raise StageError(f"{name}: {error}") from error
     except Exception as error:
         raise BrokenEnvironmentError(
-            f"{name}: making {num_envs} of it with options {dict(options)} raised {type(error).__name__}: "
-            f"{error}"
+            f"{name}: making {num_envs} of it with options {dict(options)} raised {type(error).__name__}: {error}"
         ) from error
 
 
-def vectorise(
-    made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str
-) -> AnyVectorEnv:
+def vectorise(made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str) -> AnyVectorEnv:
     """Make a vector environment of what a factory gave.
 
     Args:
@@ -109,9 +106,7 @@ class _KeepingVectorEnv(SyncVectorEnv[Any, Any]):
     object that the environment returned, and many environments return the same array each time.
     """
 
-    def _add_info(
-        self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
-    ) -> dict[str, Any]:
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         if "final_obs" in env_info:
             env_info = {**env_info, "final_obs": copy.deepcopy(env_info["final_obs"])}
         return super()._add_info(vector_infos, env_info, env_num)

@@ -215,9 +215,7 @@ class GhostController:
         return Matchup(assignment, tuple(policies))
 
 
-_COUNTERS = (
-    "made learning_team opponent generation valid_from ghost_step last_swap last_save last_change"
-).split()
+_COUNTERS = ("made learning_team opponent generation valid_from ghost_step last_swap last_save last_change").split()
 
 
 def _plain(update: PolicyUpdate) -> dict[str, Any]:

@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from queues.specs import BehaviorSpec
 from queues.stream_reader import StreamReader
 from stages.replay.source import resolve_streams
 
-
-def recorded_specs(streams: Sequence[str | Path], edge: str) -> list[BehaviorSpec]:
-    """The behaviour specs in the headers of the streams that hold an edge, one per behaviour id.
-
-    Raises:
-        StageError: if a pattern matches nothing.
-        StreamError: if a file is no stream.
-    """
-    readers = [StreamReader(path) for path in resolve_streams(streams)]
-    specs = {
-        s.behavior_id: s for reader in readers if edge in reader.header.edges for s in reader.header.specs
-    }
-    return list(specs.values())
+TRAINER_EDGE = "trainer"
+"""The edge before a trainer: what was recorded there has all other stages behind it."""
 
 
 def recorded_seed(streams: Sequence[str | Path]) -> int:
@@ -34,3 +22,14 @@ def recorded_seed(streams: Sequence[str | Path]) -> int:
     header = StreamReader(resolve_streams(streams)[0]).header
     seed = header.config.get("env_settings", {}).get("seed", -1)
     return int(seed)
+
+
+def recorded_edge(streams: Sequence[str | Path]) -> str:
+    """Which edge of the recordings to replay: the trainer's inlet if any was recorded there, else the other.
+
+    Raises:
+        StageError: if a pattern matches nothing.
+        StreamError: if a file is no stream.
+    """
+    edges = {edge for path in resolve_streams(streams) for edge in StreamReader(path).header.edges}
+    return TRAINER_EDGE if TRAINER_EDGE in edges else min(edges)

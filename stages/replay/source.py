@@ -199,17 +199,13 @@ def _choose_edge(edge: str | None, readers: Sequence[StreamReader]) -> str:
     if edge is None and len(recorded) == 1:
         return recorded[0]
     if edge is None:
-        raise StageError(
-            f"replay: the streams hold several edges, {recorded}; say which one to replay (edge: …)"
-        )
+        raise StageError(f"replay: the streams hold several edges, {recorded}; say which one to replay (edge: …)")
     if edge not in recorded:
         raise StageError(f"replay: no stream has an edge {edge!r}, they have {recorded}")
     return edge
 
 
-def _difference(
-    other: StreamReader, agreed: BehaviorSpec, reader: StreamReader, spec: BehaviorSpec
-) -> str | None:
+def _difference(other: StreamReader, agreed: BehaviorSpec, reader: StreamReader, spec: BehaviorSpec) -> str | None:
     if agreed.observations != spec.observations:
         return f"the observations differ: {agreed.observations} and {spec.observations}"
     if agreed.actions != spec.actions:

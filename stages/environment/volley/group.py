@@ -109,7 +109,11 @@ class VolleyGroup:
         ended = np.flatnonzero(over).astype(np.int32)
         rewards = np.where(over, 0, landed).astype(np.float32)
         final_rewards = lead[ended].astype(np.float32)
-        final = observe(Courts(self.courts.ball[:, ended], self.courts.players[:, :, ended])) if ended.size else None
+        final = (
+            observe(Courts(self.courts.ball[:, ended], self.courts.players[:, :, ended]))
+            if ended.size
+            else None
+        )
         result_lengths = self._decisions[ended] * (self.frame_skip * TICK_S)
         self._begin_matches(ended)
         self._serve(np.flatnonzero(over | (landed != 0)))
@@ -185,7 +189,9 @@ class VolleyGroup:
         if match_seconds is None or not ended.size:
             return StepResult(steps)
         outcomes = np.stack([1 + final_rewards, 1 - final_rewards], axis=1) / 2
-        return StepResult(steps, GameResults(ended, outcomes), {"Volley/Match Seconds": float(match_seconds.mean())})
+        return StepResult(
+            steps, GameResults(ended, outcomes), {"Volley/Match Seconds": float(match_seconds.mean())}
+        )
 
 
 def _between(limits: tuple[float, float], share: Floats) -> Floats:

@@ -39,12 +39,24 @@ _SKY_LOW: Final = np.array([238, 240, 230])
 _SUN, _FAR_HILLS, _NEAR_HILLS = (255, 246, 214), (168, 200, 196), (128, 176, 156)
 _SAND, _SAND_EDGE, _SAND_SHADOW = (238, 210, 158), (214, 180, 124), (204, 172, 120)
 _NET, _NET_BAND = (92, 84, 96), (250, 250, 250)
-_TEAMS: Final[tuple[tuple[Colour, Colour], ...]] = (((242, 112, 89), (178, 62, 52)), ((64, 132, 214), (32, 78, 150)))
+_TEAMS: Final[tuple[tuple[Colour, Colour], ...]] = (
+    ((242, 112, 89), (178, 62, 52)),
+    ((64, 132, 214), (32, 78, 150)),
+)
 """Fill and outline of each team's player."""
 _BALL, _BALL_LINE = (255, 240, 178), (176, 132, 52)
 _WHITE, _INK = (255, 255, 255), (42, 40, 52)
 
-LIVELY_COLOURS: Final[tuple[Colour, ...]] = (*_TEAMS[0], *_TEAMS[1], _BALL, _BALL_LINE, _WHITE, _INK, _SUN, _SAND_SHADOW)
+LIVELY_COLOURS: Final[tuple[Colour, ...]] = (
+    *_TEAMS[0],
+    *_TEAMS[1],
+    _BALL,
+    _BALL_LINE,
+    _WHITE,
+    _INK,
+    _SUN,
+    _SAND_SHADOW,
+)
 """What a palette must not lose, however few pixels have it."""
 
 
@@ -60,7 +72,14 @@ class _Canvas:
         return (x + HALF_WIDTH) * self._scale, self._floor - y * self._scale
 
     def ellipse(
-        self, x: float, y: float, rx: float, ry: float, fill: Colour | None, line: Colour | None = None, width: float = 0.02
+        self,
+        x: float,
+        y: float,
+        rx: float,
+        ry: float,
+        fill: Colour | None,
+        line: Colour | None = None,
+        width: float = 0.02,
     ) -> None:
         left, top = self.pixel(x - rx, y + ry)
         right, bottom = self.pixel(x + rx, y - ry)
@@ -124,7 +143,9 @@ def _backdrop(width: int) -> Image.Image:
     return image
 
 
-def _hills(canvas: _Canvas, height: float, swing: float, frequency: float, phase: float, colour: Colour) -> None:
+def _hills(
+    canvas: _Canvas, height: float, swing: float, frequency: float, phase: float, colour: Colour
+) -> None:
     xs = np.linspace(-HALF_WIDTH, HALF_WIDTH, 121)
     ridge = height + swing * np.sin(frequency * xs + phase) + swing / 2 * np.sin(2.3 * frequency * xs)
     canvas.area([(-HALF_WIDTH, 0.0), *zip(xs, ridge, strict=True), (HALF_WIDTH, 0.0)], colour)
@@ -137,7 +158,10 @@ def _draw_net(canvas: _Canvas) -> None:
     for y in np.arange(0.12, NET_HEIGHT - 0.12, 0.1):
         canvas.curve([(-NET_RADIUS, y), (NET_RADIUS, y + 0.05)], (140, 132, 144), 0.012)
     band = NET_HEIGHT - 0.1
-    canvas.area([(-NET_RADIUS, band), (-NET_RADIUS, band + 0.09), (NET_RADIUS, band + 0.09), (NET_RADIUS, band)], _NET_BAND)
+    canvas.area(
+        [(-NET_RADIUS, band), (-NET_RADIUS, band + 0.09), (NET_RADIUS, band + 0.09), (NET_RADIUS, band)],
+        _NET_BAND,
+    )
 
 
 def _shadow(canvas: _Canvas, x: float, height: float, radius: float) -> None:
@@ -146,7 +170,9 @@ def _shadow(canvas: _Canvas, x: float, height: float, radius: float) -> None:
     canvas.ellipse(x, -0.02, size, 0.05 * size / radius, _SAND_SHADOW)
 
 
-def _draw_player(canvas: _Canvas, x: float, y: float, vy: float, team: int, ball: tuple[float, float]) -> None:
+def _draw_player(
+    canvas: _Canvas, x: float, y: float, vy: float, team: int, ball: tuple[float, float]
+) -> None:
     fill, line = _TEAMS[team]
     forward = 1 - 2 * team
     stretch = 0.1 * min(abs(vy) / PLAYER_JUMP, 1.0)
@@ -185,4 +211,6 @@ def _draw_score(canvas: _Canvas, team: int, points: int, points_to_win: int) -> 
     gap = min(0.22, 2.4 / points_to_win)
     for lamp in range(points_to_win):
         x = side * (HALF_WIDTH - 0.2 - gap * lamp)
-        canvas.ellipse(x, CEILING - 0.18, gap * 0.36, gap * 0.36, fill if lamp < points else _WHITE, line, 0.02)
+        canvas.ellipse(
+            x, CEILING - 0.18, gap * 0.36, gap * 0.36, fill if lamp < points else _WHITE, line, 0.02
+        )

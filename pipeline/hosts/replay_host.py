@@ -1,0 +1,94 @@
+"""The replay host: a recording in an actor's place.
+
+What was recorded behind the agent processor goes the whole way again: custom stages of the actor host, main's stages,
+trainer. What was recorded at a trainer's inlet goes straight to the trainer: it has that way behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, SourceEnded, Stop
+from pipeline.graph import placed
+from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.router import Router
+from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.messages import Barrier
+from stages.loop import run_source
+from stages.replay.source import ReplaySource
+
+
+class ReplayHost:
+    """Replays recorded streams into the trajectory queues.
+
+    Args:
+        plan: what it is told to be; `replay_edge` says where the streams were recorded.
+        control: its end of the control channel.
+        edges: opens queue ends.
+    """
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+        self._runtime = runtime = HostRuntime(plan, control, edges)
+        replay = runtime.config.replay
+        assert replay is not None, "there is no replay host without it"
+        self._source = ReplaySource(replay.streams, plan.replay_edge, speed=replay.speed)
+        self._router = Router()
+        # Main sends one checkpoint at a time, and one stop.
+        self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)
+
+    async def run(self) -> bool:
+        """Run until the recording has ended and main has said stop; returns whether it ended well."""
+        return await run_host(self._runtime, self._work, self._listen)
+
+    async def _work(self) -> None:
+        runtime = self._runtime
+        whole_way = runtime.plan.replay_edge == "agent_processor"
+        placements = placed(runtime.config, "agent_processor", in_main=False) if whole_way else []
+        context = runtime.context("replay")
+        self._source.start(context)
+        for spec in self._source.behavior_specs.values():
+            self._router.expect(spec.name)
+            runtime.control.send(BehaviorSeen(runtime.plan.source, spec.to_plain()))
+        queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
+        barriers, batches = queue.add_producer(), queue.add_producer()
+        async with asyncio.TaskGroup() as tasks:
+            if placements:
+                for runner in chain(placements, runtime, queue, self._router):
+                    tasks.create_task(runner)
+            else:
+                tasks.create_task(self._carry(queue))
+            tasks.create_task(self._obey(barriers))
+            await run_source(self._source, batches, context)
+            runtime.control.send(SourceEnded("the recording came to its end"))
+
+    async def _carry(self, queue: AgentManagerQueue[Any]) -> None:
+        try:
+            async for item in queue:
+                await self._router.put(item)
+                del item
+        finally:
+            queue.close()
+            self._router.close()
+
+    async def _obey(self, barriers: Any) -> None:
+        try:
+            while (number := await self._commands.get()) is not None:
+                await barriers.put(Barrier(number))
+        finally:
+            barriers.close()
+
+    async def _listen(self) -> None:
+        async for message in self._runtime.control.receive():
+            match message:
+                case OpenEdge():
+                    outlet = await self._runtime.edges.open_outlet(message.name, message.address)
+                    self._runtime.ends[message.name] = outlet
+                    self._router.open(message.name.partition("/")[2], outlet)
+                case BeginCheckpoint():
+                    self._commands.put_nowait(message.number)
+                case Stop():
+                    self._source.request_stop()
+                    self._commands.put_nowait(None)

@@ -1,0 +1,46 @@
+"""The router: where an actor's trajectories part, each behaviour's to its own queue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from queues.ends import Outlet
+from queues.messages import Barrier, TrajectoryBatch
+
+
+class Router:
+    """Sends trajectories to their behaviour's outlet, and barriers to all; waits for outlets that are yet to open."""
+
+    def __init__(self) -> None:
+        self._outlets: dict[str, Outlet[Any]] = {}
+        self._expected: set[str] = set()
+        self._opened = asyncio.Event()
+        self._closed = False
+
+    def expect(self, behavior: str) -> None:
+        """There will be an outlet for this behaviour name."""
+        self._expected.add(behavior)
+
+    def open(self, behavior: str, outlet: Outlet[Any]) -> None:
+        """Here it is."""
+        self._expected.add(behavior)
+        self._outlets[behavior] = outlet
+        self._opened.set()
+        if self._closed:
+            outlet.close()
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        """Wait until the item has a place in its outlet."""
+        names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
+        for name in names:
+            while name not in self._outlets:
+                self._opened.clear()
+                await self._opened.wait()
+            await self._outlets[name].put(item)
+
+    def close(self) -> None:
+        """Close all outlets, those too that open later."""
+        self._closed = True
+        for outlet in self._outlets.values():
+            outlet.close()
