@@ -58,13 +58,10 @@ class PPOHyperparameters(Settings):
     max_grad_norm: Float | None = Field(
         None, gt=0, description="Gradients are scaled down to this norm; null: never. Not in ML-Agents."
     )
-    adam_epsilon: Float = Field(
-        1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default)."
-    )
+    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
     ratio_per_dimension: Flag = Field(
         False,
-        description="Clip the ratio per action dimension, as ML-Agents does, not per joint action. "
-        "Not in ML-Agents.",
+        description="Clip the ratio per action dimension, as ML-Agents does, not per joint action. Not in ML-Agents.",
     )
 
     @model_validator(mode="after")
@@ -107,9 +104,7 @@ class SelfPlaySettings(Settings):
         0.5, ge=0, le=1, description="Probability that the opponent is the newest policy."
     )
     initial_elo: Float = Field(1200.0, description="Rating at the start, in ELO points.")
-    elo_k: Float = Field(
-        16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents."
-    )
+    elo_k: Float = Field(16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents.")
 
     @model_validator(mode="after")
     def _derive(self) -> SelfPlaySettings:
@@ -122,9 +117,7 @@ def _trainer_type(value: object) -> object:
     if not isinstance(value, str) or value == PPO or is_reference(value):
         return value
     if value in _LATER_TRAINERS:
-        raise ValueError(
-            f"'{value}' is not available yet in this version; use 'ppo' or your own 'module:Class'"
-        )
+        raise ValueError(f"'{value}' is not available yet in this version; use 'ppo' or your own 'module:Class'")
     hint = f"; did you mean '{PPO}'?" if get_close_matches(value.lower(), [PPO]) else ""
     raise ValueError(f"'{value}' is no trainer; expected 'ppo' or your own 'module:Class'{hint}")
 
@@ -134,9 +127,7 @@ def _reward_signals(value: object) -> object:
         return value
     findings = [Finding((name,), _about_signal(str(name))) for name in value if name != "extrinsic"]
     if not value:
-        findings.append(
-            Finding((), "is empty; list at least 'extrinsic', or leave the key out for the default", ((),))
-        )
+        findings.append(Finding((), "is empty; list at least 'extrinsic', or leave the key out for the default", ((),)))
     report(findings)
     return value
 
@@ -211,11 +202,7 @@ class BehaviorSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _needs_trainer_type(cls, data: Any) -> Any:
-        if (
-            isinstance(data, dict)
-            and isinstance(data.get("hyperparameters"), dict)
-            and "trainer_type" not in data
-        ):
+        if isinstance(data, dict) and isinstance(data.get("hyperparameters"), dict) and "trainer_type" not in data:
             message = "needs trainer_type beside it; add 'trainer_type: ppo' (or your own 'module:Class')"
             report([Finding(("hyperparameters",), message)])
         return data

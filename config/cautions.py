@@ -63,11 +63,7 @@ def _about_unity(config: RunConfig) -> Iterator[str]:
 
 
 def _changed(settings: Settings) -> list[str]:
-    return [
-        name
-        for name, field in type(settings).model_fields.items()
-        if getattr(settings, name) != field.default
-    ]
+    return [name for name, field in type(settings).model_fields.items() if getattr(settings, name) != field.default]
 
 
 def _about_curricula(config: RunConfig) -> Iterator[str]:

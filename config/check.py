@@ -59,9 +59,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Callable[[KeyPath, s
 def _follows(finding: Finding, removed: list[KeyPath]) -> bool:
     """Whether a finding only says that something is missing which was taken out before."""
     return any(finding.path[: len(path)] == path for path in removed) or any(
-        other[: len(path)] == path or path[: len(other)] == other
-        for other in finding.involves
-        for path in removed
+        other[: len(path)] == path or path[: len(other)] == other for other in finding.involves for path in removed
     )
 
 

@@ -17,9 +17,7 @@ class EnvironmentSettings(Settings):
 
     kind: Annotated[
         Literal["builtin", "gymnasium"], not_yet(pettingzoo=_INSTEAD, mlagents=_INSTEAD, unity=_INSTEAD)
-    ] = Field(
-        description="`builtin`: a game that comes with this package; `gymnasium`: any Gymnasium environment."
-    )
+    ] = Field(description="`builtin`: a game that comes with this package; `gymnasium`: any Gymnasium environment.")
     id: Text | None = Field(
         None, min_length=1, description="Name of the environment, such as `CartPole-v1` or `Volley`."
     )

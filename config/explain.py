@@ -86,11 +86,7 @@ def suggest(word: str, known: list[str]) -> str:
 def _real_path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> KeyPath:
     path: list[int | str] = []
     for position, part in enumerate(loc):
-        inside = (
-            part in data
-            if isinstance(data, dict)
-            else isinstance(data, list | tuple) and isinstance(part, int)
-        )
+        inside = part in data if isinstance(data, dict) else isinstance(data, list | tuple) and isinstance(part, int)
         if inside:
             path.append(part)
             data = data[part]

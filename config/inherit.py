@@ -36,9 +36,7 @@ def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]
     return data, tuple(warnings)
 
 
-def _inherit(
-    name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[str]
-) -> dict[str, Any]:
+def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
     inherited = dict(default)
     hyperparameters = default.get("hyperparameters")
     theirs, ours = default.get("trainer_type", PPO), own.get("trainer_type", default.get("trainer_type", PPO))

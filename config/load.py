@@ -14,9 +14,7 @@ from config.overrides import Override, apply, named, parse
 from config.run import RunConfig
 from config.yaml_reader import Document, read_file
 
-_RESUME_YIELDS = (
-    "checkpoint_settings.resume: has no effect, because initialize_from was set on the command line"
-)
+_RESUME_YIELDS = "checkpoint_settings.resume: has no effect, because initialize_from was set on the command line"
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -72,8 +70,6 @@ def _locate(document: Document, overrides: Sequence[Override], path: KeyPath, me
     for override in reversed(overrides):
         shared = min(len(path), len(override.path))
         # An override is to blame for what it sets, and for the maps around it that it made.
-        if path[:shared] == override.path[:shared] and (
-            shared == len(override.path) or not document.has(path)
-        ):
+        if path[:shared] == override.path[:shared] and (shared == len(override.path) or not document.has(path)):
             return Mistake(named(override.argument), None, dotted(path), message)
     return Mistake(document.name, document.line_of(path), dotted(path), message)

@@ -14,9 +14,7 @@ Activation = Literal["swish", "tanh", "relu", "elu"]
 class NetworkSettings(Settings):
     """The network of one behaviour."""
 
-    normalize: Flag = Field(
-        False, description="Normalise vector observations by their running mean and variance."
-    )
+    normalize: Flag = Field(False, description="Normalise vector observations by their running mean and variance.")
     hidden_units: Int = Field(128, gt=0, description="Units in each hidden layer.")
     num_layers: Int = Field(2, gt=0, description="Hidden layers.")
     vis_encode_type: Literal["simple", "nature_cnn", "resnet", "match3", "fully_connected"] = Field(
@@ -28,7 +26,5 @@ class NetworkSettings(Settings):
     goal_conditioning_type: Literal["hyper", "none"] = Field(
         "hyper", description="How goal signals steer the network; without them it has no meaning."
     )
-    deterministic: Flag = Field(
-        False, description="Act by the mean or the most likely action instead of drawing one."
-    )
+    deterministic: Flag = Field(False, description="Act by the mean or the most likely action instead of drawing one.")
     activation: Activation = Field("swish", description="Activation of the hidden layers. Not in ML-Agents.")

@@ -148,9 +148,7 @@ class Curriculum(Settings):
 
     @model_validator(mode="after")
     def _ends(self) -> Curriculum:
-        message = (
-            "has no completion_criteria, which all lessons but the last need (behavior, measure, threshold)"
-        )
+        message = "has no completion_criteria, which all lessons but the last need (behavior, measure, threshold)"
         report(
             [
                 Finding(("curriculum", index), f"lesson '{lesson.name}' {message}")

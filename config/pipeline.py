@@ -48,20 +48,14 @@ HostKind = Annotated[Literal["inline", "process"], not_yet(ray="use 'process' or
 class ActorHosts(Settings):
     """The hosts that hold environments and agent processors."""
 
-    kind: HostKind = Field(
-        "process", description="`process`: processes of their own; `inline`: in the main process."
-    )
-    replicas: Int = Field(
-        1, gt=0, description="How many of them, each with `environment.num_envs` instances."
-    )
+    kind: HostKind = Field("process", description="`process`: processes of their own; `inline`: in the main process.")
+    replicas: Int = Field(1, gt=0, description="How many of them, each with `environment.num_envs` instances.")
 
 
 class LearnerHosts(Settings):
     """The hosts that hold trainers, one for each behaviour."""
 
-    kind: HostKind = Field(
-        "process", description="`process`: processes of their own; `inline`: in the main process."
-    )
+    kind: HostKind = Field("process", description="`process`: processes of their own; `inline`: in the main process.")
 
 
 class HostsSettings(Settings):
@@ -100,12 +94,8 @@ class StagePlacement(Settings):
     after: Literal["agent_processor", "ghost"] = Field(
         "agent_processor", description="The stage whose output it takes. `ghost` exists with self-play only."
     )
-    behaviors: Names | None = Field(
-        None, min_length=1, description="Behaviour names that it handles; null: all."
-    )
-    with_: PlainMap = Field(
-        default_factory=dict, alias="with", description="Keyword arguments for the class."
-    )
+    behaviors: Names | None = Field(None, min_length=1, description="Behaviour names that it handles; null: all.")
+    with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the class.")
     host: Literal["main"] | None = Field(
         None, description="`main`: in the main process; null: in the host of the stage that it follows."
     )

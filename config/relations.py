@@ -32,33 +32,23 @@ def _about_behaviors(config: RunConfig) -> Iterator[Finding]:
         yield Finding(_BEHAVIORS, message, (_BEHAVIORS, _DEFAULT))
     for name in config.behaviors:
         if name in ("", ".", "..") or any(sign in name for sign in "?/\\"):
-            message = (
-                "can't be a behaviour's name, which is a folder's as well: no '?', '/' or '\\', and not empty"
-            )
+            message = "can't be a behaviour's name, which is a folder's as well: no '?', '/' or '\\', and not empty"
             yield Finding((*_BEHAVIORS, name), message)
 
 
 def _about_environment(config: RunConfig) -> Iterator[Finding]:
     environment = config.environment
     if environment is None:
-        if (
-            config.env_settings.num_envs > 1
-            and config.env_settings.env_path is None
-            and config.replay is None
-        ):
+        if config.env_settings.num_envs > 1 and config.env_settings.env_path is None and config.replay is None:
             message = f"{config.env_settings.num_envs} environments of what? Add 'environment', or env_path"
             involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
             yield Finding(("env_settings", "num_envs"), message, involved)
         if config.evaluation is not None:
-            yield Finding(
-                ("evaluation",), "needs 'environment', which says what to play", (("environment",),)
-            )
+            yield Finding(("evaluation",), "needs 'environment', which says what to play", (("environment",),))
     elif environment.behavior is not None:
         yield from _listed(config, ("environment", "behavior"), environment.behavior)
     elif environment.kind == "gymnasium":
-        message = (
-            f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed"
-        )
+        message = f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed"
         yield Finding(("environment",), message, (("environment", "behavior"), _BEHAVIORS, _DEFAULT))
 
 
@@ -90,11 +80,7 @@ def _listed(config: RunConfig, path: KeyPath, name: str) -> Iterator[Finding]:
 def _about_ghosts(config: RunConfig) -> Iterator[Finding]:
     for index, stage in enumerate(config.pipeline.stages):
         names = stage.behaviors or tuple(config.behaviors)
-        known = [config.behaviors.get(name, config.default_settings) for name in names] or [
-            config.default_settings
-        ]
-        if stage.after == "ghost" and all(
-            settings is None or settings.self_play is None for settings in known
-        ):
+        known = [config.behaviors.get(name, config.default_settings) for name in names] or [config.default_settings]
+        if stage.after == "ghost" and all(settings is None or settings.self_play is None for settings in known):
             message = "there is no ghost stage without self_play; use 'agent_processor'"
             yield Finding(("pipeline", "stages", index, "after"), message, (_BEHAVIORS, _DEFAULT))

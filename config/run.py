@@ -72,18 +72,12 @@ class TorchSettings(Settings):
 class RunConfig(Settings):
     """Everything that a run is made of. Attributes are called as the keys of the YAML."""
 
-    behaviors: dict[str, BehaviorSettings] = Field(
-        default_factory=dict, description="How to learn, by behaviour name."
-    )
+    behaviors: dict[str, BehaviorSettings] = Field(default_factory=dict, description="How to learn, by behaviour name.")
     default_settings: BehaviorSettings | None = Field(
         None, description="Merged under every behaviour, and used for behaviours that are not listed."
     )
-    environment: EnvironmentSettings | None = Field(
-        None, description="What to run when it is not a Unity build."
-    )
-    env_settings: EnvSettings = Field(
-        default_factory=EnvSettings, description="How environments are started."
-    )
+    environment: EnvironmentSettings | None = Field(None, description="What to run when it is not a Unity build.")
+    env_settings: EnvSettings = Field(default_factory=EnvSettings, description="How environments are started.")
     engine_settings: EngineSettings = Field(default_factory=EngineSettings, description="The Unity engine.")
     environment_parameters: dict[str, EnvironmentParameter] | None = Field(
         None, description="Parameters sent to the environment: each a number, a sampler or a curriculum."
@@ -93,9 +87,7 @@ class RunConfig(Settings):
     )
     torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="How torch computes.")
     debug: Flag = Field(False, description="Log in detail.")
-    evaluation: EvaluationSettings | None = Field(
-        None, description="Deterministic play beside training; null: none."
-    )
+    evaluation: EvaluationSettings | None = Field(None, description="Deterministic play beside training; null: none.")
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues, stages.")
     record: RecordSettings | None = Field(None, description="Streams to write; null: none.")
     replay: ReplaySettings | None = Field(None, description="Streams to learn from; null: act instead.")

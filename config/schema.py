@@ -78,6 +78,4 @@ def _is_literal(field: FieldInfo) -> bool:
 
 def _fits(model: type[BaseModel], data: Any) -> bool:
     """Whether the data does not carry another model's tag."""
-    return not isinstance(data, dict) or all(
-        data.get(key, word) == word for key, word in tags_of(model).items()
-    )
+    return not isinstance(data, dict) or all(data.get(key, word) == word for key, word in tags_of(model).items())

@@ -25,9 +25,7 @@ def _speed(value: object) -> object:
     number = to_number(value) if isinstance(value, str) else value
     if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < float("inf"):
         return float(number)
-    raise ValueError(
-        f"{value!r} does not fit; expected 'max', 'realtime', or a factor greater than 0, such as 2.0"
-    )
+    raise ValueError(f"{value!r} does not fit; expected 'max', 'realtime', or a factor greater than 0, such as 2.0")
 
 
 class RecordSettings(Settings):
@@ -49,9 +47,7 @@ class ReplaySettings(Settings):
     streams: Names = Field(
         min_length=1, description="Stream files, or patterns such as `results/old/streams/*.stream`."
     )
-    speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = (
-        Field(
-            "max",
-            description="`max`: as fast as can be; `realtime`: as recorded; a number: times that.",
-        )
+    speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = Field(
+        "max",
+        description="`max`: as fast as can be; `realtime`: as recorded; a number: times that.",
     )

@@ -10,9 +10,7 @@ from config.fields import Flag, Float, Int, Names, Settings, Text
 class EnvSettings(Settings):
     """How environments are started. What is about Unity alone says so."""
 
-    env_path: Text | None = Field(
-        None, min_length=1, description="Unity executable; null: wait for the Unity Editor."
-    )
+    env_path: Text | None = Field(None, min_length=1, description="Unity executable; null: wait for the Unity Editor.")
     env_args: Names | None = Field(None, description="Arguments for the Unity executable.")
     base_port: Int = Field(5005, ge=1, le=65535, description="First port towards Unity.")
     num_envs: Int = Field(1, gt=0, description="Environments to run; `environment.num_envs` goes before it.")
@@ -37,9 +35,7 @@ class EngineSettings(Settings):
     height: Int = Field(84, gt=0, description="Height of the window, in pixels.")
     quality_level: Int = Field(5, ge=0, description="Quality level of the Unity project.")
     time_scale: Float = Field(20.0, gt=0, description="Speed of the game: 1 is real time.")
-    target_frame_rate: Int = Field(
-        -1, ge=-1, description="Frames per second to aim at; -1: as many as can be."
-    )
+    target_frame_rate: Int = Field(-1, ge=-1, description="Frames per second to aim at; -1: as many as can be.")
     capture_frame_rate: Int = Field(60, ge=0, description="Frames per second of game time.")
     no_graphics: Flag = Field(False, description="Run without a window.")
     no_graphics_monitor: Flag = Field(False, description="Run all but the first without a window.")

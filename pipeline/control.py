@@ -7,6 +7,7 @@ msgpack frames (four bytes of length, little-endian, then the body). Nothing is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, fields
@@ -257,10 +258,8 @@ class LocalControl:
 
     def send(self, message: ControlMessage) -> None:
         """Send at once."""
-        try:
+        with contextlib.suppress(QueueClosed):
             self._outbox.put_nowait(message)
-        except QueueClosed:
-            pass
 
     async def drain(self) -> None:
         """Give the other side a turn."""
@@ -298,10 +297,8 @@ class SocketControl:
 
     async def drain(self) -> None:
         """Wait until the socket has taken most of what was sent."""
-        try:
+        with contextlib.suppress(ConnectionError):
             await self._writer.drain()
-        except ConnectionError:
-            pass
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
         """Messages until the other end closes or dies."""

@@ -155,7 +155,7 @@ def _check(config: RunConfig) -> None:
 
 
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
-    """The run's seed: of the run that goes on, else the configured one, else that of the recording, else a random one."""
+    """The run's seed: of the run that goes on, else the configured one, else the recording's, else a random one."""
     if checkpoint is not None and "seed" in checkpoint.progress:
         return int(checkpoint.progress["seed"])
     configured = config.env_settings.seed

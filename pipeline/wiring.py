@@ -79,8 +79,7 @@ class Wiring:
         """Main's end of the queue into which all actors put a behaviour's trajectories."""
         name = f"trajectories/{behavior}"
         if slots[0].handle.links is None:
-            queue = self._join_locally(name, slots)
-            return queue
+            return self._join_locally(name, slots)
         return await open_receiver(name, self._take_trajectory_ends(behavior, slots))
 
     async def connect_actors(self, behavior: str, slots: list[ActorSlot], learner: HostLinks | None) -> Any:

@@ -108,11 +108,7 @@ class AgentManagerQueue(Generic[T]):
         Raises:
             QueueClosed: if the stream has been ended, before or while waiting.
         """
-        if (
-            not self._closed
-            and self.overflow == "wait"
-            and len(self._items) + self._putters.promised >= self.maxlen
-        ):
+        if not self._closed and self.overflow == "wait" and len(self._items) + self._putters.promised >= self.maxlen:
             await self._putters.wait(self._serve)
             if self._closed:
                 raise QueueClosed(f"queue {self.name!r} was closed while a put waited")

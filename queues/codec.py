@@ -7,6 +7,7 @@ The header is msgpack-able (dicts, lists, strings, numbers); it names each array
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ ALIGNMENT = 64
 
 _ALLOWED_KINDS = "biuf"
 _STEP_ARRAYS = (
-    "agent_ids env_ids episode_ids rewards terminated truncated policy_versions generations learning opponents"
-).split()
+    *("agent_ids", "env_ids", "episode_ids", "rewards", "terminated", "truncated"),
+    *("policy_versions", "generations", "learning", "opponents"),
+)
 _STEP_GROUPS = ("decisions", "games")
 _TRAJECTORY_GROUPS = ("rows", "trajectories", "episodes", "games")
 
@@ -32,10 +34,14 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
         TypeError: if it is not one of the pipeline's messages.
     """
     named: list[tuple[str, Array]]
+
+    def grouped(groups: Sequence[str]) -> list[tuple[str, Array]]:
+        return [(f"{group}/{name}", array) for group in groups for name, array in getattr(message, group).items()]
+
     match message:
         case TrajectoryBatch():
             fields: dict[str, Any] = {"behavior_id": message.behavior_id, "source": message.source}
-            named = [(f"{group}/{name}", array) for group in _TRAJECTORY_GROUPS for name, array in getattr(message, group).items()]
+            named = grouped(_TRAJECTORY_GROUPS)
         case PolicyUpdate():
             fields = {
                 "behavior_id": message.behavior_id,
@@ -52,7 +58,7 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
             fields = {"behavior_id": message.behavior_id, "group": message.group, "ended": message.ended}
             named = [(name, getattr(message, name)) for name in _STEP_ARRAYS]
             named += [(f"observations/{i}", array) for i, array in enumerate(message.observations)]
-            named += [(f"{group}/{name}", array) for group in _STEP_GROUPS for name, array in getattr(message, group).items()]
+            named += grouped(_STEP_GROUPS)
         case _:
             raise TypeError(f"not a pipeline message: {type(message).__name__}")
     arrays = [np.ascontiguousarray(array) for _, array in named]
@@ -99,7 +105,7 @@ def read_arrays(header: Mapping[str, Any], buffer: Any) -> list[Array]:
     arrays = []
     for (_, dtype, shape), start in zip(header["arrays"], starts, strict=True):
         kind = np.dtype(dtype)
-        count = int(np.prod(shape, dtype=np.int64))
+        count = prod(shape)
         arrays.append(np.frombuffer(buffer, kind, count, start).reshape(shape))
     return arrays
 

@@ -119,9 +119,7 @@ class Channel(asyncio.Protocol):
         self._over = asyncio.Event()
 
     @classmethod
-    async def open(
-        cls, sock: socket.socket, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]
-    ) -> Channel:
+    async def open(cls, sock: socket.socket, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]) -> Channel:
         """Join a connected socket to the running event loop. From here on the channel owns the socket."""
         channel = cls(on_bytes, on_lost)
         channel._sock = sock

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +95,8 @@ class TrajectoryBatch:
         _common_length(self.games, "games")
         lengths = self.trajectories["lengths"]
         if int(lengths.sum()) != n:
-            raise ShapeError(f"{self.behavior_id}: lengths of {k} trajectories add up to {int(lengths.sum())}, got {n} rows")
+            total = int(lengths.sum())
+            raise ShapeError(f"{self.behavior_id}: lengths of {k} trajectories add up to {total}, got {n} rows")
 
     @property
     def behavior(self) -> str:
@@ -252,12 +253,15 @@ class Matchup:
     """Full weights for every team's behaviour id: the learning team's newest, the others' opponents."""
 
 
-Message = Union[StepBatch, TrajectoryBatch, PolicyUpdate, Barrier]
+Message = StepBatch | TrajectoryBatch | PolicyUpdate | Barrier
 
 
 def _common_length(columns: Columns, axis: str) -> int:
-    lengths = {len(column) for column in columns.values()}
-    if len(lengths) > 1:
-        found = {name: len(column) for name, column in columns.items()}
-        raise ShapeError(f"{axis}: all columns need the same length, got {found}")
-    return lengths.pop() if lengths else 0
+    length = -1
+    for column in columns.values():
+        if len(column) != length:
+            if length >= 0:
+                found = {name: len(column) for name, column in columns.items()}
+                raise ShapeError(f"{axis}: all columns need the same length, got {found}")
+            length = len(column)
+    return max(0, length)

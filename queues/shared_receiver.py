@@ -85,9 +85,7 @@ class SharedReceiver(Generic[T]):
         await self.wait_closed()
 
     def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} {self.name!r} {self.qsize()}/{self.maxlen} of {len(self._links)} links>"
-        )
+        return f"<{type(self).__name__} {self.name!r} {self.qsize()}/{self.maxlen} of {len(self._links)} links>"
 
     @property
     def maxlen(self) -> int:

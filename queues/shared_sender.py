@@ -125,9 +125,7 @@ class SharedSender(Generic[T]):
     def qsize(self) -> int:
         """Items put and not yet taken, as far as the receiver has told."""
         if self.spec.overflow == "replace_oldest":
-            return int(
-                self._untaken > 0 or self._newest is not None
-            )  # older ones are, or will be, pushed out
+            return int(self._untaken > 0 or self._newest is not None)  # older ones are, or will be, pushed out
         return self._untaken
 
     def put_nowait(self, item: T) -> None:
@@ -157,9 +155,7 @@ class SharedSender(Generic[T]):
         self._pump()
         try:
             if not await job.done:
-                raise QueueClosed(
-                    f"queue {self.name!r} was closed, or its receiver is gone, while a put waited"
-                )
+                raise QueueClosed(f"queue {self.name!r} was closed, or its receiver is gone, while a put waited")
         except asyncio.CancelledError:
             if not job.begun and job in self._jobs:
                 self._jobs.remove(job)

@@ -64,9 +64,7 @@ class LinkSpec:
         if self.overflow not in ("wait", "replace_oldest"):
             raise ValueError(f"overflow must be 'wait' or 'replace_oldest', got {self.overflow!r}")
         if self.overflow == "replace_oldest" and self.maxlen != 1:
-            raise ValueError(
-                f"maxlen must be 1 with replace_oldest, which keeps the newest only; got {self.maxlen}"
-            )
+            raise ValueError(f"maxlen must be 1 with replace_oldest, which keeps the newest only; got {self.maxlen}")
 
     @property
     def slabs(self) -> int:
@@ -157,9 +155,7 @@ class _PieceSizes:
     def how_many_fit(self, batch: TrajectoryBatch, slab_bytes: int) -> int:
         """How many leading trajectories, without episodes and games, fit a slab."""
         ends = np.cumsum(batch.lengths)
-        return bisect_right(
-            range(batch.num_trajectories), slab_bytes, key=lambda k: self._size(int(ends[k]), k + 1)
-        )
+        return bisect_right(range(batch.num_trajectories), slab_bytes, key=lambda k: self._size(int(ends[k]), k + 1))
 
     def _size(self, rows: int, trajectories: int) -> int:
         return sum(_aligned(rows * each) for each in self._row_bytes) + sum(
@@ -183,6 +179,4 @@ def _too_small(message: Message, needed: int, slab_bytes: int) -> str:
         )
     else:
         what, remedy = f"a {type(message).__name__}", ""
-    return (
-        f"{what} needs {needed} bytes, but slab_bytes is {slab_bytes}: raise it to at least {needed}{remedy}"
-    )
+    return f"{what} needs {needed} bytes, but slab_bytes is {slab_bytes}: raise it to at least {needed}{remedy}"

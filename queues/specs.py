@@ -123,5 +123,6 @@ def behavior_team(behavior_id: str) -> int:
     """
     teams = parse_qs(urlsplit(behavior_id).query).get("team", ["0"])
     if not teams[0].isdigit():
-        raise SpecError(f"behaviour id {behavior_id!r}: the team must be a whole number of at least 0, got {teams[0]!r}")
+        problem = f"the team must be a whole number of at least 0, got {teams[0]!r}"
+        raise SpecError(f"behaviour id {behavior_id!r}: {problem}")
     return int(teams[0])

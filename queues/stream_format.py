@@ -110,9 +110,7 @@ class StreamHeader:
     def to_plain(self) -> dict[str, Any]:
         """The header as dictionaries, lists and scalars."""
         tables = {
-            behavior: {
-                axis: [[c.name, c.dtype, list(c.shape)] for c in columns] for axis, columns in table.items()
-            }
+            behavior: {axis: [[c.name, c.dtype, list(c.shape)] for c in columns] for axis, columns in table.items()}
             for behavior, table in self.columns.items()
         }
         return {
@@ -135,9 +133,7 @@ class StreamHeader:
         try:
             columns = {
                 behavior: {
-                    axis: tuple(
-                        Column(str(name), str(dtype), tuple(map(int, shape))) for name, dtype, shape in rows
-                    )
+                    axis: tuple(Column(str(name), str(dtype), tuple(map(int, shape))) for name, dtype, shape in rows)
                     for axis, rows in table.items()
                 }
                 for behavior, table in plain["columns"].items()
@@ -154,9 +150,7 @@ class StreamHeader:
             raise StreamError(f"not a stream header: {error!r}") from error
 
 
-def pack_frame(
-    kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arrays: Sequence[Array]
-) -> bytes:
+def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
     """One whole frame, ready to be written at once.
 
     Args:
@@ -240,9 +234,7 @@ def _decompress(payload: bytes) -> bytes:
         if size > MAX_FRAME_BYTES:  # also where none is stated, which zstandard gives as its largest number
             stated = "no size" if size >= zstandard.CONTENTSIZE_ERROR else f"{size:,} bytes"
             raise StreamError(f"its content states {stated}, expected at most {MAX_FRAME_BYTES:,} bytes")
-        return zstandard.ZstdDecompressor().decompress(
-            payload, max_output_size=MAX_FRAME_BYTES, allow_extra_data=False
-        )
+        return zstandard.ZstdDecompressor().decompress(payload, max_output_size=MAX_FRAME_BYTES, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise StreamError(f"its payload is not zstd: {error}") from error
 

@@ -107,9 +107,7 @@ class StreamReader:
                         return
                     frame = self._decode(at, kind, payload)
                     if frame.sequence != sequence:
-                        raise _DamageError(
-                            f"has sequence number {frame.sequence}: frames are missing or doubled"
-                        )
+                        raise _DamageError(f"has sequence number {frame.sequence}: frames are missing or doubled")
                 except _DamageError as error:
                     self._lose(at, size, f"the frame at byte {at:,} {error}")
                     return
@@ -173,9 +171,7 @@ class StreamReader:
                 "give a .stream file that a run with --record wrote"
             )
         if len(start) < PREAMBLE.size:
-            raise StreamError(
-                f"{self.path}: cut after {len(start)} bytes, before its header: leave this file out"
-            )
+            raise StreamError(f"{self.path}: cut after {len(start)} bytes, before its header: leave this file out")
         version = PREAMBLE.unpack(start)[1]
         if version != VERSION:
             raise StreamError(
@@ -224,9 +220,7 @@ class StreamReader:
             meta, data = unpack_payload(payload)
             edge, sequence, time_s = meta["edge"], meta["sequence"], meta["time_s"]
             if (type(edge), type(sequence), type(time_s)) != (str, int, float):
-                raise StreamError(
-                    f"edge {edge!r}, sequence {sequence!r} or time {time_s!r} is of the wrong type"
-                )
+                raise StreamError(f"edge {edge!r}, sequence {sequence!r} or time {time_s!r} is of the wrong type")
             message = codec.build(meta["message"], unpack_arrays(meta["message"], data))
         except (StreamError, ShapeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise StreamError(
@@ -248,9 +242,7 @@ def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:
     length, kind, expected = FRAME.unpack(head)
     # Before anything is allocated: a length is only believed if the bytes can be there.
     if length > left - FRAME.size:
-        raise _DamageError(
-            f"is cut or damaged: it claims {length:,} bytes, the file has {left - FRAME.size:,} left"
-        )
+        raise _DamageError(f"is cut or damaged: it claims {length:,} bytes, the file has {left - FRAME.size:,} left")
     if length > MAX_FRAME_BYTES:
         raise _DamageError(f"is damaged: it claims {length:,} bytes, frames have at most {MAX_FRAME_BYTES:,}")
     payload = file.read(length)

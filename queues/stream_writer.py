@@ -81,9 +81,7 @@ class StreamWriter:
         if self._closed:
             raise ValueError(f"{self.path}: written to after close()")
         if edge not in self.header.edges:
-            raise ValueError(
-                f"{self.path}: edge {edge!r} is not in its header, which has {list(self.header.edges)}"
-            )
+            raise ValueError(f"{self.path}: edge {edge!r} is not in its header, which has {list(self.header.edges)}")
         described, arrays = codec.describe(message)
         meta = {"edge": edge, "sequence": self.frames, "time_s": float(time_s), "message": described}
         start = self._end

@@ -297,7 +297,7 @@ class _Timed:
                 self._report(began)
             try:
                 value = yield waiting_for
-            except BaseException as error:  # noqa: BLE001 - handed on to the coroutine, cancellation included
+            except BaseException as error:
                 send = partial(inner.throw, error)
             else:
                 send = partial(inner.send, value)
@@ -313,6 +313,4 @@ def _credits(item: object) -> int:
 
 
 def _behavior(item: object) -> str:
-    from queues.specs import behavior_name
-
     return behavior_name(getattr(item, "behavior_id", ""))

@@ -7,17 +7,15 @@ loop that runs it, `stages.loop.run_stage`. Sources, which have no inlet, say wh
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, Union
-
-from collections.abc import AsyncIterable
+from typing import Any, Generic, Protocol, TypeVar
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
-Yielded = Union[Iterable[Out], AsyncIterable[Out], None]
+Yielded = Iterable[Out] | AsyncIterable[Out] | None
 
 
 class Statistics(Protocol):

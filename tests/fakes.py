@@ -118,6 +118,8 @@ class CountingGroup:
         self.closed = 0
         self.counters = counters or Counters()
         self.seeds: list[int | None] = []
+        self.told = [0]
+        """After each tick, how many decisions' rewards have been told."""
         self._casts = casts
         self._game_length = game_length
         self._delay_s = delay_s
@@ -213,6 +215,7 @@ class CountingGroup:
             if agent.born <= self.tick and (self.tick - agent.born) % agent.cast.period == 0:
                 decisions.setdefault(agent.cast.behavior_id, []).append(self._row(agent))
                 agent.decided += 1
+        self.told.append(self.told[-1] + sum(row[3] > 0 for rows in (*endings.values(), *decisions.values()) for row in rows))
         steps = {i: self._steps(i, endings.get(i, []), decisions.get(i, [])) for i in {**endings, **decisions}}
         self._asked = {i: s.observations[0][s.ended :].copy() for i, s in steps.items()}
         return StepResult(steps, self._finish_games(sorted(over)))

@@ -1,0 +1,1 @@
+"""Hosts: where stages run, in main's process or in processes of their own."""

@@ -1,4 +1,4 @@
-"""The actor host: environments, policies and agent processor, custom stages behind them, and the way to the trainers."""
+"""The actor host: environments, policies, agent processor, custom stages behind them, and the way to the trainers."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ class LearnerHost:
         return await run_host(self._runtime, self._work, self._listen)
 
     async def _work(self) -> None:
-        assert self._inlet is not None and self._outlet is not None
+        assert self._inlet is not None
+        assert self._outlet is not None
         runtime, plan = self._runtime, self._runtime.plan
         trainer = self._make_trainer()
         stage = self._stage = TrainerStage(
@@ -96,7 +97,8 @@ class LearnerHost:
                 tap.finish()
 
     async def _listen(self) -> None:
-        assert self._inlet is not None and self._outlet is not None
+        assert self._inlet is not None
+        assert self._outlet is not None
         runtime = self._runtime
         async for message in runtime.control.receive():
             match message:

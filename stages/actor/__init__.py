@@ -1,0 +1,1 @@
+"""The actor: environment and agent processor, hand in hand."""

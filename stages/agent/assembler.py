@@ -98,9 +98,7 @@ class Assembler:
         if ended:
             ending = self._end(step, ending, at[:ended])
         if ended < count:
-            self._decide(
-                step, tick, at[ended:], [(column, records[ended:]) for column, records in observations]
-            )
+            self._decide(step, tick, at[ended:], [(column, records[ended:]) for column, records in observations])
         for column, records in observations:
             column.records[at] = records
         if ended:
@@ -218,9 +216,7 @@ class Assembler:
         self._outbox.add_episodes(Episodes(closed.agent_ids, returns, steps, closed.learning))
         return ending
 
-    def _decide(
-        self, step: StepBatch, tick: _LastTick, at: Numbers, observations: list[tuple[Column, Array]]
-    ) -> None:
+    def _decide(self, step: StepBatch, tick: _LastTick, at: Numbers, observations: list[tuple[Column, Array]]) -> None:
         """Open this tick's decisions.
 
         Args:

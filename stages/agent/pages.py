@@ -139,9 +139,7 @@ class Pages:
             ShapeError: if the columns differ in name, dtype or shape from the first step's.
         """
         if decisions.keys() != self._names:
-            raise ShapeError(
-                f"expected decision columns {[*self._names]} as in the first step, got {[*decisions]}"
-            )
+            raise ShapeError(f"expected decision columns {[*self._names]} as in the first step, got {[*decisions]}")
         for column in self.decisions:
             column.records[rows] = column.as_records(decisions[column.name])
         self.versions[rows] = versions

@@ -46,9 +46,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         ShapeError: if a behaviour's columns change in name, dtype or shape.
     """
 
-    def __init__(
-        self, horizons: Mapping[str, int] | Callable[[str], int], source: int = 0, min_rows: int = 1
-    ) -> None:
+    def __init__(self, horizons: Mapping[str, int] | Callable[[str], int], source: int = 0, min_rows: int = 1) -> None:
         if min_rows < 1:
             raise StageError(f"agent processor: min_rows must be at least 1, got {min_rows}")
         self._horizons = horizons

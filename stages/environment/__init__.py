@@ -1,0 +1,1 @@
+"""The environment stage, and the environments that it steps."""

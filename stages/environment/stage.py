@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from stages.errors import BrokenEnvironmentError
 from stages.policy.protocol import Decision
 from stages.stage import Source, StageContext
 
-Parts = list[tuple[Lineup, Union[NDArray[np.intp], None]]]
+Parts = list[tuple[Lineup, NDArray[np.intp] | None]]
 """The rows of a tick by lineup; None for all of them."""
 
 
@@ -233,7 +233,8 @@ class EnvironmentStage(Source[StepBatch]):
             for name, column in part.columns.items():
                 columns[name][rows] = column
             stamp.fill(rows, lineup, behavior_id)
-        assert continuous is not None and discrete is not None
+        assert continuous is not None
+        assert discrete is not None
         return Decision(ActionBatch(continuous, discrete), columns), stamp
 
     def _global_ids(self, behavior_id: str, local: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,0 +1,1 @@
+"""The ghost stage: self-play's controller, snapshots, ratings and choice of opponents."""

@@ -108,9 +108,7 @@ class GhostController:
         """
         first = self._newest is None
         self._newest = update = update.copy()
-        if not self._snapshots:
-            self._save_snapshot()
-        elif update.step - self._last_save > self._settings.save_steps:
+        if not self._snapshots or update.step - self._last_save > self._settings.save_steps:
             self._save_snapshot()
         if update.step - self._last_change > self._settings.team_change and len(self._ids) > 1:
             self._rotate(update.step)
@@ -215,7 +213,10 @@ class GhostController:
         return Matchup(assignment, tuple(policies))
 
 
-_COUNTERS = ("made learning_team opponent generation valid_from ghost_step last_swap last_save last_change").split()
+_COUNTERS = (
+    *("made", "learning_team", "opponent", "generation", "valid_from"),
+    *("ghost_step", "last_swap", "last_save", "last_change"),
+)
 
 
 def _plain(update: PolicyUpdate) -> dict[str, Any]:

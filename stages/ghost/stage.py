@@ -39,7 +39,7 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
             self._context.statistics.add(self._behavior, "Self-play/ELO", rating)
         keep = self._controller.judge(item)
         ghost_steps = int(item.lengths[~keep].sum())
-        if keep.all():
+        if keep.any() and keep.all():
             yield item
         elif keep.any():
             yield item.select(keep)

@@ -52,9 +52,7 @@ class ObservationEncoder:
         self._encoders = [encoder_for(observation) for observation in spec.observations]
         self.size = sum(encoder.size for encoder in self._encoders)
         if self.size == 0:
-            raise StageError(
-                f"{spec.behavior_id}: a policy needs at least one observation, the spec has none"
-            )
+            raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, the spec has none")
 
     def write(self, observations: tuple[Array, ...], out: NDArray[np.float32]) -> None:
         """Encode one array [n, *shape] per observation into `out` [n, size]."""

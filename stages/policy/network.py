@@ -70,8 +70,7 @@ class ActorCritic:
     ) -> None:
         if settings.activation not in _ACTIVATIONS:
             raise StageError(
-                f"network_settings.activation: {settings.activation!r} is not one of "
-                f"{', '.join(_ACTIVATIONS)}"
+                f"network_settings.activation: {settings.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
             )
         self._activation = _ACTIVATIONS[settings.activation]
         self._towers = 1 if shared_critic else 2
@@ -85,9 +84,7 @@ class ActorCritic:
         """Leaf tensors by name: `body.<layer>.weight` [T, in, out], …, views into `values`."""
         self.load(initial)
         layers = range(settings.num_layers)
-        self._body = [
-            (self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers
-        ]
+        self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
         self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
         self.log_sigma = self.parameters.get("log_sigma")
@@ -98,9 +95,7 @@ class ActorCritic:
         x = inputs.expand(self._towers, *inputs.shape)
         for bias, weight in self._body:
             x = self._activation(torch.baddbmm(bias, x, weight))
-        return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(
-            self._value[0], x[-1], self._value[1]
-        )
+        return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(self._value[0], x[-1], self._value[1])
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by their names in `layout.policy_layout`; copies, on the host."""
@@ -145,9 +140,7 @@ def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: s
     """
     unknown = sorted(set(state) - set(targets))
     if unknown:
-        raise StageError(
-            f"{what}: tensor {unknown[0]!r} is not part of this network, which has {sorted(targets)}"
-        )
+        raise StageError(f"{what}: tensor {unknown[0]!r} is not part of this network, which has {sorted(targets)}")
     for name, target in targets.items():
         if name not in state:
             raise StageError(f"{what}: tensor {name!r} is missing, expected shape {tuple(target.shape)}")

@@ -113,9 +113,7 @@ class NumpyPolicy:
             columns["discrete_actions"] = discrete
         columns["log_probs"] = log_probs
         if self._spec.actions.masked:
-            columns["action_masks"] = (
-                np.ones((d, self._spec.actions.mask_size), np.bool_) if masks is None else masks
-            )
+            columns["action_masks"] = np.ones((d, self._spec.actions.mask_size), np.bool_) if masks is None else masks
         return Decision(ActionBatch(continuous, discrete), columns)
 
     def _forward(self, observations: tuple[Array, ...]) -> Floats:

@@ -40,8 +40,8 @@ from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
 ID_RANGE = 10**6
 """Agent ids of one actor."""
 
-PATIENCE_S = 1e6
-"""Virtual seconds after which a run that still moves but does not come to its end counts as hung."""
+PATIENCE_TICKS = 20_000
+"""Ticks after which an actor that still moves without the run coming to its end counts as hung."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,6 @@ class ActorRun:
     actor: Actor
     processor: AgentProcessor
     router: Router
-    group: CountingGroup
     up: Channel
     down: Channel
     meddler: Meddler
@@ -161,7 +160,9 @@ class ActorRun:
     acted: dict[tuple[str, int], int] = field(default_factory=dict)
     """(behaviour name, tick) → the newest version that acted then."""
     caps: dict[str, int] = field(default_factory=dict)
-    requests: int = 0
+    """What the ledger has granted, less what was given back."""
+    groups: list[CountingGroup] = field(default_factory=list)
+    carriers: list[asyncio.Task[None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     alive: bool = True
     ungated: Counter[str] = field(default_factory=Counter)
@@ -176,14 +177,17 @@ class Line:
     gather: AgentManagerQueue[Any]
     keeper: Any
     trainer: RememberingTrainer
-    stage: TrainerStage
+    stage: Finite
     meddler: Meddler
     queues: list[AgentManagerQueue[Any]]
     controller: GhostController | None = None
     task: asyncio.Task[None] | None = None
     done: bool = False
     turned_away: list[TrajectoryBatch] = field(default_factory=list)
-    outstanding_peak: int = 0
+    granted_peak: int = 0
+    """Most credits outstanding by the ledger's account."""
+    made_peak: int = 0
+    """Most steps that were made and not returned."""
 
 
 class Flow:
@@ -198,10 +202,12 @@ class Flow:
         self.assignments: dict[int, Assignment] = {}
         self.rotations: list[int] = [0]
         """Generations that began with another learning team."""
+        self.removed: set[int] = set()
         self.returned: dict[tuple[str, int], dict[str, int]] = {}
         self._publisher = PolicyPublisher(PublisherPort(self._send_policy, self._assign))
         self._gated: set[str] = set()
         self._channels: list[Channel] = []
+        self._last_words: list[asyncio.Task[None]] = []
         self._stopping = False
         self._stopped = asyncio.Event()
         self._tasks: asyncio.TaskGroup
@@ -213,21 +219,17 @@ class Flow:
 
         Raises:
             DeadlockError: by the virtual loop.
-            TimeoutError: if it moves and moves and never comes to its end.
+            ExceptionGroup: if a part fails, or moves and moves and never comes to its end.
         """
-        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as self._tasks:
+        async with asyncio.TaskGroup() as self._tasks:
             for replica in range(self.scenario.replicas):
                 self._start_actor(replica)
             deaths = self._tasks.create_task(self._kill_some())
             await self._stopped.wait()
             deaths.cancel()
-            for actor in self.actors:
-                assert actor.task is not None
-                await asyncio.wait([actor.task])
-            for line in self.lines.values():
-                assert line.task is not None
-                await line.task
-            await asyncio.sleep(PATIENCE_S / 100)  # let the last words on credits arrive
+            await asyncio.wait([actor.task for actor in self.actors if actor.task is not None])
+            await asyncio.wait([line.task for line in self.lines.values() if line.task is not None])
+            await asyncio.wait(self._last_words)
             for channel in self._channels:
                 channel.queue.close()
             for actor in self.actors:
@@ -248,24 +250,21 @@ class Flow:
     def _start_actor(self, replica: int) -> None:
         scenario, source = self.scenario, len(self.actors)
         counters, breaks_at = Counters(), set(scenario.breaks_at)
-        stepping = self.delays()
+        delay_s = self.delays()
+
+        def step_s() -> float:
+            assert counters.tick < PATIENCE_TICKS, "it moves and moves and never comes to its end"
+            return 0.01 + delay_s()
 
         def make_group() -> CountingGroup:
-            group = CountingGroup(
-                scenario.casts,
-                scenario.num_envs,
-                scenario.game_length,
-                lambda: 0.01 + stepping(),
-                breaks_at,
-                counters=counters,
+            run.groups.append(
+                CountingGroup(
+                    scenario.casts, scenario.num_envs, scenario.game_length, step_s, breaks_at, counters=counters
+                )
             )
-            run.group = group
-            return group
+            return run.groups[-1]
 
         def ask(number: int, used: Any, wants: Any, gives_back: Any) -> None:
-            run.requests += 1
-            for name in gives_back:
-                run.caps[name] = used.get(name, 0)
             run.up.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back)))
 
         horizons = {trained.name: trained.horizon for trained in scenario.trained}
@@ -275,7 +274,6 @@ class Flow:
             None,  # type: ignore[arg-type]
             AgentProcessor(horizons, source, scenario.min_rows),
             Router(),
-            None,  # type: ignore[arg-type]
             self._channel(f"up {source}", lambda message: self._hear_actor(run, message)),
             self._channel(f"down {source}", lambda message: self._tell_actor(run, message)),
             Meddler(scenario.meddling, self.random),
@@ -293,8 +291,8 @@ class Flow:
         self.actors.append(run)
         self.ledger.add_source(source)
         run.down.send(frozenset(self._gated))
-        for name, line in self.lines.items():
-            self._open(run, name, line)
+        for line in self.lines.values():
+            self._open(run, line)
         run.task = self._tasks.create_task(self._run_actor(run), name=f"actor {source}")
 
     async def _run_actor(self, run: ActorRun) -> None:
@@ -309,18 +307,22 @@ class Flow:
             run.router.close()
             run.up.queue.close()
 
-    def _open(self, run: ActorRun, name: str, line: Line) -> None:
+    def _open(self, run: ActorRun, line: Line) -> None:
         """The way of a behaviour's trajectories from an actor to main."""
+        name = line.trained.name
         link: AgentManagerQueue[Any] = AgentManagerQueue(f"trajectories {name} {run.source}", self.scenario.bound)
         line.queues.append(link)
         run.router.open(name, link)
-        carrier = self._tasks.create_task(hop(link, line.gather.add_producer(), self.delays()))
-        if not run.alive:
-            carrier.cancel()
+        end = line.gather.add_producer()
+        run.carriers.append(self._tasks.create_task(hop(link, end, self.delays())))
+        # A task that is cancelled before its first step does not even close.
+        run.carriers[-1].add_done_callback(lambda _: end.close())
 
     def _hear_actor(self, run: ActorRun, message: Any) -> None:
         match message:
             case CreditRequest():
+                for name in message.gives_back:
+                    run.caps[name] = message.used.get(name, 0)
                 self._grant(self.ledger.request(message))
             case (str(by), str(behavior), int(source), int(total)):
                 self._take_back(by, behavior, source, total)
@@ -355,7 +357,7 @@ class Flow:
         controller = self.lines[name].controller
         matchup = controller.add_behavior(behavior_id) if controller is not None else None
         if matchup is not None:
-            self._publisher.publish_matchup(matchup)
+            self._publish(matchup)
         for update in self._publisher.newest_for(behavior_id):
             inbox.put_nowait(update)
         if self._publisher.assignment is not None:
@@ -379,7 +381,11 @@ class Flow:
         assert run.task is not None
         run.alive = False
         run.task.cancel()
+        if self.random.random() < 0.5:  # what lies in its queues is lost with it
+            for carrier in run.carriers:
+                carrier.cancel()
         await asyncio.sleep(self.delays()())
+        self.removed.add(run.source)
         self._grant(self.ledger.remove_source(run.source))
         if not self._stopping:
             self._start_actor(run.replica)
@@ -398,7 +404,8 @@ class Flow:
         if scenario.self_play is not None:
             line.controller = GhostController(scenario.self_play, self.random)
         for run in self.actors:
-            self._open(run, name, line)
+            if run.alive:
+                self._open(run, line)
         line.task = self._tasks.create_task(self._run_line(line, up), name=f"line {name}")
 
     async def _run_line(self, line: Line, up: Channel) -> None:
@@ -482,12 +489,23 @@ class Flow:
 
     def _grant(self, grants: list[Grant]) -> None:
         for grant in grants:
-            run = self.actors[grant.source]
-            assert run.alive or not self.scenario.deaths_s == (), "a grant for a source that was removed"
-            run.down.send(grant)
-        for name, line in self.lines.items():
-            if name in self._gated:
-                line.outstanding_peak = max(line.outstanding_peak, self.ledger.outstanding(name))
+            assert grant.source not in self.removed, "a grant for a source that was removed"
+            self.actors[grant.source].caps.update(grant.caps)
+            self.actors[grant.source].down.send(grant)
+        for name in self._gated:
+            self._audit(self.lines[name])
+
+    def _audit(self, line: Line) -> None:
+        """Compare the ledger's account with what was granted and returned, and with what the actors have really made."""
+        name = line.trained.name
+        granted = made = 0
+        for run in self.actors:
+            if run.source not in self.removed:
+                returned = sum(self.returned.get((name, run.source), {}).values())
+                granted += max(0, run.caps.get(name, 0) - returned)
+                made += run.processor.emitted(name) + run.processor.pending(name) - returned
+        assert self.ledger.outstanding(name) == granted
+        line.granted_peak, line.made_peak = max(line.granted_peak, granted), max(line.made_peak, made)
 
     def _send_policy(self, update: PolicyUpdate) -> None:
         for run in self.actors:
@@ -511,7 +529,9 @@ class Flow:
     def _channel(self, name: str, handle: Callable[[Any], None]) -> Channel:
         channel = Channel(name, handle, self.delays())
         self._channels.append(channel)
-        self._tasks.create_task(channel.pump(), name=name)
+        pump = self._tasks.create_task(channel.pump(), name=name)
+        if name.startswith("up"):
+            self._last_words.append(pump)
         return channel
 
 
@@ -522,9 +542,16 @@ class Finite(TrainerStage):
         super().__init__(trainer, behavior, 1, port=port)
         self._updates = updates
 
+        self.drained: list[TrajectoryBatch] = []
+
     @property
     def done(self) -> bool:
         return self.trainer.version >= self._updates
+
+    def process(self, item: TrajectoryBatch) -> Iterator[PolicyUpdate]:
+        if self.done:
+            self.drained.append(item.copy())
+        yield from super().process(item)
 
 
 class Watched(EchoPolicy):

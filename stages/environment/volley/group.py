@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
 from stages.environment.volley.observing import OBSERVATION_SIZE, observe
-from stages.environment.volley.physics import VX, VY, X, Y, Courts, Floats, advance
+from stages.environment.volley.physics import VX, VY, Courts, Floats, X, Y, advance
 from stages.environment.volley.rules import (
     HOME,
     PLAYER_RADIUS,
@@ -63,7 +63,8 @@ class VolleyGroup:
         self.match_decisions = int(time_limit_s / (TICK_S * frame_skip))
         if self.match_decisions < 1:
             raise ValueError(
-                f"VolleyGroup: time_limit_s is {time_limit_s}, shorter than a decision ({TICK_S * frame_skip} s); raise it"
+                f"VolleyGroup: time_limit_s is {time_limit_s}, shorter than one "
+                f"decision ({TICK_S * frame_skip} s); raise it or lower frame_skip"
             )
         self.num_envs = num_envs
         self.points_to_win = points_to_win
@@ -109,11 +110,7 @@ class VolleyGroup:
         ended = np.flatnonzero(over).astype(np.int32)
         rewards = np.where(over, 0, landed).astype(np.float32)
         final_rewards = lead[ended].astype(np.float32)
-        final = (
-            observe(Courts(self.courts.ball[:, ended], self.courts.players[:, :, ended]))
-            if ended.size
-            else None
-        )
+        final = observe(Courts(self.courts.ball[:, ended], self.courts.players[:, :, ended])) if ended.size else None
         result_lengths = self._decisions[ended] * (self.frame_skip * TICK_S)
         self._begin_matches(ended)
         self._serve(np.flatnonzero(over | (landed != 0)))
@@ -188,10 +185,8 @@ class VolleyGroup:
         }
         if match_seconds is None or not ended.size:
             return StepResult(steps)
-        outcomes = np.stack([1 + final_rewards, 1 - final_rewards], axis=1) / 2
-        return StepResult(
-            steps, GameResults(ended, outcomes), {"Volley/Match Seconds": float(match_seconds.mean())}
-        )
+        outcomes = (np.stack([1 + final_rewards, 1 - final_rewards], axis=1) / 2).astype(np.float32)
+        return StepResult(steps, GameResults(ended, outcomes), {"Volley/Match Seconds": float(match_seconds.mean())})
 
 
 def _between(limits: tuple[float, float], share: Floats) -> Floats:

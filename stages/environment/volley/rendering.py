@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from stages.environment.volley.physics import VY, X, Y, Courts
+from stages.environment.volley.physics import VY, Courts, X, Y
 from stages.environment.volley.rules import (
     BALL_RADIUS,
     CEILING,
@@ -143,9 +143,7 @@ def _backdrop(width: int) -> Image.Image:
     return image
 
 
-def _hills(
-    canvas: _Canvas, height: float, swing: float, frequency: float, phase: float, colour: Colour
-) -> None:
+def _hills(canvas: _Canvas, height: float, swing: float, frequency: float, phase: float, colour: Colour) -> None:
     xs = np.linspace(-HALF_WIDTH, HALF_WIDTH, 121)
     ridge = height + swing * np.sin(frequency * xs + phase) + swing / 2 * np.sin(2.3 * frequency * xs)
     canvas.area([(-HALF_WIDTH, 0.0), *zip(xs, ridge, strict=True), (HALF_WIDTH, 0.0)], colour)
@@ -170,9 +168,7 @@ def _shadow(canvas: _Canvas, x: float, height: float, radius: float) -> None:
     canvas.ellipse(x, -0.02, size, 0.05 * size / radius, _SAND_SHADOW)
 
 
-def _draw_player(
-    canvas: _Canvas, x: float, y: float, vy: float, team: int, ball: tuple[float, float]
-) -> None:
+def _draw_player(canvas: _Canvas, x: float, y: float, vy: float, team: int, ball: tuple[float, float]) -> None:
     fill, line = _TEAMS[team]
     forward = 1 - 2 * team
     stretch = 0.1 * min(abs(vy) / PLAYER_JUMP, 1.0)
@@ -211,6 +207,4 @@ def _draw_score(canvas: _Canvas, team: int, points: int, points_to_win: int) -> 
     gap = min(0.22, 2.4 / points_to_win)
     for lamp in range(points_to_win):
         x = side * (HALF_WIDTH - 0.2 - gap * lamp)
-        canvas.ellipse(
-            x, CEILING - 0.18, gap * 0.36, gap * 0.36, fill if lamp < points else _WHITE, line, 0.02
-        )
+        canvas.ellipse(x, CEILING - 0.18, gap * 0.36, gap * 0.36, fill if lamp < points else _WHITE, line, 0.02)

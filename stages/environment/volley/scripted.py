@@ -1,9 +1,9 @@
 """A scripted opponent with the limits of a human one.
 
-It sees what a policy sees and keeps nothing between decisions. It runs to where the ball will come down and hops
-at a ball within reach; it does not aim, and it does not see what a faultless calculator would: it takes up a ball only
-once that crosses the net (reaction), thinks that the ball flies less far than it does (so that it is late for fast
-and for far balls), and knows of the wall behind it, but of no other rebound.
+It sees what a policy sees and keeps nothing between decisions. It runs to where the ball will come down, and hops
+at a ball right above it. It does not aim, and it is no faultless calculator: it takes up a ball only once that has
+crossed the net (its reaction), believes in half of the flight that it has left (so that it is late for fast and
+for far balls), and knows of the wall behind it, but of no other rebound.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queues.messages import Array
 from stages.environment.protocol import ActionBatch
 from stages.environment.volley.observing import Seen
-from stages.environment.volley.physics import VX, VY, X, Y, Floats
+from stages.environment.volley.physics import VX, VY, Floats, X, Y
 from stages.environment.volley.rules import BALL_GRAVITY, BALL_RADIUS, HALF_WIDTH, HOME, PLAYER_RADIUS
 
 _CONTACT_HEIGHT: Final = 0.85
 """Height of the ball's centre at which it expects to meet the ball, in metres."""
 _FORESIGHT: Final = 0.5
 """Share of the remaining flight that it believes in."""
-_NOTICES_FROM: Final = 0.0
-"""How far beyond the net a ball must be for it to be still ignored, in metres."""
 _BEHIND: Final = 0.14
 """How far behind the ball it stands, so that the ball goes forward."""
 _STEADY: Final = 0.08
@@ -56,12 +55,12 @@ def _target(seen: Seen) -> Floats:
     landing = ball[X] + _FORESIGHT * ball[VX] * np.maximum(seconds, 0.0)
     wall = BALL_RADIUS - HALF_WIDTH
     landing = np.where(landing < wall, 2 * wall - landing, landing)
-    ours = (ball[X] < _NOTICES_FROM) & (landing < 0)
+    ours = (ball[X] < 0) & (landing < 0)
     spot = np.clip(landing - _BEHIND, PLAYER_RADIUS - HALF_WIDTH, 0.0)
     return np.where(ours, spot, -HOME).astype(np.float32)
 
 
-def _jumps(seen: Seen) -> Floats:
+def _jumps(seen: Seen) -> NDArray[np.bool_]:
     ball, (sideways, low, high) = seen.ball, _JUMP_REACH
     near = np.abs(ball[X] - seen.own[X]) < sideways
-    return (near & (ball[VY] < 0) & (ball[Y] > low) & (ball[Y] < high)).astype(np.float32)
+    return np.asarray(near & (ball[VY] < 0) & (ball[Y] > low) & (ball[Y] < high))

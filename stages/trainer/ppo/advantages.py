@@ -67,14 +67,10 @@ def normalized(values: Floats) -> Floats:
     return centred / (deviation + 1e-10)
 
 
-def _backward_order(
-    lengths: NDArray[np.integer], last: NDArray[np.integer]
-) -> tuple[NDArray[np.intp], list[int]]:
+def _backward_order(lengths: NDArray[np.integer], last: NDArray[np.integer]) -> tuple[NDArray[np.intp], list[int]]:
     """Row indices by distance from their trajectory's end, and how many trajectories reach each distance."""
     ranks = np.argsort(-lengths, kind="stable")
-    counts = np.bincount(lengths)[::-1].cumsum()[::-1][
-        1:
-    ]  # [longest] trajectories with at least 1, 2, … rows
+    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] trajectories with at least 1, 2, … rows
     distances = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(distances)) - np.repeat(np.cumsum(counts) - counts, counts)
     return last[ranks][within] - distances, counts.tolist()

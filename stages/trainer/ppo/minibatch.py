@@ -64,9 +64,7 @@ class Rollout:
                 torch.split(chosen, 1, dim=1) if chosen.shape[1] else (),
                 *torch.split(part, self._widths, dim=1),
             )
-            for part, chosen in zip(
-                torch.split(floats, batch_size), torch.split(choices, batch_size), strict=True
-            )
+            for part, chosen in zip(torch.split(floats, batch_size), torch.split(choices, batch_size), strict=True)
         ]
         for _ in range(count):
             order = torch.from_numpy(self._shuffled(random)[:used]).to(self._floats.device)

@@ -54,9 +54,7 @@ class ColumnTable:
         for name, array in self._arrays.items():
             got = np.shape(state[name])[1:] if name in state else None
             if got != array.shape[1:]:
-                raise StageError(
-                    f"buffer column {name!r}: expected rows of shape {array.shape[1:]}, got {got}"
-                )
+                raise StageError(f"buffer column {name!r}: expected rows of shape {array.shape[1:]}, got {got}")
         self.clear()
         self.append({name: np.asarray(state[name]) for name in self._arrays})
 

@@ -209,9 +209,7 @@ class PPOTrainer(Trainer):
         columns: list[Array] = [
             inputs,
             rows["continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32),
-            np.where(rows["action_masks"], np.float32(0), MASK_PENALTY)
-            if actions.masked
-            else np.empty((n, 0)),
+            np.where(rows["action_masks"], np.float32(0), MASK_PENALTY) if actions.masked else np.empty((n, 0)),
             log_probs,
             normalized(per_signal.mean(axis=1))[:, None],
             per_signal + values_t,
@@ -231,9 +229,7 @@ class PPOTrainer(Trainer):
     def _encode(self, columns: Mapping[str, Array], prefix: str, count: int) -> NDArray[np.float32]:
         inputs = np.empty((count, self._encoder.size), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # found and named by _check_finite
-            self._encoder.write(
-                tuple(columns[f"{prefix}{i}"] for i in range(len(self._spec.observations))), inputs
-            )
+            self._encoder.write(tuple(columns[f"{prefix}{i}"] for i in range(len(self._spec.observations))), inputs)
         return inputs
 
     def _report(self, losses: Losses, coefficients: Coefficients, values: NDArray[np.float64]) -> None:
@@ -254,9 +250,7 @@ class PPOTrainer(Trainer):
             found = ", ".join(unknown) or "none"
             raise StageError(f"{behavior}: reward_signals: ppo can use extrinsic only so far, got {found}")
         if not self._spec.actions.log_prob_size:
-            raise StageError(
-                f"{behavior}: the behaviour has neither continuous nor discrete actions to learn"
-            )
+            raise StageError(f"{behavior}: the behaviour has neither continuous nor discrete actions to learn")
         if h.buffer_size < h.batch_size:
             raise StageError(
                 f"{behavior}: hyperparameters.buffer_size: {h.buffer_size} is smaller than batch_size "
@@ -283,9 +277,7 @@ class PPOTrainer(Trainer):
                 self._refuse(batch, k, name, column[row], at)
         if not np.isfinite(next_inputs).all():
             k = _first_bad_row(next_inputs)
-            self._refuse(
-                batch, k, "next_obs", next_inputs[k], f"the end of its trajectory of {batch.lengths[k]} steps"
-            )
+            self._refuse(batch, k, "next_obs", next_inputs[k], f"the end of its trajectory of {batch.lengths[k]} steps")
 
     def _refuse(self, batch: TrajectoryBatch, k: int, name: str, value: Array, at: str) -> None:
         agent, episode = (int(batch.trajectories[column][k]) for column in ("agent_ids", "episode_ids"))

@@ -63,9 +63,7 @@ class PPOUpdate:
         self._behavior = spec.name
         self._adam = Adam(network.values, network.gradients, hyperparameters.adam_epsilon)
 
-    def run(
-        self, rollout: Rollout, coefficients: Coefficients, random: np.random.Generator, step: int
-    ) -> Losses:
+    def run(self, rollout: Rollout, coefficients: Coefficients, random: np.random.Generator, step: int) -> Losses:
         """Learn from a rollout of at least `batch_size` rows.
 
         Args:
@@ -129,9 +127,7 @@ class PPOUpdate:
 
     def _loss_weights(self, coefficients: Coefficients) -> list[Tensor]:
         """Weights of the losses; none for the entropy without a bonus, which saves its backward pass."""
-        numbers = (
-            [1.0, VALUE_COEFFICIENT, -coefficients.beta] if coefficients.beta else [1.0, VALUE_COEFFICIENT]
-        )
+        numbers = [1.0, VALUE_COEFFICIENT, -coefficients.beta] if coefficients.beta else [1.0, VALUE_COEFFICIENT]
         return list(torch.tensor(numbers, device=self._network.values.device).unbind())
 
     def _evaluate(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
@@ -157,10 +153,7 @@ class PPOUpdate:
         bad = np.argwhere(~np.isfinite(losses))
         where = f"{self._behavior}: update at step {step}"
         if not len(bad):
-            return (
-                f"{where}: the last minibatch made weights NaN or infinite; "
-                "the weights are those before the update"
-            )
+            return f"{where}: the last minibatch made weights NaN or infinite; the weights are those before the update"
         row, column = (int(i) for i in bad[0])
         name = ("policy loss", "value loss", "entropy")[column]
         return (

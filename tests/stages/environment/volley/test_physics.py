@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from stages.environment.volley.observing import OBSERVATION_NAMES, SCALE, Seen, observe
-from stages.environment.volley.physics import VX, VY, X, Y, Courts, advance
+from stages.environment.volley.physics import VX, VY, Courts, X, Y, advance
 from stages.environment.volley.rules import (
     BALL_GRAVITY,
     BALL_MAX_SPEED,
