@@ -144,13 +144,6 @@ class OpenEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """These behaviours' lag is bounded by flow control from now on."""
-
-    behaviors: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class BeginCheckpoint:
     """Reach checkpoint `number`, and write your part into `folder`."""
 
@@ -188,7 +181,6 @@ ControlMessage = (
     | HostFailed
     | HostFinished
     | OpenEdge
-    | Watch
     | Assignment
     | Grant
     | BeginCheckpoint

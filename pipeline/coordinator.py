@@ -38,6 +38,7 @@ from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.reporting import Reporter
 from pipeline.run_folder import BehaviorStatus, CheckpointEntry, RunFolder, TrainingStatus
 from pipeline.seeds import derive_seed
+from pipeline.starvation import StarvationWatch
 from pipeline.statistics import StatisticsCollector
 from pipeline.statistics_writers import make_writers
 from pipeline.supervision import Supervisor
@@ -113,9 +114,9 @@ class Coordinator:
         self._slots: dict[int, ActorSlot] = {}
         self._evaluation: ActorSlot | None = None
         self._supervisor = Supervisor(config.env_settings)
+        self._starvation = StarvationWatch()
         self._hosts: dict[str, HostHandle] = {}
         self._ended: set[str] = set()
-        self._gated: set[str] = set()
         self._sources = 0
         self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
         self._returned: dict[tuple[str, str, int], int] = {}
@@ -180,7 +181,6 @@ class Coordinator:
             slot.trajectory_tickets = old.trajectory_tickets
         self._slots[replica] = slot
         self._ledger.add_source(source)
-        host.control.send(control.Watch(tuple(sorted(self._gated))))
         for behavior in slot.trajectory_tickets:
             self._wiring.tell_trajectories(behavior, slot)
 
@@ -265,6 +265,7 @@ class Coordinator:
         self._run_all([StageRunner(stage, inlet, nowhere, self._context(f"inference-{name}")).run()])
         for slot in slots:
             self._wiring.tell_trajectories(name, slot)
+        self._ledger.open_freely(name)
         self._run_all([self._publish_later(policy)])
 
     async def _publish_later(self, policy: PolicyUpdate) -> None:
@@ -306,7 +307,7 @@ class Coordinator:
             case CreditRequest():
                 self._grant(self._ledger.request(message))
             case control.CreditsReturned():
-                self._grant(self._ledger.returned(message.by, message.behavior, message.source, message.total))
+                self._hear_credits(message)
             case control.StatisticsReport():
                 self._supervisor.heard(host.plan.name, time.monotonic())
                 self.reporter.take_statistics(message.statistics, message.queues, host.plan.name)
@@ -355,17 +356,18 @@ class Coordinator:
             slot.handle.control.send(self._publisher.assignment)
 
     def _hear_learner(self, message: control.LearnerReady) -> None:
+        self._starvation.add_trainer(message.behavior, message.rows_per_update)
         if message.bounds_lag and not self._replay_edge:
             lag = self.config.pipeline.max_policy_lag
             self._ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
-            self._gated.add(message.behavior)
-        for slot in self._slots.values():
-            slot.handle.control.send(control.Watch(tuple(sorted(self._gated))))
+        else:
+            self._ledger.open_freely(message.behavior)
         self._grant(self._ledger.resume())
 
     def _hear_trainer(self, report: TrainerReport) -> None:
         line = self.lines[report.behavior]
         checkpoint_due = line.take(report)
+        self._starvation.fed(report.behavior, report.step, report.done)
         self._ledger.learned(report.behavior, report.version)
         grants: list[Grant] = []
         for source, total in report.returned.items():
@@ -376,6 +378,12 @@ class Coordinator:
             self._finish()
         elif checkpoint_due and not self.checkpoints.busy and not self._finishing:
             self._begin_checkpoint()
+
+    def _hear_credits(self, message: control.CreditsReturned) -> None:
+        key = (message.by, message.behavior, message.source)
+        self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
+        self._returned[key] = message.total
+        self._grant(self._ledger.returned(*key, message.total))
 
     def _hear_export(self, message: control.Exported) -> None:
         entry = CheckpointEntry(message.step, message.file, message.reward, time.time())
@@ -483,9 +491,9 @@ class Coordinator:
 
     def _hooks(self, stage: str) -> StageHooks:
         def return_credits(behavior: str, source: int, amount: int) -> None:
-            key = (stage, behavior, source)
-            self._returned[key] = self._returned.get(key, 0) + amount
-            self._grant(self._ledger.returned(part_name(stage, "main"), behavior, source, self._returned[key]))
+            by = part_name(stage, "main")
+            total = self._returned.get((by, behavior, source), 0) + amount
+            self._hear_credits(control.CreditsReturned(by, behavior, source, total))
 
         return StageHooks(return_credits, self._save_part)
 

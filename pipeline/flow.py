@@ -26,6 +26,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
+FREE = 2**62
+"""A cap that nobody reaches."""
+
+
 class FlowError(ValueError):
     """A window that could not work; the message says why."""
 
@@ -111,6 +115,10 @@ class CreditLedger:
         window.restored = restored_rows
         self._windows[behavior] = window
 
+    def open_freely(self, behavior: str) -> None:
+        """Bound nothing for a behaviour: it is not learned from, or by a trainer that any lag suits."""
+        self._windows[behavior] = _Window(FREE, FREE)
+
     def add_source(self, source: int) -> None:
         """An actor (a new incarnation, with an id never used before) takes part from now on."""
         self._sources.add(source)
@@ -195,10 +203,13 @@ class CreditLedger:
             return None
         caps, versions = {}, {}
         for name, window in wanted.items():
+            if window.size == FREE:
+                caps[name], versions[name] = FREE, 0
+                continue
+            versions[name] = window.version
             chunk = -(-window.chunk_of // max(1, len(self._sources)))
             # Steps beyond the cap (a tick is never cut) are used up all the same: start from what was really
             # used.
             base = max(window.granted.get(request.source, 0), request.used.get(name, 0))
             window.granted[request.source] = caps[name] = base + min(chunk, free[name])
-            versions[name] = window.version
         return Grant(request.source, request.number, caps, versions)

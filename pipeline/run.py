@@ -15,6 +15,7 @@ import yaml
 
 from config import RunConfig
 from pipeline.checkpoint import Checkpoint, newest
+from pipeline.clip import write_final_clip
 from pipeline.coordinator import Coordinator
 from pipeline.errors import RunError, RunFailed
 from pipeline.hosts.custom_stages import check_stages
@@ -108,7 +109,19 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
         seed = _seed(config, checkpoint)
         async with Coordinator(config, folder, seed, checkpoint, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
-        return _result(coordinator, folder)
+        result = _result(coordinator, folder)
+        if not settings.inference:
+            await asyncio.to_thread(_film, config, result)
+        return result
+
+
+def _film(config: RunConfig, result: RunResult) -> None:
+    for name, behavior in result.behaviors.items():
+        if behavior.export is not None:
+            try:
+                write_final_clip(config, result.folder, name, behavior.export)
+            except (OSError, ValueError) as error:  # a run is no worse for a film that could not be made
+                log.warning("the final policy could not be filmed: %s", error)
 
 
 def _configuration(config: RunConfig) -> str:

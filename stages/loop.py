@@ -118,6 +118,7 @@ class StageRunner(Generic[In, Out]):
         self._state = state
         self._ends_barriers = ends_barriers
         self._items = 0
+        self._blocked = 0
         self._barrier_seen = -1
 
     async def run(self) -> None:
@@ -173,6 +174,8 @@ class StageRunner(Generic[In, Out]):
                 passed += _credits(result)
                 await self._outlet.put(result)
             return passed
+        if not isinstance(results, Iterable):
+            raise TypeError(_not_yielded(results))
         for result in self._timed(results):
             passed += _credits(result)
             await self._outlet.put(result)
@@ -188,13 +191,17 @@ class StageRunner(Generic[In, Out]):
 
     def _check_blocking(self, began: float) -> None:
         took = time.perf_counter() - began
-        if took > BLOCKING_S and not self.stage.may_block:
+        if took <= BLOCKING_S or self.stage.may_block:
+            return
+        self._blocked += 1
+        if self._blocked & (self._blocked - 1) == 0:  # the 1st, 2nd, 4th, 8th … time: one that always blocks says little
             log.warning(
-                "stage %s blocked its event loop for %.2f s on item %d; other stages of its host stood still. "
+                "stage %s blocked its event loop for %.2f s on item %d (time %d); other stages of its host stood still. "
                 "Make it faster, or await in an async process().",
                 self.context.name,
                 took,
                 self._items,
+                self._blocked,
             )
 
     async def _pass_barrier(self, barrier: Barrier) -> None:
@@ -275,6 +282,14 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
 
 
 _END: Any = object()
+
+
+def _not_yielded(results: object) -> str:
+    """What to tell somebody whose process() is no generator."""
+    if inspect.iscoroutine(results):
+        results.close()  # or Python would warn, as well, that nobody awaited it
+        return "process() is async but yields nothing: use `yield` for each result (or a plain `def` that returns None)"
+    return f"process() returned a {type(results).__name__}: use `yield` for each result, or return None for none at all"
 
 
 class _Timed:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from config import RunConfig
-from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, Stop, Watch
+from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, Stop
 from pipeline.flow import CreditRequest, Grant
 from pipeline.graph import placed
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
@@ -116,8 +116,6 @@ class ActorHost:
                     self._actor.request_checkpoint(message.number)
                 case Stop():
                     self._actor.request_stop()
-                case Watch():
-                    self._actor.watch(frozenset(message.behaviors))
                 case OpenEdge():
                     await self._open(message)
 

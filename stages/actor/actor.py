@@ -100,11 +100,6 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._gate.granted(number, caps, versions)
         self._wake.set()
 
-    def watch(self, gated: frozenset[str]) -> None:
-        """Let flow control bound these behaviours."""
-        self._gate.watch(gated)
-        self._wake.set()
-
     def request_checkpoint(self, number: int) -> None:
         """Put a barrier into the stream at the next tick."""
         self._checkpoint = number
@@ -149,7 +144,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 if not self._held:
                     for batch in self._processor.flush():
                         yield batch
-                    self._held, self._changed = True, False
+                    self._held = True
                     self._gate.wait(*self._used())
                 await self._sleep()
                 continue
@@ -163,12 +158,13 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             yield batch
 
     def _decide(self) -> Iterable[TrajectoryBatch]:
+        # A policy that comes while a batch waits for its place has not decided this tick.
+        adopted, self._adopted = self._adopted, {}
+        self._changed = False
         for step in self._environment.decide():
             yield from self._processor.process(step)
-        if self._adopted:
-            for behavior_id, version in self._adopted.items():
-                yield from self._processor.cut_older_than(behavior_id, version - self._cut_after)
-            self._adopted.clear()
+        for behavior_id, version in adopted.items():
+            yield from self._processor.cut_older_than(behavior_id, version - self._cut_after)
 
     def _resume_stepping(self) -> None:
         """Step again after standing still: decisions that were taken before by an older policy are taken anew."""

@@ -13,16 +13,10 @@ class CreditGate:
 
     Args:
         request: called with (number of the request, used, wanted behaviours, behaviours given back).
-        gated: names of the behaviours whose trainers bound the lag; others are always open.
     """
 
-    def __init__(
-        self,
-        request: Callable[[int, Mapping[str, int], Sequence[str], Sequence[str]], None],
-        gated: frozenset[str] = frozenset(),
-    ) -> None:
+    def __init__(self, request: Callable[[int, Mapping[str, int], Sequence[str], Sequence[str]], None]) -> None:
         self._request = request
-        self._gated = gated
         self._caps: dict[str, int] = {}
         self._ask_at: dict[str, int] = {}
         self._versions: dict[str, int] = {}
@@ -30,13 +24,9 @@ class CreditGate:
         self._number = 0
         self._asked = False
 
-    def watch(self, gated: frozenset[str]) -> None:
-        """Watch these behaviours from now on."""
-        self._gated = gated
-
     def closed(self, used: Mapping[str, int], alive: Collection[str]) -> list[str]:
         """Behaviours that have used up their caps."""
-        return [name for name in alive if name in self._gated and used.get(name, 0) >= self._caps.get(name, 0)]
+        return [name for name in alive if used.get(name, 0) >= self._caps.get(name, 0)]
 
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str]) -> None:
         """Ask for more while there is still some left, so that in the steady state nobody waits for the answer.
@@ -49,7 +39,7 @@ class CreditGate:
                 self._give_back(used, (), idle)
         if self._asked:
             return
-        low = [name for name in alive if name in self._gated and used.get(name, 0) >= self._ask_at.get(name, 0)]
+        low = [name for name in alive if used.get(name, 0) >= self._ask_at.get(name, 0)]
         if low:
             self._asked = True
             self._number += 1
@@ -59,7 +49,7 @@ class CreditGate:
         """Say that the actor stands still: it has emitted all it held, and gives back what it has not used."""
         self._asked = True
         # Nothing is left of any cap, so all behaviours that have agents here are wanted, not only the closed ones.
-        self._give_back(used, sorted(name for name in alive if name in self._gated), list(self._caps))
+        self._give_back(used, sorted(alive), list(self._caps))
 
     def granted(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
         """Take in the ledger's answer to request `number`."""

@@ -130,8 +130,8 @@ class Lineups:
             player = Player(self._make_policy(spec), update.version)
             player.policy.load(update)
             lineup.players[behavior_id] = player
-        # Before the first assignment there was nobody to play: those games have not begun.
-        self.games = [lineup if not game.players else game for game in self.games]
+        # A game in which somebody has nobody to play for them has not begun: it is played under this lineup.
+        self.games = [game if game.players.keys() >= lineup.players.keys() else lineup for game in self.games]
         self.current = lineup
         self._mixed = any(game is not lineup for game in self.games)
 

@@ -54,7 +54,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._finished: dict[str, Columns] = {}
         self._actions: dict[str, ActionBatch] = {}
         self._decided_from: Mapping[str, Any] = {}
-        self._ids: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._known: set[str] = set()
         self._random = np.random.default_rng(0)
         self._stop = False
 
@@ -86,9 +86,8 @@ class EnvironmentStage(Source[StepBatch]):
     async def reset(self, seed: int) -> None:
         """Start all instances anew; everything that follows is determined by the seed and the policies."""
         self._random = np.random.default_rng(seed)
-        known = set(self.specs)
         self._result = await self._call("reset", lambda group: group.reset(seed))
-        self._announce(known)
+        self._announce()
         self._finished = {}
         self._lineups.open_games(self.num_envs)
 
@@ -115,11 +114,10 @@ class EnvironmentStage(Source[StepBatch]):
 
     async def advance(self) -> None:
         """Step the group with the actions last decided."""
-        known = len(self.specs)
         actions = self._actions
         self._result = await self._call("step", lambda group: group.step(actions))
-        if len(self.specs) > known:
-            self._announce(set(list(self.specs)[:known]))
+        if len(self.specs) > len(self._known):
+            self._announce()
         self._finished = self._finish_games(self._result) if self._lineups.self_play else {}
         for name, value in self._result.statistics.items():
             self._context.statistics.add(next(iter(self.specs.values())).name, name, value)
@@ -154,11 +152,11 @@ class EnvironmentStage(Source[StepBatch]):
             ) from error
         return result  # type: ignore[no-any-return]
 
-    def _announce(self, known: set[str]) -> None:
+    def _announce(self) -> None:
         for behavior_id, spec in self.specs.items():
-            if behavior_id not in known or behavior_id not in self._ids:
+            if behavior_id not in self._known:  # a restarted group brings nobody new
+                self._known.add(behavior_id)
                 self._lineups.add_behavior(spec)
-                self._ids[behavior_id] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
     def _decide(self) -> list[StepBatch]:
         self._actions = {}
@@ -184,7 +182,7 @@ class EnvironmentStage(Source[StepBatch]):
         return StepBatch(
             behavior_id=behavior_id,
             group=0,
-            agent_ids=self._global_ids(behavior_id, steps.agent_ids),
+            agent_ids=steps.agent_ids + self._first_agent_id,
             env_ids=steps.env_ids,
             episode_ids=steps.episode_ids,
             observations=steps.observations,
@@ -236,16 +234,6 @@ class EnvironmentStage(Source[StepBatch]):
         assert continuous is not None
         assert discrete is not None
         return Decision(ActionBatch(continuous, discrete), columns), stamp
-
-    def _global_ids(self, behavior_id: str, local: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same array object for the same ids, so that the agent processor knows a fixed set at a glance."""
-        if not self._first_agent_id:
-            return local
-        last_local, last_global = self._ids[behavior_id]
-        if last_local is not local:
-            last_local, last_global = local, local + self._first_agent_id
-            self._ids[behavior_id] = last_local, last_global
-        return last_global
 
     def _finish_games(self, result: StepResult) -> dict[str, Columns]:
         """Game columns by the learning team's behaviour id; the instances' next games get the current lineup."""

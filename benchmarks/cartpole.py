@@ -3,7 +3,7 @@
 CartPole as in docs/performance.md (64 environments, 2×64 tanh, buffer 2048, minibatch 256, 4 epochs), one thread per
 process, default hosts and lag. Pairs are run in turn, so that both sides meet the same machine; the ratio is what counts.
 
-    python benchmarks/pipeline.py --pairs 7
+    python benchmarks/cartpole.py --pairs 7
 
 Rates are steady-state: from the first to the last summary on the pipeline's side (its start-up, mostly importing torch,
 is left out, as the bare loop's is), CPU shares are those of the main process over the same stretch.

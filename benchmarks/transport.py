@@ -1,4 +1,4 @@
-"""What queues cost: `python benchmarks/queues.py`.
+"""What queues cost: `python benchmarks/transport.py`.
 
 Prints a put and get within one event loop beside `asyncio.Queue`'s, and a 1 MB trajectory batch from another
 process, copied out of shared memory as a trainer does, beside the same batch through `multiprocessing.Queue`.

@@ -1,0 +1,94 @@
+"""The main job's bars: how the self-play policy of a finished run plays.
+
+    bin/run-pipeline config/examples/volley.yaml
+    python benchmarks/main_job.py results/volley
+
+Plays 1000 games each (500 on either side of the net): the scripted player against random play, against the untrained
+policy and against itself; the final policy against the scripted player and against its own snapshot from the first
+quarter of the run. A win rate counts wins only, a score counts a draw as half.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from config import RunConfig
+from pipeline.export import numbered, read_policy
+from stages.environment.volley import Player, ScriptedPlayer, as_player, play_games, random_player
+from stages.policy import NumpyPolicy
+from stages.trainer import TrainerContext
+from stages.trainer.ppo import PPOTrainer
+
+GAMES = 1000
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="results/<run-id>")
+    parser.add_argument("--games", type=int, default=GAMES)
+    asked = parser.parse_args()
+    config = RunConfig.from_plain(yaml.safe_load((asked.run / "configuration.yaml").read_text()))
+    assert config.environment is not None, "a Volley run has an environment"
+    options = config.environment.options
+    (behavior,) = config.behaviors
+    exports = numbered(asked.run / behavior, behavior)
+    steps = [int(path.stem.removeprefix(f"{behavior}-")) for path in exports]
+    early = max((s for s in steps if s <= steps[-1] / 4), default=steps[0])
+    final, first_quarter = exports[-1], exports[steps.index(early)]
+    scripted = ScriptedPlayer().act
+    print(f"{asked.run}: {steps[-1]} steps, first-quarter snapshot at {early}")
+    bars = [
+        ("scripted against random play", scripted, random_player(1), "wins", 0.95),
+        ("scripted against the untrained policy", scripted, untrained(config, behavior, final), "wins", 0.90),
+        ("scripted against itself", scripted, scripted, "score", 0.5),
+        ("final against scripted", player(config, behavior, final), scripted, "wins", 0.90),
+        (
+            "final against its first quarter",
+            player(config, behavior, final),
+            player(config, behavior, first_quarter),
+            "wins",
+            0.75,
+        ),
+    ]
+    print(f"{'':38} {'won':>5} {'drawn':>5} {'lost':>5} {'rate':>7} {'bar':>6}")
+    for name, one, other, what, bar in bars:
+        tally = play_games(one, other, asked.games, seed=11, **options)
+        rate = tally.win_rate if what == "wins" else tally.score
+        print(f"{name:38} {tally.wins:5} {tally.draws:5} {tally.losses:5} {rate:7.1%} {bar:6.0%}")
+    ratings = elo(asked.run / behavior)
+    print(f"ELO: {ratings[0]:.0f} in the first summary, {ratings[-1]:.0f} in the last")
+
+
+def player(config: RunConfig, behavior: str, export: Path) -> Player:
+    """An exported policy as a player."""
+    update, spec, _ = read_policy(export)
+    policy = NumpyPolicy(spec, config.behavior_settings(behavior).network_settings)
+    policy.load(update)
+    return as_player(policy, seed=5)
+
+
+def untrained(config: RunConfig, behavior: str, export: Path) -> Player:
+    """The policy as it was before the first update."""
+    spec = read_policy(export)[1]
+    settings = config.behavior_settings(behavior)
+    policy = NumpyPolicy(spec, settings.network_settings)
+    policy.load(PPOTrainer(TrainerContext(behavior, settings, spec, seed=3)).policy())
+    return as_player(policy, seed=5)
+
+
+def elo(folder: Path) -> list[float]:
+    """The ratings that were written to TensorBoard."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return [scalar.value for scalar in events.Scalars("Self-play/ELO")]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -1,0 +1,259 @@
+"""The command line: what it prints, its exit status, and that it imports nothing heavy without need."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from config import RunConfig, load_config
+from pipeline.cli import main, overrides, parser
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.yaml"))
+GOOD = """\
+environment: {kind: gymnasium, id: CartPole-v1}
+behaviors:
+  Pole:
+    trainer_type: ppo
+    max_steps: 5000
+"""
+THREE_MISTAKES = """\
+environment: {kind: gymnasium, id: CartPole-v1}
+behaviors:
+  Pole:
+    trainer_type: ppo
+    max_step: 5000
+    time_horizon: -1
+pipelines: {}
+"""
+
+WATCHED_MAIN = """
+import json, sys
+
+class Refuse:
+    tried = []
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "grpc", "gymnasium", "tensorboard"}:
+            self.tried.append(name)
+            raise ImportError(f"{name} must not be imported here")
+
+sys.meta_path.insert(0, Refuse())
+from pipeline.cli import main
+try:
+    status = main(sys.argv[1:])
+except SystemExit as end:
+    status = end.code or 0
+print(json.dumps({"status": status, "tried": Refuse.tried}), file=sys.stderr)
+"""
+"""`main` where the heavy packages can't be imported; notes also attempts that somebody catches."""
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD, encoding="utf-8")
+    return path
+
+
+def command(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the checkout's command, as a user does."""
+    return subprocess.run(
+        [sys.executable, ROOT / "bin" / "run-pipeline", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        ([str(ROOT / "config/examples/cartpole.yaml"), "--validate"], 0),
+        ([str(ROOT / "config/examples/cartpole.yaml"), "--validate", "--set", "nonsense=1"], 2),
+        (["no-such-file.yaml"], 2),
+    ],
+)
+def test_help_and_validation_import_nothing_heavy(arguments, status):
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED_MAIN, *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert json.loads(done.stderr.splitlines()[-1]) == {"status": status, "tried": []}, done.stderr
+
+
+def test_help_names_every_option_and_shows_examples(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    for option in (
+        "--run-id --resume --force --inference --seed --num-envs --results-dir --record --replay --set --validate"
+    ).split():
+        assert option in text
+    assert "examples:" in text
+
+
+def test_the_version_is_that_of_headrace(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("headrace ")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_valid_and_shows_its_pipeline(example, capsys):
+    assert main([str(example), "--validate"]) == 0
+    shown = capsys.readouterr()
+    config = load_config(example)
+    assert shown.err == ""
+    assert "environment → agent_processor" in shown.out
+    for behavior, settings in config.behaviors.items():
+        assert f"behavior {behavior}:" in shown.out
+        assert f"max_steps {settings.max_steps}" in shown.out
+
+
+def test_validation_runs_nothing_and_writes_nothing(good, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(good), "--validate"]) == 0
+    assert list(tmp_path.iterdir()) == [good]
+
+
+def test_every_mistake_is_told_with_file_and_line(tmp_path, capsys):
+    path = tmp_path / "bad.yaml"
+    path.write_text(THREE_MISTAKES, encoding="utf-8")
+    assert main([str(path), "--validate"]) == 2
+    shown = capsys.readouterr()
+    lines = shown.err.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [f"{path}:5", f"{path}:6", f"{path}:7"]
+    assert "behaviors.Pole.max_step: unknown key; did you mean 'max_steps'?" in lines[0]
+    assert shown.out == ""
+
+
+def test_a_mistake_stops_a_run_before_it_starts(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text(THREE_MISTAKES, encoding="utf-8")
+    done = command(path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{path}:5: " in done.stderr
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_mistake_in_set_is_told_with_the_argument(good, capsys):
+    assert main([str(good), "--validate", "--set", "behaviors.Pole.max_steps=soon"]) == 2
+    assert capsys.readouterr().err.startswith("--set behaviors.Pole.max_steps=soon: behaviors.Pole.max_steps: ")
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_a_file_that_can_not_be_read_is_named(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([name, "--validate"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"{name}: ")
+    assert len(shown.splitlines()) == 1
+
+
+def test_what_has_no_effect_is_a_warning_and_no_mistake(tmp_path, capsys):
+    path = tmp_path / "old.yaml"
+    path.write_text(GOOD + "checkpoint_settings: {load_model: true}\n", encoding="utf-8")
+    assert main([str(path), "--validate"]) == 0
+    shown = capsys.readouterr()
+    assert re.match(r"warning: .*load_model", shown.err)
+    assert "behavior Pole:" in shown.out
+
+
+MEANINGS = {
+    ("--run-id", "second"): ("checkpoint_settings.run_id", "second"),
+    ("--resume",): ("checkpoint_settings.resume", True),
+    ("--force",): ("checkpoint_settings.force", True),
+    ("--inference",): ("checkpoint_settings.inference", True),
+    ("--results-dir", "else: where"): ("checkpoint_settings.results_dir", "else: where"),
+    ("--seed", "7"): ("env_settings.seed", 7),
+    ("--num-envs", "3"): ("environment.num_envs", 3),
+    ("--record",): ("record.edges", ("trainer",)),
+    ("--replay", "a.stream", "b c.stream"): ("replay.streams", ("a.stream", "b c.stream")),
+    ("--set", "behaviors.Pole.max_steps=1e6"): ("behaviors.Pole.max_steps", 1_000_000),
+    ("--debug",): ("debug", True),
+}
+"""What each option changes: the key, and the value that it then has."""
+
+
+def value_at(config: RunConfig, path: str) -> object:
+    """Look up a dotted path, through models and maps."""
+    return reduce(lambda at, key: at[key] if isinstance(at, dict) else getattr(at, key), path.split("."), config)
+
+
+def loaded(path: Path, *arguments: str) -> RunConfig:
+    asked = parser().parse_args([str(path), *arguments])
+    return load_config(asked.config, overrides(asked))
+
+
+@pytest.mark.parametrize("arguments", MEANINGS, ids=lambda arguments: arguments[0])
+def test_an_option_stands_for_a_key_of_the_file(arguments, good):
+    key, value = MEANINGS[arguments]
+    plain, asked = loaded(good), loaded(good, *arguments)
+    assert value_at(asked, key) == value
+    assert asked != plain
+
+
+def test_every_option_of_the_help_has_its_meaning_tested():
+    options = set(re.findall(r"^ +(--[a-z-]+)", parser().format_help(), flags=re.MULTILINE))
+    assert options - {"--validate", "--version"} == {arguments[0] for arguments in MEANINGS}
+
+
+def test_without_options_the_file_alone_counts(good):
+    assert loaded(good) == load_config(good)
+
+
+def test_set_wins_over_other_options_and_the_later_over_the_earlier(good):
+    config = loaded(good, "--set", "env_settings.seed=2", "--set", "env_settings.seed=3", "--seed", "1")
+    assert config.env_settings.seed == 3
+
+
+@pytest.mark.parametrize("arguments", [[], ["--seed", "soon"], ["--no-such-option"]])
+def test_a_wrong_command_exits_with_status_2_and_says_how_it_is_used(arguments, good, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([str(good), *arguments] if arguments else [])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: run-pipeline")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--resume"], "there is no run 'ppo' to resume"),
+        (["--inference"], "there is no run 'ppo'"),
+        (["--run-id", "taken"], "use --resume to go on with it, --force to put it aside"),
+        (["--replay", "missing.stream"], "missing.stream"),
+    ],
+)
+def test_a_run_that_can_not_start_says_why_without_a_traceback(arguments, told, good, tmp_path):
+    (tmp_path / "results" / "taken").mkdir(parents=True)
+    done = command(good, *arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert told.lower() in done.stderr.lower()
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_file_that_says_nothing_to_run_is_refused(tmp_path):
+    path = tmp_path / "unity.yaml"
+    path.write_text("behaviors: {Pole: {trainer_type: ppo}}\n", encoding="utf-8")
+    done = command(path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "`environment`" in done.stderr
+    assert not (tmp_path / "results").exists()

@@ -1,0 +1,152 @@
+"""The rules that imports keep, read off the source: which way they point, and what may be imported where."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = ("config", "queues", "stages", "pipeline")
+"""Each may import those before it."""
+
+CAN_RUN_CODE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "_pickle", "shelve"}
+"""Readers of formats that can run code while they are read."""
+
+HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "ray", "tensorboard"}
+"""Slow to import: at module level only where a module can't be without it."""
+HEAVY_ALLOWED = {
+    "gymnasium": (
+        "stages/environment/gymnasium_group.py",
+        "stages/environment/spaces.py",
+        "stages/environment/vectorising.py",
+    ),
+    "torch": (
+        "stages/policy/distributions.py",
+        "stages/policy/network.py",
+        "stages/trainer/adam.py",
+        "stages/trainer/ppo/",
+    ),
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Every module of the four packages: its path from the root, and its syntax tree."""
+    for layer in LAYERS:
+        for path in sorted((ROOT / layer).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(tree: ast.Module, *, executed_at_once: bool = False) -> Iterator[tuple[str, int]]:
+    """Find what a module imports, with dots, and in which line.
+
+    Args:
+        tree: the module.
+        executed_at_once: without what is imported inside functions, or only for type checkers.
+    """
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{'.' * node.level}{node.module or ''}.{alias.name}", node.lineno) for alias in node.names)
+        if executed_at_once and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if executed_at_once and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        waiting += ast.iter_child_nodes(node)
+
+
+def top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def test_every_layer_is_looked_at():
+    assert {top(path.replace("/", ".")) for path, _ in modules()} == set(LAYERS)
+
+
+def test_imports_point_one_way():
+    upward = []
+    for path, tree in modules():
+        layer = LAYERS.index(path.partition("/")[0])
+        above = {*LAYERS[layer + 1 :], "tests", "benchmarks", "examples"}
+        upward += [f"{path}:{line}: {what}" for what, line in imports(tree) if top(what) in above]
+    assert not upward, f"a package may import those before it: {', '.join(LAYERS)}"
+
+
+def test_imports_are_absolute():
+    assert not [f"{path}:{line}" for path, tree in modules() for what, line in imports(tree) if what.startswith(".")]
+
+
+def test_nothing_that_can_unpickle_is_imported():
+    found = [
+        f"{path}:{line}: {what}"
+        for path, tree in modules()
+        for what, line in imports(tree)
+        if top(what) in CAN_RUN_CODE
+    ]
+    assert not found, "files and messages are data: reading them must not be able to run code"
+
+
+def test_neither_numpy_nor_torch_may_unpickle():
+    found = []
+    for path, tree in modules():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            by_torch = ast.unparse(call.func) == "torch.load" and options.get("weights_only") != "True"
+            if by_torch or options.get("allow_pickle", "False") != "False":
+                found.append(f"{path}:{call.lineno}: {ast.unparse(call)}")
+    assert not found, "torch.load wants weights_only=True, and NumPy must not be allowed to unpickle"
+
+
+def test_heavy_packages_are_imported_where_they_are_used():
+    found = [
+        f"{path}:{line}: {what}"
+        for path, tree in modules()
+        for what, line in imports(tree, executed_at_once=True)
+        if top(what) in HEAVY and not path.startswith(HEAVY_ALLOWED.get(top(what), ()))
+    ]
+    assert not found, "import it in the function that needs it, or say in this test that the module can't be without it"
+
+
+def test_stages_do_not_know_each_others_insides():
+    """What two stages share is a message, a protocol or the policy; only the actor, which joins stages, knows more."""
+    folders = {folder.name for folder in (ROOT / "stages").iterdir() if folder.is_dir()}
+    found = []
+    for path, tree in modules():
+        layer, here, *inside = path.split("/")
+        if layer != "stages" or not inside or here == "actor":
+            continue
+        strange = folders - {here, "policy"}
+        found += [
+            f"{path}:{line}: {what}"
+            for what, line in imports(tree)
+            if top(what) == "stages" and what.split(".")[1] in strange and what.split(".")[2] != "protocol"
+        ]
+    assert not found
+
+
+def test_packages_only_hand_on_names():
+    """An `__init__.py` does nothing but import, and offers exactly what it imports."""
+    for path, tree in modules():
+        if path.endswith("/__init__.py"):
+            given, offered = _handed_on(path, tree)
+            assert given == offered, path
+
+
+def _handed_on(path: str, tree: ast.Module) -> tuple[set[str], set[str]]:
+    given: set[str] = set()
+    offered: set[str] = set()
+    for node in tree.body:
+        match node:
+            case ast.Expr(ast.Constant(str())) | ast.ImportFrom(module="__future__"):
+                pass
+            case ast.ImportFrom(names=names):
+                given |= {alias.asname or alias.name for alias in names}
+            case ast.Assign([ast.Name("__all__")], value):
+                offered = set(ast.literal_eval(value))
+            case _:
+                raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)}")
+    return given, offered
