@@ -7,7 +7,8 @@ CONFIG ?= config/examples/volley.yaml
 WORKERS ?= 2
 ARGS ?=
 BIN = $(VENV)/bin
-BENCHMARKS = $(shell grep -l __main__ benchmarks/*.py)
+# All but those that want to be told a task or a finished run.
+BENCHMARKS = $(filter-out benchmarks/bare_loop.py benchmarks/main_job.py,$(shell grep -l __main__ benchmarks/*.py))
 DESCRIPTION = setup.cfg pyproject.toml constraints.txt
 
 .PHONY: help train test check format docs bench clean

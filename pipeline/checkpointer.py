@@ -81,13 +81,22 @@ class Checkpointer:
         self.newest = pending.number
         return pending.number
 
-    def give_up_if_overdue(self, now_s: float) -> None:
-        """Give up a checkpoint that takes too long."""
+    def give_up(self, number: int) -> bool:
+        """A part of this checkpoint can't be had; whether it was under way."""
+        if self._pending is None or self._pending.number != number:
+            return False
+        self._pending = None
+        return True
+
+    def give_up_if_overdue(self, now_s: float) -> bool:
+        """Give up a checkpoint that takes too long; whether there was one."""
         pending = self._pending
         if pending is not None and now_s - pending.since_s > PATIENCE_S:
             missing = ", ".join(sorted(pending.expected - pending.parts.keys()))
             log.warning("checkpoint %d is given up after %.0f s: no word of %s", pending.number, PATIENCE_S, missing)
             self._pending = None
+            return True
+        return False
 
     def _complete(self) -> bool:
         return self._pending is not None and self._pending.expected <= self._pending.parts.keys()

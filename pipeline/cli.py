@@ -138,8 +138,7 @@ def _run(config: RunConfig) -> int:
         os.environ.setdefault(name, "1")
     from pipeline.checkpoint import CheckpointError
     from pipeline.console import configure_logging
-    from pipeline.errors import RunError, RunFailed
-    from pipeline.run_folder import RunFolderError
+    from pipeline.errors import RunError, RunFailed, RunFolderError
 
     configure_logging(config.debug)
     try:

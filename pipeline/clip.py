@@ -40,5 +40,5 @@ def write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export:
     path = run_folder / behavior / "clip.gif"
     players = (as_player(policy, SEED, deterministic=True), ScriptedPlayer().act)
     write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)
-    log.info("Filmed the final policy (blue) against the scripted player: %s", path)
+    log.info("Filmed the final policy (red, on the left) against the scripted player: %s", path)
     return path

@@ -67,6 +67,15 @@ class PartSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class PartFailed:
+    """A host could not write one stage's part: the checkpoint is given up, the run goes on."""
+
+    number: int
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceEnded:
     """A source has no more to give (a replay that came to its end)."""
 
@@ -173,6 +182,7 @@ ControlMessage = (
     | CreditRequest
     | TrainerReport
     | PartSaved
+    | PartFailed
     | SourceEnded
     | Exported
     | StatisticsReport

@@ -36,7 +36,7 @@ from pipeline.lines import Line
 from pipeline.main_path import MainPath
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.reporting import Reporter
-from pipeline.run_folder import BehaviorStatus, CheckpointEntry, RunFolder, TrainingStatus
+from pipeline.run_folder import RunFolder
 from pipeline.seeds import derive_seed
 from pipeline.starvation import StarvationWatch
 from pipeline.statistics import StatisticsCollector
@@ -44,6 +44,7 @@ from pipeline.statistics_writers import make_writers
 from pipeline.supervision import Supervisor
 from pipeline.tensorboard_writer import TensorboardWriter
 from pipeline.timers import GaugeWriter, Timers
+from pipeline.training_status import BehaviorStatus, CheckpointEntry, TrainingStatus
 from pipeline.wiring import ActorSlot, Wiring
 from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed
@@ -313,6 +314,8 @@ class Coordinator:
                 self.reporter.take_statistics(message.statistics, message.queues, host.plan.name)
             case control.PartSaved():
                 self._part_saved(message)
+            case control.PartFailed():
+                self._part_failed(message)
             case control.BehaviorSeen():
                 await self._hear_behavior(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
@@ -438,6 +441,8 @@ class Coordinator:
     # Checkpoints. --------------------------------------------------------------------------------------------------
 
     def _begin_checkpoint(self, then_stop: bool = False) -> int:
+        if self.config.pipeline.deterministic:
+            self._ledger.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
         number = self.checkpoints.begin(self._expected_parts(), time.monotonic())
         folder = str(checkpoint_folder(self._folder.checkpoints, number))
         for host in self._source_hosts():
@@ -454,18 +459,32 @@ class Coordinator:
 
     def _part_saved(self, part: control.PartSaved) -> None:
         if self.checkpoints.add(part):
-            self._commit()
+            self._commit(part.number)
 
-    def _commit(self) -> None:
+    def _part_failed(self, part: control.PartFailed) -> None:
+        if self.checkpoints.give_up(part.number):
+            self._checkpoint_failed(part.number, f"{part.name}: {part.reason}")
+
+    def _checkpoint_failed(self, number: int, reason: str) -> None:
+        log.error("Checkpoint %d could not be written, the one before it stays: %s", number, reason)
+        if self._finishing and self.failure is None:  # what the run has reached since is nowhere else
+            text = f"the run's last checkpoint could not be written: {reason}"
+            self.failure = control.HostFailed(text, "", "main")
+        self._grant(self._ledger.resume())
+
+    def _commit(self, number: int) -> None:
         steps = {name: line.step for name, line in self.lines.items()}
         progress = {"elapsed_s": self.reporter.elapsed_s, "seed": self._seed, "best": self._best}
         try:
-            number = self.checkpoints.commit(steps, progress)
+            self.checkpoints.commit(steps, progress)
         except OSError as error:
-            log.error("checkpoint could not be written, the one before it stays: %s", error)
+            self._checkpoint_failed(number, str(error))
             return
+        for line in self.lines.values():
+            line.saved()
         log.debug("checkpoint %d is whole", number)
         self._write_status(final=False)
+        self._grant(self._ledger.resume())
 
     def _write_status(self, final: bool) -> None:
         behaviors = {
@@ -499,7 +518,11 @@ class Coordinator:
 
     def _save_part(self, stage: str, number: int, state: Mapping[str, Any]) -> None:
         folder = checkpoint_folder(self._folder.checkpoints, number)
-        self._part_saved(write_part(folder, number, part_name(stage, "main"), state))
+        name = part_name(stage, "main")
+        try:
+            self._part_saved(write_part(folder, number, name, state))
+        except OSError as error:
+            self._part_failed(control.PartFailed(number, name, str(error)))
 
     def _saved_state(self, stage: str) -> Mapping[str, Any] | None:
         if self._resumed is None:
@@ -619,7 +642,8 @@ class Coordinator:
         while True:
             await asyncio.sleep(EVERY_S)
             now = time.monotonic()
-            self.checkpoints.give_up_if_overdue(now)
+            if self.checkpoints.give_up_if_overdue(now):
+                self._grant(self._ledger.resume())
             queues = [plain_statistics(end.statistics()) for end in self._ends.values()]
             self.reporter.take_statistics({}, queues, "main")
             self.reporter.show()

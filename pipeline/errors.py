@@ -15,3 +15,7 @@ class RunFailed(Exception):
         self.stage = stage
         self.detail = detail
         """The traceback of the cause, for --debug and the log."""
+
+
+class RunFolderError(Exception):
+    """A run can't have the folder it asks for, or a file in it is broken; the message says what to do."""

@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-
 FREE = 2**62
 """A cap that nobody reaches."""
 
@@ -136,9 +135,12 @@ class CreditLedger:
         """An actor asks for credits, or gives back what it did not use."""
         if request.source not in self._sources:
             return []
-        for behavior in request.gives_back:
-            if behavior in self._windows:
-                self._windows[behavior].granted[request.source] = request.used.get(behavior, 0)
+        for behavior, used in request.used.items():
+            window = self._windows.get(behavior)
+            if window is not None:
+                # Steps beyond the cap (a tick is never cut) are used up all the same.
+                charged = 0 if behavior in request.gives_back else window.granted.get(request.source, 0)
+                window.granted[request.source] = max(charged, used)
         if request.wants:
             self._requests = deque(earlier for earlier in self._requests if earlier.source != request.source)
             self._requests.append(request)
@@ -208,8 +210,6 @@ class CreditLedger:
                 continue
             versions[name] = window.version
             chunk = -(-window.chunk_of // max(1, len(self._sources)))
-            # Steps beyond the cap (a tick is never cut) are used up all the same: start from what was really
-            # used.
-            base = max(window.granted.get(request.source, 0), request.used.get(name, 0))
-            window.granted[request.source] = caps[name] = base + min(chunk, free[name])
+            held = window.granted.get(request.source, 0)
+            window.granted[request.source] = caps[name] = held + min(chunk, free[name])
         return Grant(request.source, request.number, caps, versions)

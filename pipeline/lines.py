@@ -8,7 +8,7 @@ from pathlib import Path
 from config import BehaviorSettings
 from pipeline.hosts.handle import HostHandle
 from pipeline.main_path import MainPath
-from pipeline.run_folder import CheckpointEntry
+from pipeline.training_status import CheckpointEntry
 from queues.specs import BehaviorSpec
 from stages.trainer.stage import TrainerReport
 
@@ -52,6 +52,10 @@ class Line:
         """The trainer goes on from this step."""
         self.step = step
         self.next_checkpoint = step + self.checkpoint_interval - step % self.checkpoint_interval
+
+    def saved(self) -> None:
+        """A checkpoint is whole: the next one is due where a run that resumes from it would make it."""
+        self.start_at(self.step)
 
     def take(self, report: TrainerReport) -> bool:
         """Take in a trainer's report; whether a checkpoint has become due."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.run_folder import RunFolder
 from pipeline.seeds import choose_seed
 from pipeline.statistics_writers import check_writers
+from queues.errors import StreamError
+from stages.errors import StageError
 
 log = logging.getLogger(__name__)
 
@@ -160,11 +162,23 @@ def _check(config: RunConfig) -> None:
             "nothing to run: the configuration has neither an `environment` section (kind: builtin or gymnasium) nor "
             "`replay`. Unity builds and the Unity Editor come with a later version."
         )
+    if config.replay is not None:
+        _check_streams(config.replay.streams)
     mistakes = check_writers(config)
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += check_stages(config)
     if mistakes:
         raise RunError("\n".join(map(str, mistakes)))
+
+
+def _check_streams(streams: Sequence[str]) -> None:
+    """See that there are recordings and that they are such, before a folder is made for the run."""
+    from stages.replay.recording import recorded_edge
+
+    try:
+        recorded_edge(streams)
+    except (StageError, StreamError, OSError) as error:
+        raise RunError(str(error)) from error
 
 
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from config import RunConfig
+from pipeline.errors import RunError
 from pipeline.plugins import check_arguments, construct, find_class
 from pipeline.statistics import StatisticsWriter, Summary
 from stages.errors import LoadError
@@ -25,12 +26,16 @@ def make_writers(config: RunConfig, run_folder: Path) -> list[StatisticsWriter]:
         run_folder: `results/<run-id>`, for those that take it.
 
     Raises:
-        LoadError: if one can't be imported, is no writer, does not take its arguments or raises.
+        RunError: if one can't be imported, is no writer, does not take its arguments or raises.
     """
     writers: list[StatisticsWriter] = []
     for index, settings in enumerate(config.pipeline.statistics_writers):
-        made, arguments = _find(config, index, run_folder)
-        writers.append(GuardedWriter(construct(_where(index), settings.use, made, arguments), settings.use))
+        try:
+            made, arguments = _find(config, index, run_folder)
+            writer = construct(_where(index), settings.use, made, arguments)
+        except LoadError as error:
+            raise RunError(str(error)) from error
+        writers.append(GuardedWriter(writer, settings.use))
     return writers
 
 

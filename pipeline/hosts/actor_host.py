@@ -71,7 +71,6 @@ class ActorHost:
             ),
             CreditGate(self._ask),
             ActorPort(self._announce, lambda number: None),
-            max_policy_lag=config.pipeline.max_policy_lag,
             restarts=RestartBudget(
                 limits.max_lifetime_restarts,
                 limits.restarts_rate_limit_n,

@@ -18,6 +18,7 @@ from pipeline.control import (
     CreditsReturned,
     HostFailed,
     HostFinished,
+    PartFailed,
     StatisticsReport,
 )
 from pipeline.errors import RunError
@@ -91,9 +92,12 @@ class HostRuntime:
         return state
 
     def save_part(self, stage: str, number: int, state: Mapping[str, Any]) -> None:
-        """Write a stage's part of a checkpoint, and tell main."""
-        folder = folder_of(self.plan.folder / "checkpoints", number)
-        self.control.send(write_part(folder, number, self.part_name(stage), state))
+        """Write a stage's part of a checkpoint, and tell main; a disk that refuses does not end the training."""
+        name, folder = self.part_name(stage), folder_of(self.plan.folder / "checkpoints", number)
+        try:
+            self.control.send(write_part(folder, number, name, state))
+        except OSError as error:
+            self.control.send(PartFailed(number, name, str(error)))
 
     def return_credits(self, stage: str, behavior: str, source: int, amount: int) -> None:
         """A stage took in `amount` credits that it did not pass on."""

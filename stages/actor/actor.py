@@ -41,7 +41,6 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         processor: the agent processor.
         gate: flow control.
         port: how it speaks to its host.
-        max_policy_lag: trajectories that began with a policy older than this many versions are cut.
         restarts: how often a broken environment may be built anew.
         resets_at_checkpoints: close half-made trajectories and reset the environments at each checkpoint, with a seed
             derived from the run's seed and the checkpoint's number, so that a resumed run equals an uninterrupted one.
@@ -57,7 +56,6 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         processor: AgentProcessor,
         gate: CreditGate,
         port: ActorPort,
-        max_policy_lag: int = 1,
         restarts: RestartBudget | None = None,
         resets_at_checkpoints: bool = False,
         resumed_at: int = -1,
@@ -67,7 +65,6 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._processor = processor
         self._gate = gate
         self._port = port
-        self._cut_after = max(1, max_policy_lag)
         self._restarts = restarts or RestartBudget(0, 0, 60.0)
         self._resets_at_checkpoints = resets_at_checkpoints
         self._resumed_at = resumed_at
@@ -76,6 +73,8 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._wake = asyncio.Event()
         self._stopping = self._held = self._changed = False
         self._checkpoint: int | None = None
+        self._resets_to: int | None = None
+        self._players: tuple[str, ...] = ()
         self._adopted: dict[str, int] = {}
         self._known: set[str] = set()
         self._names: tuple[str, ...] = ()
@@ -128,11 +127,20 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         """Yield trajectories, and a barrier for each checkpoint, until asked to stop."""
         while True:
             if self._checkpoint is not None:
-                for item in await self._take_checkpoint(self._checkpoint):
+                # Another one may be asked for while these wait for their place.
+                number, self._checkpoint = self._checkpoint, None
+                for item in self._take_checkpoint(number):
                     yield item
-                self._checkpoint = None
             if self._stopping:
                 break
+            if self._resets_to is not None:
+                if self._gate.closed(self._used()[0], self._players) or self._behind(self._players):
+                    await self._sleep()
+                    continue
+                await self._environment.reset(self._seed(self._resets_to))
+                self._resets_to, self._held = None, True
+                for batch in self._decide():
+                    yield batch
             if not self._environment.lineups.ready(self._environment.specs):
                 await self._sleep()
                 continue
@@ -163,8 +171,10 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._changed = False
         for step in self._environment.decide():
             yield from self._processor.process(step)
+        # What an older policy began is sent off: until this actor acts by a version it gets no credits for the next
+        # one, so the trainer can't have run ahead by more than its window.
         for behavior_id, version in adopted.items():
-            yield from self._processor.cut_older_than(behavior_id, version - self._cut_after)
+            yield from self._processor.cut_older_than(behavior_id, version - 1)
 
     def _resume_stepping(self) -> None:
         """Step again after standing still: decisions that were taken before by an older policy are taken anew."""
@@ -203,13 +213,15 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             except BrokenEnvironmentError as again:
                 failure = again
 
-    async def _take_checkpoint(self, number: int) -> list[TrajectoryBatch | Barrier]:
+    def _take_checkpoint(self, number: int) -> list[TrajectoryBatch | Barrier]:
         items: list[TrajectoryBatch | Barrier] = []
         if self._resets_at_checkpoints:
+            # As a resumed run does: start anew with fresh credits, which come when everybody has saved his part,
+            # and so under the policies and the assignment that follow from all that went before the barrier.
+            self._players = self._used()[1] or self._players
             items += self._processor.close_all(truncated=True)
-            if not self._stopping:
-                await self._environment.reset(self._seed(number))
-            self._held = False
+            self._gate.wait(self._used()[0], self._players)
+            self._resets_to = number
         elif self._stopping:
             items += self._processor.flush()
         self._port.checkpoint(number)

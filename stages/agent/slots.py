@@ -101,6 +101,10 @@ class Slots:
         self._free.give(slots)
         self._used[slots] = False
         self._changed = True
+        if not self._free.taken:
+            # As in the beginning: slots decide the order in which trajectories are cut, and what follows a
+            # checkpoint of a deterministic run must not depend on who came and went before it.
+            self._free = FreeNumbers(np.arange(1, self.total))
 
     def _sort(self) -> None:
         slots = self.used()

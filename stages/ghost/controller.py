@@ -47,6 +47,8 @@ class GhostController:
         self._random = random
         self._ids: list[str] = []
         self._newest: PolicyUpdate | None = None
+        self._playing: PolicyUpdate | None = None
+        self._resumed = False
         self._snapshots: list[Snapshot] = []
         self._ratings: dict[int, float] = {NEWEST: settings.initial_elo}
         self._made = 0
@@ -98,7 +100,9 @@ class GhostController:
         self._ids = sorted([*self._ids, behavior_id], key=behavior_team)
         if self._learning_team < 0:
             self._learning_team = behavior_team(behavior_id)
-        return self._matchup() if self._newest is not None else None
+        if self._newest is None or self._resumed:
+            return None  # the trainer's first policy brings everybody into play
+        return self._matchup()
 
     def take_policy(self, update: PolicyUpdate) -> tuple[list[PolicyUpdate], Matchup | None]:
         """The trainer has a new policy.
@@ -106,15 +110,15 @@ class GhostController:
         Returns:
             what to publish: the policy, addressed to the learning team, and a matchup if who plays whom changes.
         """
-        first = self._newest is None
+        first, self._resumed = self._newest is None or self._resumed, False
         self._newest = update = update.copy()
         if not self._snapshots or update.step - self._last_save > self._settings.save_steps:
             self._save_snapshot()
         if update.step - self._last_change > self._settings.team_change and len(self._ids) > 1:
             self._rotate(update.step)
             return [], self._matchup()
-        if first:
-            return [], self._matchup()
+        if first:  # a resumed run goes on under the assignment that it had
+            return [], self._matchup() if self._playing is None else self._current()
         return [replace(update, behavior_id=i) for i in self._ids if behavior_team(i) == self._learning_team], None
 
     def judge(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
@@ -155,7 +159,9 @@ class GhostController:
     def state_dict(self) -> dict[str, Any]:
         """Everything: snapshots with their weights, ratings, counters, whose turn it is, and the state of chance."""
         return {
+            "ids": list(self._ids),
             "newest": _plain(self._newest) if self._newest is not None else None,
+            "playing": _plain(self._playing) if self._playing is not None else None,
             "snapshots": [{"number": s.number, "update": _plain(s.update)} for s in self._snapshots],
             "ratings": [[number, rating] for number, rating in self._ratings.items()],
             "counters": {name: getattr(self, f"_{name}") for name in _COUNTERS},
@@ -164,7 +170,10 @@ class GhostController:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`."""
+        self._ids = [str(behavior_id) for behavior_id in state["ids"]]
         self._newest = _update(state["newest"]) if state["newest"] is not None else None
+        self._playing = _update(state["playing"]) if state["playing"] is not None else None
+        self._resumed = True
         self._snapshots = [Snapshot(int(s["number"]), _update(s["update"])) for s in state["snapshots"]]
         self._ratings = {int(number): float(rating) for number, rating in state["ratings"]}
         for name in _COUNTERS:
@@ -196,10 +205,17 @@ class GhostController:
         self._last_swap = self._ghost_step
 
     def _matchup(self) -> Matchup:
+        """A new assignment. Its opponents stay as they are now until the next one, whatever becomes of the window."""
         assert self._newest is not None
         self._generation += 1
         window = {snapshot.number: snapshot.update for snapshot in self._snapshots}
-        opponent = window.get(self._opponent, self._newest)
+        self._playing = window.get(self._opponent, self._newest)
+        return self._current()
+
+    def _current(self) -> Matchup:
+        """The assignment in force, with the policies that it names."""
+        assert self._newest is not None and self._playing is not None
+        opponent = self._playing
         policies = []
         for behavior_id in self._ids:
             learns = behavior_team(behavior_id) == self._learning_team

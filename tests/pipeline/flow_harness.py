@@ -165,8 +165,6 @@ class ActorRun:
     carriers: list[asyncio.Task[None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     alive: bool = True
-    ungated: Counter[str] = field(default_factory=Counter)
-    """Steps that it had used when it heard that flow control bounds a behaviour."""
 
 
 @dataclass
@@ -184,6 +182,7 @@ class Line:
     task: asyncio.Task[None] | None = None
     done: bool = False
     turned_away: list[TrajectoryBatch] = field(default_factory=list)
+    window: int = 0
     granted_peak: int = 0
     """Most credits outstanding by the ledger's account."""
     made_peak: int = 0
@@ -205,7 +204,6 @@ class Flow:
         self.removed: set[int] = set()
         self.returned: dict[tuple[str, int], dict[str, int]] = {}
         self._publisher = PolicyPublisher(PublisherPort(self._send_policy, self._assign))
-        self._gated: set[str] = set()
         self._channels: list[Channel] = []
         self._last_words: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -284,13 +282,11 @@ class Flow:
             run.processor,
             CreditGate(ask),
             ActorPort(lambda spec: run.up.send(spec)),
-            scenario.max_policy_lag,
             RestartBudget(-1, -1, 1.0),
             clock=asyncio.get_running_loop().time,
         )
         self.actors.append(run)
         self.ledger.add_source(source)
-        run.down.send(frozenset(self._gated))
         for line in self.lines.values():
             self._open(run, line)
         run.task = self._tasks.create_task(self._run_actor(run), name=f"actor {source}")
@@ -335,10 +331,6 @@ class Flow:
                 run.actor.take_grant(message.number, message.caps, message.versions)
             case Assignment():
                 run.actor.take_assignment(message)
-            case frozenset():
-                for name in message - run.ungated.keys():
-                    run.ungated[name] = run.processor.emitted(name) + run.processor.pending(name)
-                run.actor.watch(message)
             case "stop":
                 run.actor.request_stop()
 
@@ -454,9 +446,8 @@ class Flow:
             return
         name, lag = line.trained.name, self.scenario.max_policy_lag
         self.ledger.open_window(name, line.trained.rows_per_update, lag)
-        self._gated.add(name)
-        for run in self.actors:
-            run.down.send(frozenset(self._gated))
+        line.window = (lag + 1) * line.trained.rows_per_update
+        self._grant(self.ledger.resume())
 
     def _stop(self) -> None:
         if self._stopping:
@@ -492,8 +483,9 @@ class Flow:
             assert grant.source not in self.removed, "a grant for a source that was removed"
             self.actors[grant.source].caps.update(grant.caps)
             self.actors[grant.source].down.send(grant)
-        for name in self._gated:
-            self._audit(self.lines[name])
+        for line in self.lines.values():
+            if line.window:
+                self._audit(line)
 
     def _audit(self, line: Line) -> None:
         """Compare the ledger's account with what was granted and returned, and with what the actors have really made."""

@@ -13,15 +13,9 @@ import pytest
 
 import pipeline.run_folder
 from pipeline.atomic_files import FileOperations
-from pipeline.run_folder import (
-    LOCK,
-    BehaviorStatus,
-    CheckpointEntry,
-    RunFolder,
-    RunFolderError,
-    TrainingStatus,
-    folder_name,
-)
+from pipeline.errors import RunFolderError
+from pipeline.run_folder import LOCK, RunFolder, folder_name
+from pipeline.training_status import BehaviorStatus, CheckpointEntry, TrainingStatus
 
 
 def make_run(results: Path, run_id: str = "ppo", configuration: str = "a: 1\n") -> Path:
