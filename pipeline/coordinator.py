@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -516,7 +516,7 @@ class Coordinator:
 
         return StageHooks(return_credits, self._save_part)
 
-    def _save_part(self, stage: str, number: int, state: Mapping[str, Any]) -> None:
+    def _save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
         folder = checkpoint_folder(self._folder.checkpoints, number)
         name = part_name(stage, "main")
         try:
@@ -661,7 +661,5 @@ class Coordinator:
 
 
 def _put_newest(outlet: Outlet[Any], update: PolicyUpdate) -> None:
-    try:
+    with suppress(QueueClosed):  # the actor has ended
         outlet.put_nowait(update)
-    except QueueClosed:
-        pass  # the actor has ended

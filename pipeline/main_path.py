@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from stages.ghost.stage import GhostPolicies, GhostStage
 from stages.loop import StageHooks, StageRunner
 from stages.policy.publisher import PolicyPublisher
 from stages.stage import Stage, StageContext
+
+log = logging.getLogger(__name__)
 
 Runner = Coroutine[Any, Any, None]
 
@@ -102,10 +105,20 @@ class MainPath:
         name = main_stage_name("ghost-policies", behavior)
         return [StageRunner(GhostPolicies(self.ghost, self._publish), updates, publish, self._context(name)).run()]
 
-    def save_now(self, save: Callable[[str, Mapping[str, Any]], None]) -> None:
-        """Hand each stage's state to `save`, without waiting for a barrier."""
+    def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
+        """Hand each stage's state to `save`, without waiting for a barrier.
+
+        This is done when something has failed, maybe one of these stages: one that can't say its state any more is
+        saved without, for what the trainers have learned is worth more.
+        """
         for name, stage in self._stages:
-            save(name, stage.state_dict())
+            try:
+                save(name, stage.state_dict())
+            except Exception as error:
+                log.warning(
+                    "stage %s can't be saved (%s: %s): a resumed run starts it afresh", name, type(error).__name__, error
+                )
+                save(name, None)
 
     def _publish(self, matchup: Matchup) -> None:
         self._publisher.publish_matchup(matchup)

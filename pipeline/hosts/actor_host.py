@@ -219,8 +219,19 @@ def rows_per_batch(config: RunConfig) -> int:
 
     Fewer would cost more messages than they are worth; more would let the trainer wait for the last ones.
     """
-    sizes = [getattr(s.hyperparameters, "buffer_size", 1024) for s in config.behaviors.values()] or [1024]
+    sizes = [_buffer_size(s.hyperparameters) for s in config.behaviors.values()] or [_USUAL_BUFFER_SIZE]
     return max(1, min(sizes) // (8 * config.pipeline.hosts.actors.replicas))
+
+
+_USUAL_BUFFER_SIZE = 1024
+
+
+def _buffer_size(hyperparameters: Any) -> int:
+    """`buffer_size`, also of a trainer of the user's own if it calls it so; flow control copes with any guess."""
+    if isinstance(hyperparameters, Mapping):
+        size = hyperparameters.get("buffer_size")
+        return size if isinstance(size, int) else _USUAL_BUFFER_SIZE
+    return int(getattr(hyperparameters, "buffer_size", _USUAL_BUFFER_SIZE))
 
 
 def _records(config: RunConfig) -> bool:

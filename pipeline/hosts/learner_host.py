@@ -73,7 +73,7 @@ class LearnerHost:
         state = runtime.saved_state(TRAINER)
         if state is not None:
             stage.load_state_dict(state)
-        policy = trainer.policy()
+        policy = stage.policy()
         runtime.control.send(
             LearnerReady(
                 plan.behavior,

@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,8 @@ class ProcessHost:
 
     def kill(self) -> None:
         """Kill the process."""
-        try:
+        with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
-        except ProcessLookupError:
-            pass  # it was quicker
 
 
 async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
@@ -75,10 +74,8 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
         }
         assert process.stdin is not None, "asked for with PIPE"
         process.stdin.write(msgpack.packb(birth, use_bin_type=True))
-        try:
+        with suppress(ConnectionError):  # it died already; its exit status tells
             await process.stdin.drain()
-        except ConnectionError:
-            pass  # it died already; its exit status tells
         process.stdin.close()
     reader, writer = await asyncio.open_connection(sock=ours)
     return ProcessHost(plan, SocketControl(reader, writer), process, links)

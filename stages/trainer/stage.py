@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._episodes = 0
         self._learn_s = 0.0
+        self._policy_step = 0
 
     @property
     def done(self) -> bool:
@@ -121,6 +122,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._give_back_learned(self.held_rows)
         self._report()
 
+    def policy(self) -> PolicyUpdate:
+        """The policy last emitted, with the step of then: self-play reckons by it, also in a run that goes on."""
+        return replace(self.trainer.policy(), step=self._policy_step)
+
     def report_now(self) -> None:
         """Send a report without waiting for a batch."""
         self._report()
@@ -129,6 +134,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         """The trainer's whole state, and how many of its rows are not learned from."""
         return {
             "trainer": self.trainer.state_dict(),
+            "policy_step": self._policy_step,
             "held_rows": self.held_rows,
             "recent_returns": list(self._recent),
             "episodes": self._episodes,
@@ -137,6 +143,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the checkpoint was made."""
         self.trainer.load_state_dict(state["trainer"])
+        self._policy_step = int(state["policy_step"])
         self._unlearned.clear()
         if state["held_rows"]:
             self._unlearned.append((self._restored_source, int(state["held_rows"])))
@@ -150,7 +157,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._learn_s += took
         self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
         self._give_back_learned(used)
-        return self.trainer.policy()
+        policy = self.trainer.policy()
+        self._policy_step = policy.step
+        return policy
 
     def _give_back_learned(self, rows: int) -> None:
         """Rows are used up in the order in which they came."""

@@ -1,0 +1,81 @@
+"""What the pipeline learns in how many steps, over several seeds: the table of docs/learning.md.
+
+    python benchmarks/learning.py cartpole --seeds 0 1 2 3 4
+    python benchmarks/learning.py lunarlander --seeds 0 1 2
+    python benchmarks/learning.py halfcheetah --seeds 0 1 2
+
+Runs config/examples/<task>.yaml with default hosts and lag (`--set` changes keys), then plays the final policy for 30
+deterministic episodes on fresh environments. `solved` is the first step at which the last 100 training episodes were
+seen to average 475 (looked at once a second, and at the end).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import mean, stdev
+
+from bare_loop import TASKS, evaluate_policy
+
+from config import load_config
+from pipeline.export import read_policy
+from pipeline.progress import ProgressSnapshot
+from pipeline.run import RunOptions, run
+from stages.policy import NumpyPolicy
+
+ROOT = Path(__file__).resolve().parent.parent
+SOLVED = 475.0
+
+
+def learn(task: str, seed: int, results: Path, changes: list[str]) -> tuple[int, float, float, int | None, float]:
+    """Steps, mean of the last 100 training episodes, evaluation, step at which it was solved, seconds."""
+    path = ROOT / "config/examples" / f"{task}.yaml"
+    overrides = [
+        f"env_settings.seed={seed}",
+        f"checkpoint_settings.run_id={task}-{seed}",
+        f"checkpoint_settings.results_dir={results}",
+        *changes,
+    ]
+    config = load_config(path, overrides)
+    solved: list[int] = []
+
+    def watch(snapshot: ProgressSnapshot) -> None:
+        solved.extend(b.steps for b in snapshot.behaviors if (b.mean_reward or 0.0) >= SOLVED)
+
+    began = time.monotonic()
+    result = run(config, RunOptions(on_progress=watch))
+    took = time.monotonic() - began
+    ((name, behavior),) = result.behaviors.items()
+    last = behavior.recent_return or 0.0
+    if last >= SOLVED:
+        solved.append(behavior.step)
+    assert behavior.export is not None, "a run that ended well has exported"
+    update, spec, _ = read_policy(behavior.export)
+    policy = NumpyPolicy(spec, config.behavior_settings(name).network_settings)
+    policy.load(update)
+    score = evaluate_policy(TASKS[task].env_id, policy, 30, seed)
+    return behavior.step, last, score, min(solved, default=None), took
+
+
+def main() -> None:
+    """Print the table, and the mean over the seeds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
+    asked = parser.parse_args()
+    scores = []
+    print(f"{'seed':>4} {'steps':>8} {'last 100':>9} {'evaluation':>11} {'solved':>8} {'seconds':>8}")
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in asked.seeds:
+            steps, last, score, solved, took = learn(asked.task, seed, Path(folder), asked.set)
+            scores.append(score)
+            print(f"{seed:>4} {steps:>8} {last:>9.1f} {score:>11.1f} {solved or '-':>8} {took:>8.1f}", flush=True)
+    spread = f" ± {stdev(scores):.0f}" if len(scores) > 1 else ""
+    print(f"evaluation: mean over seeds {mean(scores):.0f}{spread}")
+
+
+if __name__ == "__main__":
+    main()
