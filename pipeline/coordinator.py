@@ -551,6 +551,7 @@ class Coordinator:
                 host.control.send(control.Stop())
         else:
             self._begin_checkpoint(then_stop=True)
+            self._release_learners()
         self._tasks.create_task(self._kill_after(GRACE_S))
 
     def _fail(self, failure: control.HostFailed) -> None:
@@ -565,7 +566,14 @@ class Coordinator:
         self._save_trainers(failure.stage)
         for host in self._source_hosts():
             host.control.send(control.Stop(failure.message))
+        self._release_learners()
         self._tasks.create_task(self._kill_after(GRACE_S / 4))
+
+    def _release_learners(self) -> None:
+        """Let learners end with their inlets: nothing more will be asked of them."""
+        for line in self.lines.values():
+            if line.learner is not None:
+                line.learner.control.send(control.Stop())
 
     def _save_trainers(self, failed_stage: str) -> None:
         """The stream has broken off, so no barrier will reach the trainers: let them save where they stand."""

@@ -214,6 +214,9 @@ def group_maker(config: RunConfig) -> Callable[[], EnvironmentGroup]:
     return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder)
 
 
+_USUAL_BUFFER_SIZE = 1024
+
+
 def rows_per_batch(config: RunConfig) -> int:
     """Rows that the agent processor gathers before it emits: an eighth of what the actor contributes to an update.
 
@@ -221,9 +224,6 @@ def rows_per_batch(config: RunConfig) -> int:
     """
     sizes = [_buffer_size(s.hyperparameters) for s in config.behaviors.values()] or [_USUAL_BUFFER_SIZE]
     return max(1, min(sizes) // (8 * config.pipeline.hosts.actors.replicas))
-
-
-_USUAL_BUFFER_SIZE = 1024
 
 
 def _buffer_size(hyperparameters: Any) -> int:

@@ -13,6 +13,7 @@ from pipeline.control import (
     LearnerReady,
     OpenEdge,
     SaveNow,
+    Stop,
 )
 from pipeline.export import export_policy
 from pipeline.hosts.plan import HostPlan
@@ -51,6 +52,8 @@ class LearnerHost:
         self._outlet: asyncio.Future[Outlet[Any]] | None = None
         self._stage: TrainerStage | None = None
         self._reported_step = 0
+        self._saved_step = 0
+        self._stopped = asyncio.Event()
 
     async def run(self) -> bool:
         """Run until the inlet has ended; returns whether it ended well."""
@@ -95,6 +98,9 @@ class LearnerHost:
         finally:
             if tap is not None:
                 tap.finish()
+        if trainer.step > self._saved_step:
+            # The stream broke off: something before it has failed, and main may want what was learned to be saved.
+            await self._stopped.wait()
 
     async def _listen(self) -> None:
         assert self._inlet is not None
@@ -112,6 +118,8 @@ class LearnerHost:
                     self._inlet.set_result(inlet)
                 case SaveNow() if self._stage is not None:
                     self._save(TRAINER, message.number, self._stage.state_dict())
+                case Stop():
+                    self._stopped.set()
 
     def _make_trainer(self) -> Trainer:
         plan = self._runtime.plan
@@ -130,6 +138,8 @@ class LearnerHost:
         # The export goes first, so that main knows of it when the checkpoint is whole.
         self._export()
         self._runtime.save_part(stage, number, state)
+        assert self._stage is not None, "it is the stage that saves"
+        self._saved_step = self._stage.trainer.step
 
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"

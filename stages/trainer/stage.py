@@ -85,7 +85,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._episodes = 0
         self._learn_s = 0.0
-        self._policy_step = 0
+        self._policy: PolicyUpdate | None = None
 
     @property
     def done(self) -> bool:
@@ -123,18 +123,25 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._report()
 
     def policy(self) -> PolicyUpdate:
-        """The policy last emitted, with the step of then: self-play reckons by it, also in a run that goes on."""
-        return replace(self.trainer.policy(), step=self._policy_step)
+        """The policy last emitted, which is what actors act by; before the first update, the untrained one.
+
+        Not what the trainer would give now: its step, and the normaliser's state, have gone on with what it took in
+        since, and a resumed run would act otherwise than one that was never interrupted.
+        """
+        if self._policy is None:
+            self._policy = self.trainer.policy()
+        return self._policy
 
     def report_now(self) -> None:
         """Send a report without waiting for a batch."""
         self._report()
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The trainer's whole state, and how many of its rows are not learned from."""
+        """The trainer's whole state, the policy that it last emitted, and how many of its rows are not learned from."""
+        policy = self.policy()
         return {
             "trainer": self.trainer.state_dict(),
-            "policy_step": self._policy_step,
+            "policy": {"weights": policy.weights, "step": policy.step, "version": policy.version},
             "held_rows": self.held_rows,
             "recent_returns": list(self._recent),
             "episodes": self._episodes,
@@ -143,7 +150,13 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the checkpoint was made."""
         self.trainer.load_state_dict(state["trainer"])
-        self._policy_step = int(state["policy_step"])
+        policy = state["policy"]
+        self._policy = replace(
+            self.trainer.policy(),
+            weights=np.asarray(policy["weights"], np.float32),
+            step=int(policy["step"]),
+            version=int(policy["version"]),
+        )
         self._unlearned.clear()
         if state["held_rows"]:
             self._unlearned.append((self._restored_source, int(state["held_rows"])))
@@ -157,9 +170,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._learn_s += took
         self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
         self._give_back_learned(used)
-        policy = self.trainer.policy()
-        self._policy_step = policy.step
-        return policy
+        self._policy = self.trainer.policy()
+        return self._policy
 
     def _give_back_learned(self, rows: int) -> None:
         """Rows are used up in the order in which they came."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from fakes import TICK, Cast, CountingGroup, Counters, EchoPolicy, RememberingTrainer, check_trajectories
+from fakes import AGENT, TICK, Cast, CountingGroup, Counters, EchoPolicy, RememberingTrainer, check_trajectories
+
+from virtual_time import VirtualTimeLoop
 
 from config import SelfPlaySettings
 from pipeline.flow import CreditLedger, CreditRequest, Grant
@@ -79,6 +81,22 @@ class Scenario:
     """When which replica is killed."""
     breaks_at: tuple[int, ...] = ()
     """Ticks at which each actor's environment crashes."""
+
+
+class FastVirtualLoop(VirtualTimeLoop):
+    """Without debug mode, which costs more than everything else here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_debug(False)
+
+
+def run_flow(scenario: Scenario) -> Flow:
+    """Run a scenario to its end."""
+    flow = Flow(scenario)
+    with asyncio.Runner(loop_factory=FastVirtualLoop) as runner:
+        runner.run(flow.run())
+    return flow
 
 
 class Channel:
@@ -158,13 +176,22 @@ class ActorRun:
     policies: dict[str, AgentManagerQueue[PolicyUpdate]] = field(default_factory=dict)
     emitted: list[TrajectoryBatch] = field(default_factory=list)
     acted: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(behaviour name, tick) → the newest version that acted then."""
+    """(behaviour name, tick) → the newest version that acted when the tick came."""
+    decided: set[tuple[int, int]] = field(default_factory=set)
     caps: dict[str, int] = field(default_factory=dict)
     """What the ledger has granted, less what was given back."""
     groups: list[CountingGroup] = field(default_factory=list)
     carriers: list[asyncio.Task[None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     alive: bool = True
+
+    def versions(self, name: str) -> list[int]:
+        """By tick: the newest version that had acted for a behaviour."""
+        newest, found = -1, []
+        for tick in range(self.groups[-1].tick + 1):
+            newest = max(newest, self.acted.get((name, tick), -1))
+            found.append(newest)
+        return found
 
 
 @dataclass
@@ -556,9 +583,11 @@ class Watched(EchoPolicy):
     def act(self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False) -> Any:
         assert self.loaded is not None
         if self.loaded.snapshot < 0:
-            for tick in np.unique(observations[0][:, TICK]).tolist():
-                key = (self.spec.name, tick)
-                self._run.acted[key] = max(self._run.acted.get(key, -1), self.loaded.version)
+            for agent, tick in observations[0][:, [AGENT, TICK]].tolist():
+                if (agent, tick) not in self._run.decided:  # else it is decided anew after standing still
+                    self._run.decided.add((agent, tick))
+                    key = (self.spec.name, tick)
+                    self._run.acted[key] = max(self._run.acted.get(key, -1), self.loaded.version)
         return super().act(observations, masks, random, deterministic)
 
 

@@ -1,0 +1,80 @@
+"""What the stages in main's own process are given: context, hooks, and their parts of checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.checkpoint import Checkpoint, folder_of, write_part
+from pipeline.control import CreditsReturned, PartSaved
+from pipeline.graph import part_name
+from pipeline.seeds import derive_seed
+from pipeline.statistics import StatisticsCollector
+from stages.loop import StageHooks
+from stages.stage import StageContext
+
+MAIN = "main"
+
+
+class MainStages:
+    """Main as a host of stages.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        seed: the run's seed.
+        resumed: the checkpoint that the run goes on from.
+        statistics: where stages report to.
+        on_credits: told of credits that a stage ended.
+        on_part: told of parts that were written.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        seed: int,
+        resumed: Checkpoint | None,
+        statistics: StatisticsCollector,
+        on_credits: Callable[[CreditsReturned], None],
+        on_part: Callable[[PartSaved], None],
+    ) -> None:
+        self._run_folder = run_folder
+        self._seed = seed
+        self._resumed = resumed
+        self._statistics = statistics
+        self._on_credits = on_credits
+        self._on_part = on_part
+        self._returned: dict[tuple[str, str, int], int] = {}
+
+    def context(self, stage: str) -> StageContext:
+        """The context of a stage."""
+        return StageContext(
+            name=stage,
+            seed=derive_seed(self._seed, stage),
+            run_folder=self._run_folder,
+            statistics=self._statistics,
+            log=logging.getLogger(f"stages.{stage}"),
+        )
+
+    def hooks(self, stage: str) -> StageHooks:
+        """What the loop of a stage reports to."""
+
+        def return_credits(behavior: str, source: int, amount: int) -> None:
+            key = (part_name(stage, MAIN), behavior, source)
+            self._returned[key] = self._returned.get(key, 0) + amount
+            self._on_credits(CreditsReturned(*key, self._returned[key]))
+
+        return StageHooks(return_credits, self.save_part)
+
+    def save_part(self, stage: str, number: int, state: Mapping[str, Any]) -> None:
+        """Write a stage's part of a checkpoint."""
+        folder = folder_of(self._run_folder / "checkpoints", number)
+        self._on_part(write_part(folder, number, part_name(stage, MAIN), state))
+
+    def saved_state(self, stage: str) -> Mapping[str, Any] | None:
+        """What a stage goes on from; None in a fresh run."""
+        if self._resumed is None:
+            return None
+        state: Mapping[str, Any] | None = self._resumed.read(part_name(stage, MAIN))
+        return state

@@ -1,0 +1,219 @@
+"""Flow control: it never hangs, loses nothing, doubles nothing, and bounds how far actors run ahead.
+
+Everything differs between examples: behaviours, teams, episodes, horizons, buffer sizes, lags, queue bounds, replicas,
+custom stages that drop and double, environments that crash, actors that are killed, and delays on every way a message
+can take. Time is virtual, so a hang is a `DeadlockError` and not a wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from fakes import TICK, Cast
+from flow_harness import ActorRun, Flow, Line, Scenario, Trained, run_flow
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from config import SelfPlaySettings
+from queues.messages import TrajectoryBatch
+from queues.specs import behavior_name, behavior_team
+
+Steps = list[tuple[Any, ...]]
+
+DELAYS_S = st.lists(st.sampled_from([0.0, 0.05, 1.0, 20.0]), min_size=1, max_size=4).map(tuple)
+NO_DELAYS_S = st.just((0.0,))
+
+
+def trained(name: str) -> st.SearchStrategy[Trained]:
+    sizes = st.integers(1, 24)
+    return st.builds(Trained, st.just(name), sizes, st.integers(1, 20), st.integers(1, 6), st.booleans())
+
+
+def casts(behavior_id: str) -> st.SearchStrategy[Cast]:
+    return st.builds(
+        Cast,
+        st.just(behavior_id),
+        agents=st.integers(1, 3),
+        period=st.sampled_from([1, 1, 2, 5]),
+        longest=st.sampled_from([1, 4, 15, 60]),
+        gap=st.integers(0, 5),
+        newcomers=st.sampled_from([0.0, 0.5]),
+        joins_at=st.sampled_from([0, 0, 6]),
+    )
+
+
+SELF_PLAY = st.builds(
+    SelfPlaySettings,
+    save_steps=st.integers(1, 40),
+    team_change=st.integers(1, 80),
+    swap_steps=st.integers(1, 40),
+    window=st.integers(1, 3),
+    play_against_latest_model_ratio=st.sampled_from([0.0, 0.5, 1.0]),
+)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, delays_s: Any = DELAYS_S, replicas: Any = None, accidents: bool = True) -> Scenario:
+    kind = draw(st.sampled_from(["one behaviour", "two behaviours", "self-play"]))
+    names = {
+        "one behaviour": ["Walker"],
+        "two behaviours": ["Walker", "Swimmer"],
+        "self-play": ["Ball?team=0", "Ball?team=1"],
+    }
+    count = draw(replicas if replicas is not None else st.integers(1, 4))
+    self_play = draw(SELF_PLAY) if kind == "self-play" else None
+    deaths = st.lists(st.tuples(st.floats(0.1, 10.0), st.integers(0, count - 1)), max_size=3).map(tuple)
+    return Scenario(
+        trained=tuple(draw(trained(name)) for name in dict.fromkeys(map(behavior_name, names[kind]))),
+        casts=tuple(draw(casts(name)) for name in names[kind]),
+        seed=draw(st.integers(0, 2**16)),
+        replicas=count,
+        max_policy_lag=draw(st.integers(0, 3)),
+        num_envs=draw(st.integers(1, 2)),
+        game_length=draw(st.sampled_from([3, 12])) if self_play is not None else 0,
+        self_play=self_play,
+        min_rows=draw(st.sampled_from([1, 4, 12])),
+        bound=draw(st.integers(1, 3)),
+        slowness_s=draw(delays_s),
+        meddling=draw(st.sampled_from([0.0, 0.3, 0.9])) if accidents else 0.0,
+        deaths_s=draw(deaths) if accidents else (),
+        breaks_at=draw(st.sampled_from([(), (), (3, 9, 10)])) if accidents else (),
+    )
+
+
+@settings(max_examples=200)
+@given(scenarios())
+def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenario: Scenario) -> None:
+    flow = run_flow(scenario)
+    event(f"{scenario.replicas} replicas, self-play: {scenario.self_play is not None}")
+    for line in flow.lines.values():
+        assert line.trainer.version >= line.trained.updates
+        for run in flow.actors:
+            check_account(line, run)
+            check_credits(flow, line, run)
+        check_learners(flow, line)
+        check_bounds(flow, line)
+
+
+@settings(max_examples=120)
+@given(
+    st.one_of(
+        scenarios(DELAYS_S, st.just(1), accidents=False),  # one actor, whatever the delays
+        scenarios(NO_DELAYS_S, st.integers(2, 4), accidents=False),  # several actors that keep the same pace
+    )
+)
+def test_no_step_is_learned_from_more_than_max_policy_lag_updates_late(scenario: Scenario) -> None:
+    """Late is told from the tick at which the step was completed: the credit is spent then.
+
+    A tick is never cut, so each actor may make as many steps beyond its cap as it has agents, less one: those come on
+    top of the window of (lag + 1) × rows_per_update, and only those.
+    """
+    flow = run_flow(scenario)
+    for line in flow.lines.values():
+        rows = line.trained.rows_per_update
+        others = line.window + overshoot(scenario, line.trained.name) - 1
+        lag = max(lags(flow, line), default=0)
+        event(f"lag {lag} of {scenario.max_policy_lag}")
+        assert lag <= others // rows
+
+
+def steps_of(batches: Iterable[TrajectoryBatch], source: int) -> Steps:
+    """(agent, episode, decision) of each step of a source, in order."""
+    return [tuple(row) for b in batches if b.source == source for row in b.rows["obs_0"][:, :3].tolist()]
+
+
+def of_behavior(batches: Iterable[TrajectoryBatch], name: str) -> list[TrajectoryBatch]:
+    return [batch for batch in batches if batch.behavior == name]
+
+
+def check_account(line: Line, run: ActorRun) -> None:
+    """Where each step that an actor emitted has gone."""
+    name = line.trained.name
+    emitted = steps_of(of_behavior(run.emitted, name), run.source)
+    assert len(set(emitted)) == len(emitted), "emitted twice"
+    by_episode: dict[Any, list[int]] = {}
+    for agent, episode, decision in emitted:
+        by_episode.setdefault((agent, episode), []).append(decision)
+    for decisions in by_episode.values():
+        assert decisions == list(range(len(decisions))), "steps of an episode are missing or out of order"
+
+    doubled = [*of_behavior(run.meddler.doubled, name), *line.meddler.doubled]
+    ended = [*line.turned_away, *of_behavior(run.meddler.dropped, name), *line.meddler.dropped, *line.stage.drained]
+    came = Counter(emitted) + Counter(steps_of(doubled, run.source))
+    learned = steps_of(line.trainer.batches, run.source)
+    went = Counter(learned) + Counter(steps_of(ended, run.source))
+    assert went == came if run.alive else went <= came
+    last: dict[Any, int] = {}
+    repeated = set(steps_of(doubled, run.source))
+    for step in learned:
+        agent, episode, decision = step
+        assert decision > last.get((agent, episode), -1) or step in repeated, "learned out of order"
+        last[agent, episode] = decision
+
+
+def check_credits(flow: Flow, line: Line, run: ActorRun) -> None:
+    """Each step that was emitted came back, and what the environment told has been emitted."""
+    if not run.alive:
+        return
+    name = line.trained.name
+    assert run.processor.pending(name) == 0
+    assert sum(flow.returned.get((name, run.source), {}).values()) == run.processor.emitted(name)
+    if len(flow.lines) == len(run.groups) == 1:
+        told = run.groups[0].told
+        # The last tick may have come after the actor was told to stop.
+        assert sum(batch.num_rows for batch in run.emitted) in told[-2:]
+
+
+def check_learners(flow: Flow, line: Line) -> None:
+    """Only what the learning team played, by the policy that was learning, has been learned from."""
+    era = 0
+    for batch in line.trainer.batches:
+        assert batch.trajectories["learning"].all()
+        assert (batch.rows["acted_snapshot"] == -1).all()
+        if line.controller is None:
+            assert not batch.trajectories["generation"].any()
+            continue
+        for generation, first in zip(*(batch.trajectories[n].tolist() for n in ("generation", "first_version")), strict=True):
+            assignment = flow.assignments[generation]
+            assert behavior_team(batch.behavior_id) == assignment.learning_team, "a ghost was learned from"
+            assert first >= assignment.policies[batch.behavior_id][1]
+            now = sum(rotation <= generation for rotation in flow.rotations)
+            assert now >= era, "a step from before the rotation was learned from after it"
+            era = now
+
+
+def check_bounds(flow: Flow, line: Line) -> None:
+    """No queue was fuller than it may be, and no more steps were under way than the window allows."""
+    policies = [queue for run in flow.actors for queue in run.policies.values()]
+    for queue in [*line.queues, *policies]:
+        assert queue.statistics().high_water <= queue.maxlen
+    doubled = sum(b.credits for m in (line.meddler, *(run.meddler for run in flow.actors)) for b in m.doubled)
+    most = line.window + overshoot(flow.scenario, line.trained.name) + doubled
+    assert line.granted_peak <= most
+    assert line.made_peak <= most
+
+
+def overshoot(scenario: Scenario, name: str) -> int:
+    """Steps that may be made beyond all caps, since a tick is never cut."""
+    agents = sum(cast.agents for cast in scenario.casts if behavior_name(cast.behavior_id) == name)
+    return scenario.replicas * (agents * scenario.num_envs - 1)
+
+
+def lags(flow: Flow, line: Line) -> Sequence[int]:
+    """Of each step learned from: updates made since its actor acted by the version that it completed the step under."""
+    ends = np.cumsum(line.trainer.updates)
+    found, taken = [], 0
+    for batch in line.trainer.batches:
+        learned_at = np.searchsorted(ends, np.arange(taken, taken + batch.num_rows), side="right")
+        taken += batch.num_rows
+        last = np.cumsum(batch.lengths) - 1
+        completed = np.roll(batch.rows["obs_0"][:, TICK], -1)
+        completed[last] = batch.trajectories["next_obs_0"][:, TICK]
+        versions = flow.actors[batch.source].versions(line.trained.name)
+        for tick, version in zip(completed.tolist(), learned_at.tolist(), strict=True):
+            if version < len(ends):
+                found.append(version - versions[tick])
+    return found
