@@ -23,9 +23,9 @@ test: $(VENV)/.installed-dev ## install, then run the tests; all but the slow on
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev ## lint, formatting and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@status=0; for tool in "ruff check ." "ruff format --check ." mypy; do \
+		echo "$(BIN)/$$tool"; $(BIN)/$$tool || status=1; \
+	done; exit $$status
 
 format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 	$(BIN)/ruff check --fix-only .

@@ -117,7 +117,7 @@ def main() -> None:
     fast = {"kind": "gymnasium", "id": "CartPole-v1", "num_envs": 64}
     slow = {"kind": "gymnasium", "factory": "slow_environment:slow_cartpole", "num_envs": 4, "behavior": "CartPole"}
     report("a trainer that sleeps 0.5 s per update:", config(fast, "slow_trainer:SlowTrainer", 2048))
-    report("an environment that sleeps 50 ms per step:", config(slow, "ppo", 512))
+    report("an environment that sleeps 50 ms per step:", config(slow, "ppo", 128))
 
 
 if __name__ == "__main__":

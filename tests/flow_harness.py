@@ -179,7 +179,7 @@ class ActorRun:
     """(behaviour name, tick) → the newest version that acted when the tick came."""
     decided: set[tuple[int, int]] = field(default_factory=set)
     caps: dict[str, int] = field(default_factory=dict)
-    """What the ledger has granted, less what was given back."""
+    """What the ledger has granted, less what was given back, and what was used beyond it."""
     groups: list[CountingGroup] = field(default_factory=list)
     carriers: list[asyncio.Task[None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
@@ -344,8 +344,8 @@ class Flow:
     def _hear_actor(self, run: ActorRun, message: Any) -> None:
         match message:
             case CreditRequest():
-                for name in message.gives_back:
-                    run.caps[name] = message.used.get(name, 0)
+                for name, used in message.used.items():
+                    run.caps[name] = used if name in message.gives_back else max(used, run.caps.get(name, 0))
                 self._grant(self.ledger.request(message))
             case (str(by), str(behavior), int(source), int(total)):
                 self._take_back(by, behavior, source, total)
