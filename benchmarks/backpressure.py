@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 20.0
-WARM_UP_S = 8.0
+WARM_UP_S = 14.0
 _TRAINER = '''
 import time
 from stages.trainer.ppo import PPOTrainer

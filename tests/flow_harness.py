@@ -176,7 +176,7 @@ class ActorRun:
     policies: dict[str, AgentManagerQueue[PolicyUpdate]] = field(default_factory=dict)
     emitted: list[TrajectoryBatch] = field(default_factory=list)
     acted: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(behaviour name, tick) → the newest version that acted when the tick came."""
+    """(behaviour name, tick) → the newest version that acted by the time the tick came."""
     decided: set[tuple[int, int]] = field(default_factory=set)
     caps: dict[str, int] = field(default_factory=dict)
     """What the ledger has granted, less what was given back, and what was used beyond it."""
@@ -584,10 +584,11 @@ class Watched(EchoPolicy):
         assert self.loaded is not None
         if self.loaded.snapshot < 0:
             for agent, tick in observations[0][:, [AGENT, TICK]].tolist():
-                if (agent, tick) not in self._run.decided:  # else it is decided anew after standing still
-                    self._run.decided.add((agent, tick))
-                    key = (self.spec.name, tick)
-                    self._run.acted[key] = max(self._run.acted.get(key, -1), self.loaded.version)
+                key = (self.spec.name, tick)
+                if (agent, tick) in self._run.decided:  # decided anew after standing still
+                    key = (self.spec.name, tick + 1)
+                self._run.decided.add((agent, tick))
+                self._run.acted[key] = max(self._run.acted.get(key, -1), self.loaded.version)
         return super().act(observations, masks, random, deterministic)
 
 

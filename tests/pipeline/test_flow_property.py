@@ -24,7 +24,6 @@ from queues.specs import behavior_name, behavior_team
 Steps = list[tuple[Any, ...]]
 
 DELAYS_S = st.lists(st.sampled_from([0.0, 0.05, 1.0, 20.0]), min_size=1, max_size=4).map(tuple)
-NO_DELAYS_S = st.just((0.0,))
 
 
 def trained(name: str) -> st.SearchStrategy[Trained]:
@@ -56,7 +55,7 @@ SELF_PLAY = st.builds(
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, delays_s: Any = DELAYS_S, replicas: Any = None, accidents: bool = True) -> Scenario:
+def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True) -> Scenario:
     kind = draw(st.sampled_from(["one behaviour", "two behaviours", "self-play"]))
     names = {
         "one behaviour": ["Walker"],
@@ -77,7 +76,7 @@ def scenarios(draw: st.DrawFn, delays_s: Any = DELAYS_S, replicas: Any = None, a
         self_play=self_play,
         min_rows=draw(st.sampled_from([1, 4, 12])),
         bound=draw(st.integers(1, 3)),
-        slowness_s=draw(delays_s),
+        slowness_s=draw(DELAYS_S),
         meddling=draw(st.sampled_from([0.0, 0.3, 0.9])) if accidents else 0.0,
         deaths_s=draw(deaths) if accidents else (),
         breaks_at=draw(st.sampled_from([(), (), (3, 9, 10)])) if accidents else (),
@@ -99,17 +98,13 @@ def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenari
 
 
 @settings(max_examples=120)
-@given(
-    st.one_of(
-        scenarios(DELAYS_S, st.just(1), accidents=False),  # one actor, whatever the delays
-        scenarios(NO_DELAYS_S, st.integers(2, 4), accidents=False),  # several actors that keep the same pace
-    )
-)
-def test_no_step_is_learned_from_more_than_max_policy_lag_updates_late(scenario: Scenario) -> None:
-    """Late is told from the tick at which the step was completed: the credit is spent then.
+@given(scenarios(replicas=st.just(1), accidents=False))
+def test_an_actor_s_steps_are_learned_from_at_most_max_policy_lag_updates_late(scenario: Scenario) -> None:
+    """Whatever the delays. Late is told from the tick at which the step was completed: the credit is spent then.
 
-    A tick is never cut, so each actor may make as many steps beyond its cap as it has agents, less one: those come on
-    top of the window of (lag + 1) × rows_per_update, and only those.
+    A tick is never cut, so an actor may make as many steps beyond its cap as it has agents, less one: those come on
+    top of the window of (lag + 1) × rows_per_update, and only those. Of several actors, one that takes longer for a
+    tick than the others for an update is overtaken by them, so nothing is said of that here.
     """
     flow = run_flow(scenario)
     for line in flow.lines.values():
