@@ -48,18 +48,16 @@ class Checkpointer:
         """Whether a checkpoint is under way."""
         return self._pending is not None
 
+    @property
+    def pending(self) -> int | None:
+        """Number of the checkpoint that is under way."""
+        return self._pending.number if self._pending is not None else None
+
     def begin(self, expected: Iterable[str], now_s: float) -> int:
         """Announce the next checkpoint, in place of one that is under way; returns its number."""
         self._pending = _Pending(self._next, frozenset(expected), now_s)
         self._next += 1
         return self._pending.number
-
-    def narrow(self, expected: Iterable[str]) -> bool:
-        """Some parts will never come: make do with these. Whether the checkpoint is complete with that."""
-        if self._pending is None:
-            return False
-        self._pending.expected &= frozenset(expected)
-        return self._complete()
 
     def add(self, part: PartSaved) -> bool:
         """A part is durable; whether it was the last one."""

@@ -310,7 +310,11 @@ class SocketControl:
                 if length > MAX_FRAME:
                     raise ControlError(f"a control frame claims {length} bytes, at most {MAX_FRAME} are allowed")
                 frame = await self._reader.readexactly(length)
-            except (asyncio.IncompleteReadError, ConnectionError):
+            except asyncio.IncompleteReadError:
+                return
+            except ConnectionError:
+                with contextlib.suppress(ConnectionError):
+                    await self._writer.wait_closed()  # or asyncio would report the same error once more, on its own
                 return
             yield decode(frame)
 

@@ -1,8 +1,8 @@
-"""Main: starts the hosts, answers what they say, keeps the books, and ends the run in order.
+"""Main: answers what hosts say, and ends the run in order.
 
-It decides nothing about learning. Its parts each have a module: `wiring` joins hosts, `flow` accounts for credits,
-`checkpointer` gathers checkpoints, `reporting` tells people, `main_path` holds the stages that live in main, and
-`supervision` replaces actors that die. What is left here is who is told what, when.
+It decides nothing about learning. Its parts each have a module: `launching` starts hosts and `wiring` joins them,
+`flow` accounts for credits, `saving` gathers checkpoints, `reporting` tells people, `main_path` holds the stages that
+live in main, `supervision` says who may be started again. What is left here is who is told what, when.
 """
 
 from __future__ import annotations
@@ -10,33 +10,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from config import ConfigError, RunConfig
 from pipeline import control
-from pipeline.checkpoint import Checkpoint, write_part
-from pipeline.checkpoint import folder_of as checkpoint_folder
-from pipeline.checkpointer import Checkpointer
+from pipeline.checkpoint import Checkpoint
 from pipeline.console import ConsoleWriter
 from pipeline.edges import LocalEdges
 from pipeline.errors import RunError
 from pipeline.flow import CreditLedger, CreditRequest, Grant
-from pipeline.graph import actor_names, expected_parts, learner_name, part_name, route
-from pipeline.hosts.handle import HostHandle, InlineHost
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.process import start_process
+from pipeline.graph import actor_names, expected_parts, learner_name, route
+from pipeline.hosts.handle import HostHandle
 from pipeline.hosts.runtime import describe_failure, plain_statistics
 from pipeline.inference import InferenceStage, trained_policy
+from pipeline.launching import Launcher
 from pipeline.lines import Line
 from pipeline.main_path import MainPath
+from pipeline.main_stages import MainStages
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.reporting import Reporter
+from pipeline.roster import Roster
 from pipeline.run_folder import RunFolder
+from pipeline.saving import Saving
 from pipeline.seeds import derive_seed
 from pipeline.starvation import StarvationWatch
 from pipeline.statistics import StatisticsCollector
@@ -44,16 +43,14 @@ from pipeline.statistics_writers import make_writers
 from pipeline.supervision import Supervisor
 from pipeline.tensorboard_writer import TensorboardWriter
 from pipeline.timers import GaugeWriter, Timers
-from pipeline.training_status import BehaviorStatus, CheckpointEntry, TrainingStatus
-from pipeline.wiring import ActorSlot, Wiring
-from queues.ends import Inlet, Outlet
+from pipeline.training_status import CheckpointEntry
+from pipeline.wiring import ActorSlot
 from queues.errors import QueueClosed
 from queues.messages import Assignment, PolicyUpdate
 from queues.specs import BehaviorSpec, behavior_name
-from stages.loop import Nowhere, StageHooks, StageRunner
+from stages.loop import Nowhere, StageRunner
 from stages.policy.publisher import PolicyPublisher, PublisherPort
 from stages.replay.recording import TRAINER_EDGE, recorded_edge
-from stages.stage import StageContext
 from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)
@@ -89,58 +86,49 @@ class Coordinator:
         self.lines: dict[str, Line] = {}
         self.failure: control.HostFailed | None = None
         self.interrupted = False
-        self.checkpoints = Checkpointer(folder.checkpoints, checkpoint.number if checkpoint else -1)
         self._folder = folder
         self._seed = seed
         self._resumed = checkpoint
-        self._timers = Timers()
-        before_s = float(checkpoint.progress.get("elapsed_s", 0.0)) if checkpoint else 0.0
         self._playing = config.checkpoint_settings.inference
-        writers: list[Any] = []
-        if not self._playing:
-            own = make_writers(config, folder.path)
-            writers += [
-                TensorboardWriter(folder.path, checkpoint is not None),
-                GaugeWriter(self._timers),
-                *own,
-            ]
-        self._collector = StatisticsCollector(seed)
-        self.reporter = Reporter(self._collector, writers, progress, before_s, not self._playing)
-        if console:
-            writers.append(ConsoleWriter(self.reporter.elapsed))
-        self._ledger = CreditLedger()
-        self._local = LocalEdges()
-        self._wiring = Wiring(config, self._local)
-        self._publisher = PolicyPublisher(PublisherPort(self._send_policy, self._send_assignment))
-        self._slots: dict[int, ActorSlot] = {}
-        self._evaluation: ActorSlot | None = None
-        self._supervisor = Supervisor(config.env_settings)
-        self._starvation = StarvationWatch()
-        self._hosts: dict[str, HostHandle] = {}
-        self._ended: set[str] = set()
-        self._sources = 0
-        self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
-        self._returned: dict[tuple[str, str, int], int] = {}
         self._replay_edge = recorded_edge(config.replay.streams) if config.replay is not None else ""
         self._best: dict[str, float] = dict(checkpoint.progress.get("best", {})) if checkpoint else {}
+        self._collector = StatisticsCollector(seed)
+        timers = Timers()
+        self.reporter = self._make_reporter(timers, console, progress)
+        last = checkpoint.number if checkpoint is not None else -1
+        self.saving = Saving(folder, last, self.lines, timers, self._progress, self._checkpoint_ended)
+        self._stages = MainStages(folder.path, seed, checkpoint, self._collector, self._hear_credits, self.saving.take)
+        self._ledger = CreditLedger(at_rest=config.pipeline.deterministic)
+        self._publisher = PolicyPublisher(PublisherPort(self._send_policy, self._send_assignment))
+        self._supervisor = Supervisor(config.env_settings)
+        self._starvation = StarvationWatch()
+        self._returned: dict[tuple[str, str, int], int] = {}
         self._finishing = False
-        self._all_ended = asyncio.Event()
         self._tasks: asyncio.TaskGroup
+        self._roster: Roster
+        self._launcher: Launcher
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Coordinator:
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        local = LocalEdges()
+        self._roster = Roster(local, self._tasks)
+        self._launcher = Launcher(
+            self.config,
+            self._folder.path,
+            self._seed,
+            self._resumed,
+            self._replay_edge,
+            self._roster,
+            local,
+            self._start_minding,
+        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for host in self._hosts.values():
-            host.kill()
-        for host in self._hosts.values():
-            host.control.close()
-            if host.links is not None:
-                host.links.close()
+        self._roster.close()
         self.reporter.close()
         await self._stack.__aexit__(kind, error, trace)
 
@@ -153,12 +141,24 @@ class Coordinator:
             ]
             try:
                 await self._start()
-                await self._all_ended.wait()
+                await self._roster.wait_all()
             finally:
                 for task in background:
                     task.cancel()
         if self.failure is None and not self._playing:
-            self._write_status(final=True)
+            self.saving.write_status(final=True)
+
+    def _make_reporter(self, timers: Timers, console: bool, progress: Progress) -> Reporter:
+        resumed, path = self._resumed, self._folder.path
+        writers: list[Any] = []
+        if not self._playing:
+            tensorboard = TensorboardWriter(path, resumed is not None)
+            writers += [tensorboard, GaugeWriter(timers), *make_writers(self.config, path)]
+        before_s = float(resumed.progress.get("elapsed_s", 0.0)) if resumed is not None and not self._playing else 0.0
+        reporter = Reporter(self._collector, writers, progress, before_s, not self._playing)
+        if console:
+            writers.append(ConsoleWriter(reporter.elapsed))
+        return reporter
 
     # Starting. -----------------------------------------------------------------------------------------------------
 
@@ -170,104 +170,44 @@ class Coordinator:
             self._fail(describe_failure("main", error))
 
     async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
-        source, self._sources = self._sources, self._sources + 1
-        role = "replay" if self._replay_edge else "actor"
-        plan = replace(self._plan(role, name), replica=replica, source=source, replay_edge=self._replay_edge)
-        links = None
-        if self.config.pipeline.hosts.actors.kind == "process":
-            links = self._wiring.actor_links(old.handle.links if old is not None else None)
-        host = await self._start_host(plan, links)
-        slot = ActorSlot(replica, host, source)
+        slot = await self._launcher.start_actor(replica, name, old)
+        self._ledger.add_source(slot.source)
         if old is not None:
-            slot.trajectory_tickets = old.trajectory_tickets
-        self._slots[replica] = slot
-        self._ledger.add_source(source)
-        for behavior in slot.trajectory_tickets:
-            self._wiring.tell_trajectories(behavior, slot)
+            self.saving.begin_again(slot.handle)
 
-    async def _start_host(self, plan: HostPlan, links: Any) -> HostHandle:
-        host: HostHandle
-        if links is None:
-            host = InlineHost(plan, self._local, self._tasks)
-        else:
-            host = await start_process(plan, links)
-        self._hosts[plan.name] = host
-        self._ended.discard(plan.name)
-        self._supervisor.started(plan.name, time.monotonic())
-        self._tasks.create_task(self._mind(host), name=f"minding {plan.name}")
-        return host
-
-    def _plan(self, role: Any, name: str) -> HostPlan:
-        return HostPlan(
-            role=role,
-            name=name,
-            config=self.config.to_plain(),
-            config_path=str(self.config.path) if self.config.path is not None else None,
-            run_folder=str(self._folder.path.resolve()),
-            run_id=self._folder.run_id,
-            seed=self._seed,
-            resume=self._resumed is not None and not self._playing,
-            resumed_at=self._resumed.number if self._resumed is not None else -1,
-        )
+    def _start_minding(self, host: HostHandle) -> None:
+        self._supervisor.started(host.plan.name, time.monotonic())
+        self._tasks.create_task(self._mind(host), name=f"minding {host.plan.name}")
 
     async def _add_line(self, spec: BehaviorSpec) -> None:
         """A behaviour name is new: start its trainer and open its way."""
-        settings = self.config.behavior_settings(spec.name)
-        way = route(self.config, spec.name)
+        name, settings = spec.name, self.config.behavior_settings(spec.name)
+        way = route(self.config, name)
         if self._replay_edge == TRAINER_EDGE:
             way = way.straight()
-        path = MainPath(
-            way,
-            self.config,
-            self._context,
-            self._hooks,
-            self._saved_state,
-            self._publisher,
-            derive_seed(self._seed, "ghost", spec.name),
-        )
-        line = self.lines[spec.name] = Line(spec.name, spec, settings, path)
-        step = self._resumed.steps.get(spec.name, 0) if self._resumed is not None else 0
+        path = MainPath(way, self.config, self._stages, self._publisher, derive_seed(self._seed, "ghost", name))
+        line = self.lines[name] = Line(name, spec, settings, path)
+        step = self._resumed.steps.get(name, 0) if self._resumed is not None and not self._playing else 0
         line.start_at(step)
+        if step:
+            line.exports = list(self._folder.read_training_status().behaviors[name].checkpoints)
         self.reporter.add_behavior(
-            spec.name, settings.max_steps, settings.summary_freq, step, settings.model_dump(mode="json")
+            name, settings.max_steps, settings.summary_freq, step, settings.model_dump(mode="json")
         )
         if self._playing:
             await self._start_playing(line)
         else:
-            await self._start_learner(line, way.through_main)
-
-    async def _start_learner(self, line: Line, through_main: bool) -> None:
-        name, behavior = learner_name(line.behavior), line.behavior
-        slots = list(self._slots.values())
-        plan = replace(self._plan("learner", name), behavior=behavior, spec=line.spec.to_plain())
-        links = self._wiring.learner_links() if self.config.pipeline.hosts.learners.kind == "process" else None
-        address = None
-        if not through_main:
-            address = await self._wiring.connect_actors(behavior, slots, links)
-        line.learner = host = await self._start_host(plan, links)
-        updates = self._ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
-        self._run_all(line.path.policies(updates))
-        if address is not None:
-            host.control.send(control.OpenEdge(f"trajectories/{behavior}", address))
-        else:
-            inlet = self._ends[f"trajectories/{behavior}"] = await self._wiring.gather(behavior, slots)
-            outlet = self._ends[f"learn/{behavior}"] = await self._wiring.feed(behavior, host)
-            self._run_all(line.path.trajectories(inlet, outlet))
-        for slot in slots:
-            self._wiring.tell_trajectories(behavior, slot)
+            self._run_all(await self._launcher.start_learner(line, way.through_main))
 
     async def _start_playing(self, line: Line) -> None:
         """In a trainer's place: its newest policy, and somebody who counts what is played with it."""
-        name, slots = line.behavior, list(self._slots.values())
-        policy = trained_policy(self._folder.path, name)
-        inlet = self._ends[f"trajectories/{name}"] = await self._wiring.gather(name, slots)
-        stage = InferenceStage(name, self.reporter.take_report)
+        policy = trained_policy(self._folder.path, line.behavior)
+        stage = InferenceStage(line.behavior, self.reporter.take_report)
         nowhere: Any = Nowhere()
-        self._run_all([StageRunner(stage, inlet, nowhere, self._context(f"inference-{name}")).run()])
-        for slot in slots:
-            self._wiring.tell_trajectories(name, slot)
-        self._ledger.open_freely(name)
-        self._run_all([self._publish_later(policy)])
+        inlet = await self._launcher.gather(line.behavior)
+        context = self._stages.context(f"inference-{line.behavior}")
+        self._run_all([StageRunner(stage, inlet, nowhere, context).run(), self._publish_later(policy)])
+        self._ledger.open_freely(line.behavior)
 
     async def _publish_later(self, policy: PolicyUpdate) -> None:
         for _ in self._publisher.process(policy):
@@ -287,16 +227,18 @@ class Coordinator:
 
     async def _mind(self, host: HostHandle) -> None:
         """Listen to a host until its end, and see to what its end means."""
-        name = host.plan.name
         said_goodbye = False
         try:
             async for message in host.control.receive():
                 if host.links is not None and host.plan.role != "actor":
                     host.links.handed_over()
                 said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
-                await self._hear(host, message)
+                try:
+                    await self._hear(host, message)
+                except Exception as error:  # minding goes on: this host's end has still to be seen
+                    self._fail(describe_failure("main", error))
             status = await host.wait()
-            if self._hosts.get(name) is host:
+            if self._roster.current(host):
                 await self._host_ended(host, status, said_goodbye)
         except Exception as error:
             self._fail(describe_failure("main", error))
@@ -312,10 +254,8 @@ class Coordinator:
             case control.StatisticsReport():
                 self._supervisor.heard(host.plan.name, time.monotonic())
                 self.reporter.take_statistics(message.statistics, message.queues, host.plan.name)
-            case control.PartSaved():
-                self._part_saved(message)
-            case control.PartFailed():
-                self._part_failed(message)
+            case control.PartSaved() | control.PartFailed():
+                self.saving.take(message)
             case control.BehaviorSeen():
                 await self._hear_behavior(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
@@ -332,7 +272,7 @@ class Coordinator:
                 self._fail(message)
 
     async def _hear_behavior(self, host: HostHandle, spec: BehaviorSpec) -> None:
-        slot = next((s for s in self._slots.values() if s.handle is host), None)
+        slot = self._launcher.slot_of(host)
         if slot is None or self._finishing:
             return
         log.info("Connected new behavior: %s", spec.behavior_id)
@@ -345,11 +285,12 @@ class Coordinator:
                 return
         self.lines[spec.name].path.add_behavior(spec.behavior_id)
         if not self._replay_edge:  # a recording acts by nobody's policy
-            outlet = await self._wiring.policies(spec.behavior_id, host)
-            slot.policies[spec.behavior_id] = self._ends[f"policies/{spec.behavior_id} {host.plan.name}"] = outlet
+            await self._launcher.open_policies(slot, spec.behavior_id)
             self._catch_up(slot, spec.behavior_id)
         if self.config.evaluation is not None:
-            await self._join_evaluation(spec)
+            evaluation = await self._launcher.join_evaluation(spec.behavior_id)
+            if evaluation is not None:
+                self._catch_up(evaluation, spec.behavior_id)
 
     def _catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
         """An actor that comes later needs what the others were sent before."""
@@ -371,16 +312,16 @@ class Coordinator:
         line = self.lines[report.behavior]
         checkpoint_due = line.take(report)
         self._starvation.fed(report.behavior, report.step, report.done)
-        self._ledger.learned(report.behavior, report.version)
-        grants: list[Grant] = []
+        # First, so that in a deterministic run nobody is given credits for going on before the checkpoint.
+        if all(other.done for other in self.lines.values()):
+            self._finish()
+        elif checkpoint_due and not self.saving.busy and not self._finishing:
+            self._begin_checkpoint()
+        grants = self._ledger.learned(report.behavior, report.version, report.held)
         for source, total in report.returned.items():
             grants += self._ledger.returned("trainer", report.behavior, source, total)
         self._grant(grants)
         self.reporter.take_report(report)
-        if all(other.done for other in self.lines.values()):
-            self._finish()
-        elif checkpoint_due and not self.checkpoints.busy and not self._finishing:
-            self._begin_checkpoint()
 
     def _hear_credits(self, message: control.CreditsReturned) -> None:
         key = (message.by, message.behavior, message.source)
@@ -410,125 +351,45 @@ class Coordinator:
 
     def _grant(self, grants: list[Grant]) -> None:
         for grant in grants:
-            for slot in self._slots.values():
+            for slot in self._launcher.actors.values():
                 if slot.source == grant.source:
                     slot.handle.control.send(grant)
 
     # Policies. -----------------------------------------------------------------------------------------------------
 
     def _send_policy(self, update: PolicyUpdate) -> None:
-        slots = [*self._slots.values(), *([self._evaluation] if self._evaluation is not None else [])]
-        for slot in slots:
-            outlet = slot.policies.get(update.behavior_id)
+        for slot in (*self._launcher.actors.values(), self._launcher.evaluation):
+            outlet = slot.policies.get(update.behavior_id) if slot is not None else None
             if outlet is not None:
-                _put_newest(outlet, update)
+                with suppress(QueueClosed):  # the actor has ended
+                    outlet.put_nowait(update)
 
     def _send_assignment(self, assignment: Assignment) -> None:
-        for slot in self._slots.values():
-            slot.handle.control.send(assignment)
-
-    async def _join_evaluation(self, spec: BehaviorSpec) -> None:
-        if self._evaluation is None:
-            inline = self.config.pipeline.hosts.actors.kind == "inline"
-            links = None if inline else self._wiring.evaluation_links()
-            host = await self._start_host(self._plan("evaluation", "evaluation"), links)
-            self._evaluation = ActorSlot(0, host, -1)
-        if spec.behavior_id not in self._evaluation.policies:
-            outlet = await self._wiring.policies(spec.behavior_id, self._evaluation.handle)
-            self._evaluation.policies[spec.behavior_id] = outlet
-            self._catch_up(self._evaluation, spec.behavior_id)
+        for host in self._source_hosts():
+            host.control.send(assignment)
 
     # Checkpoints. --------------------------------------------------------------------------------------------------
 
-    def _begin_checkpoint(self, then_stop: bool = False) -> int:
+    def _begin_checkpoint(self, then_stop: bool = False) -> None:
         if self.config.pipeline.deterministic:
             self._ledger.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
-        number = self.checkpoints.begin(self._expected_parts(), time.monotonic())
-        folder = str(checkpoint_folder(self._folder.checkpoints, number))
-        for host in self._source_hosts():
-            host.control.send(control.BeginCheckpoint(number, folder))
-            if then_stop:
-                host.control.send(control.Stop())
-        return number
+        self.saving.begin(self._source_hosts(), self._expected_parts(), then_stop)
+
+    def _checkpoint_ended(self, problem: str | None) -> None:
+        if problem is not None and self._finishing and self.failure is None:
+            # What the run has reached since the checkpoint before is nowhere else.
+            text = f"the run's last checkpoint could not be written: {problem}"
+            self.failure = control.HostFailed(text, "", "main")
+        self._grant(self._ledger.resume())
 
     def _expected_parts(self) -> set[str]:
         return expected_parts(self.config, self.lines, trainers_only=self._replay_edge == TRAINER_EDGE)
 
     def _source_hosts(self) -> list[HostHandle]:
-        return [slot.handle for slot in self._slots.values()]
+        return [slot.handle for slot in self._launcher.actors.values()]
 
-    def _part_saved(self, part: control.PartSaved) -> None:
-        if self.checkpoints.add(part):
-            self._commit(part.number)
-
-    def _part_failed(self, part: control.PartFailed) -> None:
-        if self.checkpoints.give_up(part.number):
-            self._checkpoint_failed(part.number, f"{part.name}: {part.reason}")
-
-    def _checkpoint_failed(self, number: int, reason: str) -> None:
-        log.error("Checkpoint %d could not be written, the one before it stays: %s", number, reason)
-        if self._finishing and self.failure is None:  # what the run has reached since is nowhere else
-            text = f"the run's last checkpoint could not be written: {reason}"
-            self.failure = control.HostFailed(text, "", "main")
-        self._grant(self._ledger.resume())
-
-    def _commit(self, number: int) -> None:
-        steps = {name: line.step for name, line in self.lines.items()}
-        progress = {"elapsed_s": self.reporter.elapsed_s, "seed": self._seed, "best": self._best}
-        try:
-            self.checkpoints.commit(steps, progress)
-        except OSError as error:
-            self._checkpoint_failed(number, str(error))
-            return
-        for line in self.lines.values():
-            line.saved()
-        log.debug("checkpoint %d is whole", number)
-        self._write_status(final=False)
-        self._grant(self._ledger.resume())
-
-    def _write_status(self, final: bool) -> None:
-        behaviors = {
-            name: BehaviorStatus(tuple(line.exports), line.exports[-1] if final and line.exports else None, line.elo)
-            for name, line in self.lines.items()
-        }
-        try:
-            self._folder.write_training_status(TrainingStatus(behaviors))
-            self._timers.write(self._folder.timers)
-        except OSError as error:
-            log.error("the run's status could not be written: %s", error)
-
-    # Main's own stages. --------------------------------------------------------------------------------------------
-
-    def _context(self, stage: str) -> StageContext:
-        return StageContext(
-            name=stage,
-            seed=derive_seed(self._seed, stage),
-            run_folder=self._folder.path,
-            statistics=self._collector,
-            log=logging.getLogger(f"stages.{stage}"),
-        )
-
-    def _hooks(self, stage: str) -> StageHooks:
-        def return_credits(behavior: str, source: int, amount: int) -> None:
-            by = part_name(stage, "main")
-            total = self._returned.get((by, behavior, source), 0) + amount
-            self._hear_credits(control.CreditsReturned(by, behavior, source, total))
-
-        return StageHooks(return_credits, self._save_part)
-
-    def _save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
-        folder = checkpoint_folder(self._folder.checkpoints, number)
-        name = part_name(stage, "main")
-        try:
-            self._part_saved(write_part(folder, number, name, state))
-        except OSError as error:
-            self._part_failed(control.PartFailed(number, name, str(error)))
-
-    def _saved_state(self, stage: str) -> Mapping[str, Any] | None:
-        if self._resumed is None:
-            return None
-        state: Mapping[str, Any] | None = self._resumed.read(part_name(stage, "main"))
-        return state
+    def _progress(self) -> dict[str, Any]:
+        return {"elapsed_s": self.reporter.elapsed_s, "seed": self._seed, "best": self._best}
 
     # Ending. -------------------------------------------------------------------------------------------------------
 
@@ -544,7 +405,7 @@ class Coordinator:
             return
         self._finishing = True
         if not self.lines:
-            self._kill_all()
+            self._roster.kill_all()
             return
         if self._playing:
             for host in self._source_hosts():
@@ -552,7 +413,7 @@ class Coordinator:
         else:
             self._begin_checkpoint(then_stop=True)
             self._release_learners()
-        self._tasks.create_task(self._kill_after(GRACE_S))
+        self._tasks.create_task(self._roster.kill_after(GRACE_S))
 
     def _fail(self, failure: control.HostFailed) -> None:
         """Something failed: save what can be saved, and end."""
@@ -567,7 +428,7 @@ class Coordinator:
         for host in self._source_hosts():
             host.control.send(control.Stop(failure.message))
         self._release_learners()
-        self._tasks.create_task(self._kill_after(GRACE_S / 4))
+        self._tasks.create_task(self._roster.kill_after(GRACE_S / 4))
 
     def _release_learners(self) -> None:
         """Let learners end with their inlets: nothing more will be asked of them."""
@@ -577,72 +438,37 @@ class Coordinator:
 
     def _save_trainers(self, failed_stage: str) -> None:
         """The stream has broken off, so no barrier will reach the trainers: let them save where they stand."""
-        healthy = [line for line in self.lines.values() if line.learner is not None]
-        ended = self._ended | {failed_stage}
-        if failed_stage == "trainer" or any(learner_name(line.behavior) in ended for line in healthy) or not healthy:
+        learners = [learner_name(line.behavior) for line in self.lines.values() if line.learner is not None]
+        dead = [name for name in learners if self._roster.has_ended(name) or name == failed_stage]
+        if failed_stage == "trainer" or dead or not learners:
             return  # the checkpoint before is the last one in which trainers are known to be sound
         expected = {name for name in self._expected_parts() if not name.rpartition("@")[2].startswith("actor")}
-        number = self.checkpoints.begin(expected, time.monotonic())
-        folder = str(checkpoint_folder(self._folder.checkpoints, number))
-        for line in healthy:
-            assert line.learner is not None
-            line.learner.control.send(control.SaveNow(number, folder))
-            line.path.save_now(lambda stage, state: self._save_part(stage, number, state))
+        self.saving.save_now(expected, self._stages.save_part)
 
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
+        if status != 0 and not said_goodbye and not self._finishing and await self._replace(host, status):
+            return
+        self._roster.mark_ended(host.plan.name)
+        if self._finishing and all(self._roster.has_ended(learner_name(name)) for name in self.lines):
+            self._launcher.end_evaluation()
+
+    async def _replace(self, host: HostHandle, status: int) -> bool:
+        """A host has died. Start an actor again, if it may be; any other host's death ends the run."""
         name = host.plan.name
-        self._ended.add(name)
-        if status != 0 and not said_goodbye and not self._finishing:
-            await self._host_died(host, status)
-        if name in self._ended and self._ended >= self._hosts.keys():
-            self._all_ended.set()
-        elif self._finishing and all(learner_name(n) in self._ended for n in self.lines):
-            self._end_evaluation()
-
-    async def _host_died(self, host: HostHandle, status: int) -> None:
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        slot = next((s for s in self._slots.values() if s.handle is host), None)
+        slot = self._launcher.slot_of(host)
         if slot is None:
-            self._fail(control.HostFailed(f"the process of {host.plan.name} {how}.", "", host.plan.name))
-            return
-        refusal = self._supervisor.refusal(host.plan.name, time.monotonic())
+            self._fail(control.HostFailed(f"the process of {name} {how}.", "", name))
+            return False
+        refusal = self._supervisor.refusal(name, time.monotonic())
         if refusal is not None:
-            text = f"the process of {host.plan.name} {how}. It is not restarted again: {refusal}."
-            self._fail(control.HostFailed(text, "", host.plan.name))
-            return
-        log.warning(
-            "The process of %s %s. Starting it again; its half-made trajectories are lost.",
-            host.plan.name,
-            how,
-        )
+            text = f"the process of {name} {how}. It is not restarted again: {refusal}."
+            self._fail(control.HostFailed(text, "", name))
+            return False
+        log.warning("The process of %s %s. Starting it again; its half-made trajectories are lost.", name, how)
         self._grant(self._ledger.remove_source(slot.source))
-        await self._start_actor(slot.replica, host.plan.name, slot)
-
-    def _end_evaluation(self) -> None:
-        if self._evaluation is not None:
-            for outlet in self._evaluation.policies.values():
-                outlet.close()
-
-    async def _kill_after(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._all_ended.wait()
-        except TimeoutError:
-            left = sorted(self._hosts.keys() - self._ended)
-            log.warning(
-                "%s did not end within %.0f s and %s killed.",
-                ", ".join(left),
-                seconds,
-                "is" if len(left) == 1 else "are",
-            )
-            self._kill_all()
-
-    def _kill_all(self) -> None:
-        for name, host in self._hosts.items():
-            if name not in self._ended:
-                host.kill()
-        if not self._hosts:
-            self._all_ended.set()
+        await self._start_actor(slot.replica, name, slot)
+        return True
 
     # The clock. ----------------------------------------------------------------------------------------------------
 
@@ -650,15 +476,14 @@ class Coordinator:
         while True:
             await asyncio.sleep(EVERY_S)
             now = time.monotonic()
-            if self.checkpoints.give_up_if_overdue(now):
-                self._grant(self._ledger.resume())
-            queues = [plain_statistics(end.statistics()) for end in self._ends.values()]
+            self.saving.check_time(now)
+            queues = [plain_statistics(end.statistics()) for end in self._launcher.ends.values()]
             self.reporter.take_statistics({}, queues, "main")
             self.reporter.show()
             if on_progress is not None:
                 on_progress(self.reporter.snapshot())
             for name in self._supervisor.silent(now):
-                host = self._hosts.get(name)
+                host = self._roster.get(name)
                 if host is not None and host.links is not None and name.startswith("actor"):
                     log.warning(
                         "%s has not been heard of for %.0f s (env_settings.timeout_wait): killing it.",
@@ -666,8 +491,3 @@ class Coordinator:
                         self.config.env_settings.timeout_wait,
                     )
                     host.kill()
-
-
-def _put_newest(outlet: Outlet[Any], update: PolicyUpdate) -> None:
-    with suppress(QueueClosed):  # the actor has ended
-        outlet.put_nowait(update)

@@ -25,8 +25,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-FREE = 2**62
-"""A cap that nobody reaches."""
+from stages.environment.gate import FREE
 
 
 class FlowError(ValueError):
@@ -68,6 +67,7 @@ class _Window:
     size: int
     chunk_of: int
     version: int = 0
+    held: int = 0
     restored: int = 0
     restored_returned: int = 0
     granted: dict[int, int] = field(default_factory=dict)
@@ -82,12 +82,18 @@ class _Window:
 
 
 class CreditLedger:
-    """The main host's account of all credits. Pure: calls in, grants out; no clock, no I/O."""
+    """The main host's account of all credits. Pure: calls in, grants out; no clock, no I/O.
+
+    Args:
+        at_rest: grant only when nothing is on its way any more: all actors stand still, and what they emitted has
+            reached its trainer or was returned. What is granted then does not depend on who was how quick.
+    """
 
     RESTORED = -1
     """Source of the rows that a resumed trainer brought along from its checkpoint."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_rest: bool = False) -> None:
+        self._at_rest = at_rest
         self._windows: dict[str, _Window] = {}
         self._sources: set[int] = set()
         self._requests: deque[CreditRequest] = deque()
@@ -111,7 +117,7 @@ class CreditLedger:
                 f"got {rows_per_update} rows and lag {max_policy_lag}"
             )
         window = _Window((max_policy_lag + 1) * rows_per_update, rows_per_update)
-        window.restored = restored_rows
+        window.restored = window.held = restored_rows
         self._windows[behavior] = window
 
     def open_freely(self, behavior: str) -> None:
@@ -164,10 +170,12 @@ class CreditLedger:
             window.returned.setdefault(source, {})[by] = total
         return self._serve()
 
-    def learned(self, behavior: str, version: int) -> None:
-        """The trainer has published this version."""
+    def learned(self, behavior: str, version: int, held: int = 0) -> list[Grant]:
+        """The trainer has published this version, and holds so many credits; to be told before what it returned."""
         if behavior in self._windows:
             self._windows[behavior].version = version
+            self._windows[behavior].held = held
+        return self._serve()
 
     def pause(self) -> None:
         """Grant nothing until `resume`."""
@@ -200,6 +208,8 @@ class CreditLedger:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
         if len(wanted) < len(request.wants):
             return None  # its trainer is not up yet
+        if self._at_rest and any(w.outstanding() != w.held for w in wanted.values() if w.size != FREE):
+            return None
         free = {name: window.size - window.outstanding() for name, window in wanted.items()}
         if any(amount < 1 for amount in free.values()):
             return None

@@ -11,15 +11,16 @@ import numpy as np
 from config import RunConfig
 from pipeline.graph import Route, main_stage_name, placed
 from pipeline.hosts.custom_stages import LOCAL_BOUND, build_stage
+from pipeline.main_stages import MainStages
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed
 from queues.messages import Matchup
 from stages.ghost.controller import GhostController
 from stages.ghost.stage import GhostPolicies, GhostStage
-from stages.loop import StageHooks, StageRunner
+from stages.loop import StageRunner
 from stages.policy.publisher import PolicyPublisher
-from stages.stage import Stage, StageContext
+from stages.stage import Stage
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,7 @@ class MainPath:
     Args:
         route: the behaviour's way.
         config: the run's configuration.
-        context: makes a stage's context from its name.
-        hooks: makes a stage's hooks from its name.
-        saved_state: what a stage goes on from, by its name; None in a fresh run.
+        stages: contexts, hooks and saved states of stages in main.
         publisher: where policies go.
         seed: for the choice of opponents.
     """
@@ -43,28 +42,24 @@ class MainPath:
         self,
         route: Route,
         config: RunConfig,
-        context: Callable[[str], StageContext],
-        hooks: Callable[[str], StageHooks],
-        saved_state: Callable[[str], Mapping[str, Any] | None],
+        stages: MainStages,
         publisher: PolicyPublisher,
         seed: int,
     ) -> None:
         self._route = route
         self._config = config
-        self._context = context
-        self._hooks = hooks
-        self._saved_state = saved_state
+        self._main = stages
         self._publisher = publisher
-        self._stages: list[tuple[str, Stage[Any, Any]]] = []
         self.ghost: GhostController | None = None
         if route.self_play:
             settings = config.behavior_settings(route.behavior).self_play
             assert settings is not None, "the route says so"
             self.ghost = GhostController(settings, np.random.default_rng(seed))
             # Taken up here, not by the stage's loop: teams are made known before the loop runs.
-            state = saved_state(main_stage_name("ghost", route.behavior))
+            state = stages.saved_state(main_stage_name("ghost", route.behavior))
             if state is not None:
                 self.ghost.load_state_dict(state)
+        self._stages = self._build()
 
     def add_behavior(self, behavior_id: str) -> None:
         """A team has appeared."""
@@ -75,24 +70,17 @@ class MainPath:
 
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """What carries trajectories from the actors' queue to the learner's."""
-        behavior = self._route.behavior
-        stages: list[tuple[str, Stage[Any, Any]]] = []
-        for after in ("agent_processor", "ghost"):
-            if after == "ghost" and self.ghost is not None:
-                stages.append((main_stage_name("ghost", behavior), GhostStage(behavior, self.ghost, self._publish)))
-            for placement in placed(self._config, after, in_main=True):
-                if placement.behaviors is None or behavior in placement.behaviors:
-                    name = main_stage_name(placement.name, behavior)
-                    stages.append((name, build_stage(placement, self._config)))
+        stages = self._stages
         if not stages:
             return [_carry(inlet, outlet)]
-        self._stages = stages
         runners = []
         source: Any = inlet
         for i, (name, stage) in enumerate(stages):
             sink: Any = outlet if i + 1 == len(stages) else AgentManagerQueue(f"{name} out", LOCAL_BOUND)
-            state = None if isinstance(stage, GhostStage) else self._saved_state(name)
-            runners.append(StageRunner(stage, source, sink, self._context(name), self._hooks(name), state=state).run())
+            state = None if isinstance(stage, GhostStage) else self._main.saved_state(name)
+            runners.append(
+                StageRunner(stage, source, sink, self._main.context(name), self._main.hooks(name), state=state).run()
+            )
             source = sink
         return runners
 
@@ -103,7 +91,7 @@ class MainPath:
         if self.ghost is None:
             return [_carry(updates, publish)]
         name = main_stage_name("ghost-policies", behavior)
-        return [StageRunner(GhostPolicies(self.ghost, self._publish), updates, publish, self._context(name)).run()]
+        return [StageRunner(GhostPolicies(self.ghost, self._publish), updates, publish, self._main.context(name)).run()]
 
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Hand each stage's state to `save`, without waiting for a barrier.
@@ -116,9 +104,25 @@ class MainPath:
                 save(name, stage.state_dict())
             except Exception as error:
                 log.warning(
-                    "stage %s can't be saved (%s: %s): a resumed run starts it afresh", name, type(error).__name__, error
+                    "stage %s can't be saved (%s: %s): a resumed run starts it afresh",
+                    name,
+                    type(error).__name__,
+                    error,
                 )
                 save(name, None)
+
+    def _build(self) -> list[tuple[str, Stage[Any, Any]]]:
+        """The stages, in order, with their names."""
+        behavior = self._route.behavior
+        stages: list[tuple[str, Stage[Any, Any]]] = []
+        for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
+            if after == "ghost" and self.ghost is not None:
+                stages.append((main_stage_name("ghost", behavior), GhostStage(behavior, self.ghost, self._publish)))
+            for placement in placed(self._config, after, in_main=True):
+                if placement.name in names:
+                    name = main_stage_name(placement.name, behavior)
+                    stages.append((name, build_stage(placement, self._config)))
+        return stages
 
     def _publish(self, matchup: Matchup) -> None:
         self._publisher.publish_matchup(matchup)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.checkpoint import Checkpoint, folder_of, write_part
-from pipeline.control import CreditsReturned, PartSaved
+from pipeline.control import CreditsReturned, PartFailed, PartSaved
 from pipeline.graph import part_name
 from pipeline.seeds import derive_seed
 from pipeline.statistics import StatisticsCollector
@@ -27,7 +27,7 @@ class MainStages:
         resumed: the checkpoint that the run goes on from.
         statistics: where stages report to.
         on_credits: told of credits that a stage ended.
-        on_part: told of parts that were written.
+        on_part: told of parts that were written, or could not be.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class MainStages:
         resumed: Checkpoint | None,
         statistics: StatisticsCollector,
         on_credits: Callable[[CreditsReturned], None],
-        on_part: Callable[[PartSaved], None],
+        on_part: Callable[[PartSaved | PartFailed], None],
     ) -> None:
         self._run_folder = run_folder
         self._seed = seed
@@ -67,10 +67,13 @@ class MainStages:
 
         return StageHooks(return_credits, self.save_part)
 
-    def save_part(self, stage: str, number: int, state: Mapping[str, Any]) -> None:
+    def save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
         """Write a stage's part of a checkpoint."""
-        folder = folder_of(self._run_folder / "checkpoints", number)
-        self._on_part(write_part(folder, number, part_name(stage, MAIN), state))
+        folder, name = folder_of(self._run_folder / "checkpoints", number), part_name(stage, MAIN)
+        try:
+            self._on_part(write_part(folder, number, name, state))
+        except OSError as error:
+            self._on_part(PartFailed(number, name, str(error)))
 
     def saved_state(self, stage: str) -> Mapping[str, Any] | None:
         """What a stage goes on from; None in a fresh run."""

@@ -139,7 +139,7 @@ def _result(coordinator: Coordinator, folder: RunFolder) -> RunResult:
     if coordinator.failure is not None:
         failure = coordinator.failure
         text = failure.message
-        if coordinator.checkpoints.newest >= 0:
+        if coordinator.saving.newest >= 0:
             text += f"\nGo on from the last checkpoint with: --run-id {folder.run_id} --resume"
         raise RunFailed(text, failure.stage, failure.traceback)
     behaviors = {
@@ -150,7 +150,7 @@ def _result(coordinator: Coordinator, folder: RunFolder) -> RunResult:
         folder.run_id,
         folder.path,
         behaviors,
-        coordinator.checkpoints.newest,
+        coordinator.saving.newest,
         coordinator.interrupted,
         coordinator.reporter.elapsed_s,
     )

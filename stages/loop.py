@@ -215,7 +215,7 @@ class StageRunner(Generic[In, Out]):
 
 
 async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
-    """Run a source until it is exhausted or was asked to stop; then close the outlet.
+    """Run a source until it is exhausted, was asked to stop, or nobody takes its items; then close the outlet.
 
     Raises:
         StageFailure: if the source raises.
@@ -230,11 +230,10 @@ async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageC
                         await outlet.put(item)
                         del item
         finally:
-            await _settle(source.stop())
-    except StageFailure as failure:
-        if not isinstance(failure.cause, QueueClosed):
-            raise
-        log.debug("source %s ended: its outlet was closed", context.name)
+            with _naming(context.name, "while stopping"):
+                await _settle(source.stop())
+    except QueueClosed:
+        log.debug("source %s ends early: nobody takes its results any more", context.name)
     finally:
         outlet.close()
 

@@ -131,11 +131,11 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_a_wheel_holds_the_packages_their_types_and_the_examples(wheel):
+def test_a_wheel_holds_the_packages_their_types_and_the_examples(wheel, checkout):
     wanted = {
-        path.relative_to(ROOT).as_posix()
+        path.relative_to(checkout).as_posix()
         for package in PACKAGES
-        for path in (ROOT / package).rglob("*")
+        for path in (checkout / package).rglob("*")
         if path.suffix in (".py", ".yaml") or path.name == "py.typed"
     }
     assert {f"{package}/py.typed" for package in PACKAGES} < wanted
@@ -241,3 +241,9 @@ def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     inside = [target for target in LINK.findall(text) if not target.startswith(("http://", "https://"))]
     assert not [target for target in inside if not (ROOT / page).parent.joinpath(target).exists()]
+
+
+def test_the_index_lists_every_page():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages <= set(LINK.findall(index)), "docs/README.md has to lead to each page beside it"

@@ -126,12 +126,12 @@ class Actor(Source[TrajectoryBatch | Barrier]):
     async def produce(self) -> AsyncIterator[TrajectoryBatch | Barrier]:
         """Yield trajectories, and a barrier for each checkpoint, until asked to stop."""
         while True:
-            if self._checkpoint is not None:
+            if self._checkpoint is not None and self._obeys():
                 # Another one may be asked for while these wait for their place.
                 number, self._checkpoint = self._checkpoint, None
                 for item in self._take_checkpoint(number):
                     yield item
-            if self._stopping:
+            if self._stopping and self._obeys():
                 break
             if self._resets_to is not None:
                 if self._gate.closed(self._used()[0], self._players) or self._behind(self._players):
@@ -158,7 +158,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 continue
             if self._held:
                 self._resume_stepping()
-            else:
+            elif not self._resets_at_checkpoints:
                 self._gate.look_ahead(used, alive)
             await self._advance()
             await asyncio.sleep(0)  # let policies, credits and commands in
@@ -212,6 +212,12 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 failure = None
             except BrokenEnvironmentError as again:
                 failure = again
+
+    def _obeys(self) -> bool:
+        """Whether commands are followed now: in a deterministic run, where it stands still. When they come is chance."""
+        if not self._resets_at_checkpoints or self._held or self._resets_to is not None:
+            return True
+        return not self._gate.bounds(self._used()[1])
 
     def _take_checkpoint(self, number: int) -> list[TrajectoryBatch | Barrier]:
         items: list[TrajectoryBatch | Barrier] = []

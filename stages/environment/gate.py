@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+FREE = 2**62
+"""A cap that nobody reaches."""
+
 
 class CreditGate:
     """Caps on learning steps by behaviour name. Pure: the host carries requests out and grants in.
@@ -27,6 +30,10 @@ class CreditGate:
     def closed(self, used: Mapping[str, int], alive: Collection[str]) -> list[str]:
         """Behaviours that have used up their caps."""
         return [name for name in alive if used.get(name, 0) >= self._caps.get(name, 0)]
+
+    def bounds(self, alive: Collection[str]) -> bool:
+        """Whether the gate will close again some time: there are behaviours that have no cap."""
+        return any(self._caps.get(name, 0) < FREE for name in alive)
 
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str]) -> None:
         """Ask for more while there is still some left, so that in the steady state nobody waits for the answer.

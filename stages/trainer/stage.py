@@ -38,6 +38,8 @@ class TrainerReport:
     """Seconds spent learning, in all."""
     returned: Mapping[int, int]
     """Flow credits returned so far, by source, cumulative."""
+    held: int = 0
+    """Flow credits of the steps that it holds and has not learned from."""
 
 
 @dataclass(frozen=True)
@@ -211,5 +213,6 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 episodes=self._episodes,
                 learn_s=self._learn_s,
                 returned=dict(self._returned),
+                held=self.held_rows,
             )
         )

@@ -1,0 +1,153 @@
+"""Starts hosts and joins them: actors first, a learner as soon as its behaviour is seen, evaluation beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from config import RunConfig
+from pipeline.checkpoint import Checkpoint
+from pipeline.control import OpenEdge
+from pipeline.edges import HostLinks, LocalEdges
+from pipeline.graph import learner_name
+from pipeline.hosts.handle import HostHandle
+from pipeline.hosts.plan import HostPlan, HostRole
+from pipeline.lines import Line
+from pipeline.roster import Roster
+from pipeline.wiring import ActorSlot, Wiring
+from queues.ends import Inlet, Outlet
+
+Runner = Coroutine[Any, Any, None]
+
+
+class Launcher:
+    """Knows what a host is told at its birth and which queues it needs.
+
+    Args:
+        config: what is run.
+        run_folder: `results/<run-id>`.
+        seed: the run's seed.
+        resumed: the checkpoint that the run goes on from.
+        replay_edge: where the recording was taken that stands in an actor's place; empty without one.
+        roster: where hosts are started.
+        local: where ends of queues are put down for hosts within main's event loop.
+        mind: called with each host that was started, to listen to it.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_folder: Path,
+        seed: int,
+        resumed: Checkpoint | None,
+        replay_edge: str,
+        roster: Roster,
+        local: LocalEdges,
+        mind: Callable[[HostHandle], None],
+    ) -> None:
+        self._config = config
+        self._run_folder = run_folder
+        self._seed = seed
+        self._resumed = resumed
+        self._replay_edge = replay_edge
+        self._roster = roster
+        self._wiring = Wiring(config, local)
+        self._mind = mind
+        self._sources = 0
+        self.actors: dict[int, ActorSlot] = {}
+        """By replica."""
+        self.evaluation: ActorSlot | None = None
+        self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
+        """Main's ends of queues, by name."""
+
+    def slot_of(self, host: HostHandle) -> ActorSlot | None:
+        """The actor's place that a host has; None if it has none, or has lost it to a replacement."""
+        return next((slot for slot in self.actors.values() if slot.handle is host), None)
+
+    async def start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> ActorSlot:
+        """Start an actor, in place of a dead one where `old` is given."""
+        source, self._sources = self._sources, self._sources + 1
+        role: HostRole = "replay" if self._replay_edge else "actor"
+        plan = replace(self._plan(role, name), replica=replica, source=source, replay_edge=self._replay_edge)
+        links = None
+        if self._config.pipeline.hosts.actors.kind == "process":
+            links = self._wiring.actor_links(old.handle.links if old is not None else None)
+        slot = ActorSlot(replica, await self._start(plan, links), source)
+        if old is not None:
+            slot.trajectory_tickets = old.trajectory_tickets
+        self.actors[replica] = slot
+        for behavior in slot.trajectory_tickets:
+            self._wiring.tell_trajectories(behavior, slot)
+        return slot
+
+    async def start_learner(self, line: Line, through_main: bool) -> list[Runner]:
+        """Start a behaviour's learner and join it to the actors; returns what main has to run on the way."""
+        behavior = line.behavior
+        slots = list(self.actors.values())
+        plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=line.spec.to_plain())
+        links = self._wiring.learner_links() if self._config.pipeline.hosts.learners.kind == "process" else None
+        address = None if through_main else await self._wiring.connect_actors(behavior, slots, links)
+        line.learner = host = await self._start(plan, links)
+        updates = self.ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
+        runners = line.path.policies(updates)
+        if address is not None:
+            host.control.send(OpenEdge(f"trajectories/{behavior}", address))
+        else:
+            inlet = self.ends[f"trajectories/{behavior}"] = await self._wiring.gather(behavior, slots)
+            outlet = self.ends[f"learn/{behavior}"] = await self._wiring.feed(behavior, host)
+            runners += line.path.trajectories(inlet, outlet)
+        self._tell_actors(behavior)
+        return runners
+
+    async def gather(self, behavior: str) -> Inlet[Any]:
+        """Main's end of the queue into which all actors put a behaviour's trajectories, where no learner takes them."""
+        inlet = self.ends[f"trajectories/{behavior}"] = await self._wiring.gather(behavior, list(self.actors.values()))
+        self._tell_actors(behavior)
+        return inlet
+
+    async def open_policies(self, slot: ActorSlot, behavior_id: str) -> None:
+        """Open an actor's policy queue for a behaviour id."""
+        outlet = await self._wiring.policies(behavior_id, slot.handle)
+        slot.policies[behavior_id] = self.ends[f"policies/{behavior_id} {slot.handle.plan.name}"] = outlet
+
+    async def join_evaluation(self, behavior_id: str) -> ActorSlot | None:
+        """Let a behaviour id be evaluated, in a host of its own; None if it is already."""
+        if self.evaluation is None:
+            inline = self._config.pipeline.hosts.actors.kind == "inline"
+            links = None if inline else self._wiring.evaluation_links()
+            self.evaluation = ActorSlot(0, await self._start(self._plan("evaluation", "evaluation"), links), -1)
+        if behavior_id in self.evaluation.policies:
+            return None
+        self.evaluation.policies[behavior_id] = await self._wiring.policies(behavior_id, self.evaluation.handle)
+        return self.evaluation
+
+    def end_evaluation(self) -> None:
+        """No policies will come any more."""
+        if self.evaluation is not None:
+            for outlet in self.evaluation.policies.values():
+                outlet.close()
+
+    def _tell_actors(self, behavior: str) -> None:
+        for slot in self.actors.values():
+            self._wiring.tell_trajectories(behavior, slot)
+
+    async def _start(self, plan: HostPlan, links: HostLinks | None) -> HostHandle:
+        host = await self._roster.start(plan, links)
+        self._mind(host)
+        return host
+
+    def _plan(self, role: HostRole, name: str) -> HostPlan:
+        playing = self._config.checkpoint_settings.inference
+        return HostPlan(
+            role=role,
+            name=name,
+            config=self._config.to_plain(),
+            config_path=str(self._config.path) if self._config.path is not None else None,
+            run_folder=str(self._run_folder.resolve()),
+            run_id=self._run_folder.name,
+            seed=self._seed,
+            resume=self._resumed is not None and not playing,
+            resumed_at=self._resumed.number if self._resumed is not None else -1,
+        )
