@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line's parser."""
     made = argparse.ArgumentParser(
         prog="run-pipeline",
+        usage="run-pipeline CONFIG [options]",
         description="Train agents with deep reinforcement learning, as a pipeline described by one YAML file.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -190,7 +190,9 @@ class Coordinator:
         step = self._resumed.steps.get(name, 0) if self._resumed is not None and not self._playing else 0
         line.start_at(step)
         if step:
-            line.exports = list(self._folder.read_training_status().behaviors[name].checkpoints)
+            # The status is written after the manifest: a run that was killed in between has none of this behaviour.
+            status = self._folder.read_training_status().behaviors.get(name)
+            line.exports = list(status.checkpoints) if status is not None else []
         self.reporter.add_behavior(
             name, settings.max_steps, settings.summary_freq, step, settings.model_dump(mode="json")
         )

@@ -58,7 +58,9 @@ def check_arguments(
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        raise LoadError(f"{where}: {use} does not take {dict(given)}: {error}; it takes {signature}") from error
+        raise LoadError(
+            f"{where}: {use} does not take {dict(given)}: {error}; it takes ({_parameters(signature)})"
+        ) from error
     return arguments
 
 
@@ -74,3 +76,9 @@ def construct(where: str, use: str, made: Callable[..., Any], arguments: Mapping
         raise LoadError(f"{where}: {error}") from error
     except Exception as error:
         raise LoadError(f"{where}: making {use} raised {type(error).__name__}: {error}") from error
+
+
+def _parameters(signature: inspect.Signature) -> str:
+    """Names and defaults, as one would write a call; annotations would be in the way."""
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return ", ".join(map(str, bare))

@@ -97,7 +97,7 @@ class CountingGroup:
         num_envs: instances.
         game_length: longest game in ticks; all agents of an instance end and start with its games. 0: no games, each
             agent has episodes of its own.
-        delay_s: gives how long a step takes; None: `step` and `reset` are not async.
+        delay_s: gives how long a step takes, in seconds; None: `step` and `reset` are not async.
         breaks_at: ticks at which `step` raises; each is taken out when it does.
         late: whether behaviours are known only from the first reset on.
         counters: where to count on; those of the group that this one replaces.
@@ -148,7 +148,7 @@ class CountingGroup:
             for _ in range(cast.agents)
         ]
         self._game_ends = [self._next_game_end() for _ in range(self.num_envs)]
-        return self._after_delay(self._observe())
+        return self._after(self._observe(), lambda: 0.0)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
         assert not self.closed, "step after close"
@@ -163,17 +163,19 @@ class CountingGroup:
         result = self._observe()
         for array in old:
             array.fill(SPOILT)  # allowed from now on: whoever kept a view is found out
-        return self._after_delay(result)
+        return self._after(result, self._delay_s)
 
     def close(self) -> None:
         self.closed += 1
 
-    def _after_delay(self, result: StepResult) -> StepResult | Awaitable[StepResult]:
-        if self._delay_s is None:
+    def _after(
+        self, result: StepResult, delay_s: Callable[[], float] | None
+    ) -> StepResult | Awaitable[StepResult]:
+        if self._delay_s is None or delay_s is None:
             return result
 
         async def wait() -> StepResult:
-            await asyncio.sleep(self._delay_s())
+            await asyncio.sleep(delay_s())
             return result
 
         return wait()

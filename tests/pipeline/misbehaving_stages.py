@@ -120,3 +120,17 @@ class BadState(Stage[TrajectoryBatch, TrajectoryBatch]):
 
     def state_dict(self) -> Mapping[str, Any]:
         return {"seen": {1, 2}}
+
+
+class Coroutine(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Is async, but forgot to yield."""
+
+    async def process(self, batch: TrajectoryBatch) -> Any:
+        return None
+
+
+class CannotStart(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Opens a file that is not there."""
+
+    def start(self, context: Any) -> None:
+        open("/nowhere/at/all").close()

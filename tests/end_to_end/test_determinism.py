@@ -1,0 +1,87 @@
+"""`pipeline.deterministic: true`: the same seed gives the same bits, whatever the clock does and wherever it is cut."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+from runs import Command, cartpole, digest, read_whole_checkpoint, run_here, volley
+
+from pipeline import checkpointer
+from pipeline.hosts import runtime
+
+CARTPOLE = cartpole(
+    pipeline__deterministic=True,
+    behaviors__CartPole__max_steps=20_000,
+    behaviors__CartPole__checkpoint_interval=2_300,
+)
+VOLLEY = volley(
+    pipeline__deterministic=True,
+    behaviors__Volley__max_steps=20_000,
+    behaviors__Volley__checkpoint_interval=2_300,
+    behaviors__Volley__network_settings__normalize=True,
+)
+
+
+def states(run_folder):
+    """A checksum of each part of the newest checkpoint: trainers, and with self-play the ghost stage."""
+    return {part: digest(state) for part, state in read_whole_checkpoint(run_folder).items()}
+
+
+@pytest.fixture(scope="module", params=["CartPole", "Volley"])
+def whole(request, tmp_path_factory):
+    """A run that was never interrupted: its configuration, its folder, and copies made at each of its checkpoints."""
+    plain = {"CartPole": CARTPOLE, "Volley": VOLLEY}[request.param]
+    results = tmp_path_factory.mktemp(request.param)
+    copies = []
+    write = checkpointer.write_manifest
+
+    def keeping(checkpoints, number, *arguments):
+        write(checkpoints, number, *arguments)
+        copies.append(results / f"after-{number}")
+        shutil.copytree(checkpoints.parent, copies[-1], ignore=shutil.ignore_patterns(".lock"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpointer, "write_manifest", keeping)
+        run_here(plain, results, "whole")
+    return plain, results / "whole", copies
+
+
+def test_a_second_run_has_the_same_state_though_its_hosts_report_all_the_time(whole, tmp_path, monkeypatch):
+    plain, first, _ = whole
+    monkeypatch.setattr(runtime, "REPORT_EVERY_S", 0.0)  # between any two turns of anybody else
+    run_here(plain, tmp_path, "second")
+    assert states(tmp_path / "second") == states(first)
+
+
+def test_another_seed_has_another_state(whole, tmp_path):
+    plain, first, _ = whole
+    run_here({**plain, "env_settings": {"seed": 99}}, tmp_path, "other")
+    assert states(tmp_path / "other") != states(first)
+
+
+def test_a_run_resumed_from_any_of_its_checkpoints_ends_in_the_same_state(whole, monkeypatch):
+    plain, first, copies = whole
+    assert len(copies) >= 8
+    monkeypatch.setattr(runtime, "REPORT_EVERY_S", 0.003)
+    for copy in copies[:-1:2]:
+        run_here(plain, copy.parent, copy.name, resume=True)
+        assert states(copy) == states(first), f"resumed from checkpoint {copy.name}"
+
+
+@pytest.mark.parametrize("at", ["its first checkpoint", "a later moment"])
+def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tmp_path, at):
+    plain, first, _ = whole
+    command = Command(tmp_path, plain)
+    try:
+        checkpoint = command.until_checkpoint(0 if at == "its first checkpoint" else random.randrange(1, 5))
+        command.process.kill()
+        command.wait()
+        command.assert_left_nothing()
+    finally:
+        command.end()
+    max_steps = next(iter(plain["behaviors"].values()))["max_steps"]
+    assert max(checkpoint.steps.values()) < max_steps, "it had come to its end before it was killed"
+    run_here(plain, command.results, "run", resume=True)
+    assert states(command.run_folder) == states(first)

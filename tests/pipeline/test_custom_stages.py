@@ -1,0 +1,312 @@
+"""The user's own stages, placed by the YAML alone: what they do, seen from outside, and how misbehaviour ends."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from runs import INLINE, Command, Plain, cartpole, read_whole_checkpoint, run_here, streams, volley
+
+from pipeline.errors import RunError, RunFailed
+from queues.messages import TrajectoryBatch
+from queues.stream_reader import StreamReader
+from stages import StageContext
+from stages.loading import load_attribute
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
+MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")
+BAD = "misbehaving_stages:"
+PROCESSES: Plain = {}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for configurations, with the modules that they name beside them."""
+    for module in (*EXAMPLE.glob("*.py"), MISBEHAVING):
+        shutil.copy(module, tmp_path)
+    return tmp_path
+
+
+def with_stages(*stages: Plain, **changes: Any) -> Plain:
+    return cartpole(pipeline__stages=list(stages), **changes)
+
+
+def example_stages(csv_host: str | None) -> list[Plain]:
+    return [
+        {"use": "my_stages:ClipReward", "after": "agent_processor", "behaviors": ["CartPole"], "with": {"limit": 0.5}},
+        {"use": "my_stages:DropShortTrajectories", "with": {"min_steps": 9}},
+        {"use": "my_stages:EpisodeReturnsCsv", "host": csv_host, "with": {"file": "episodes.csv"}},
+    ]
+
+
+def make(name: str, **arguments: Any) -> Any:
+    return load_attribute(f"my_stages:{name}", EXAMPLE, "stage")(**arguments)
+
+
+def two_trajectories() -> TrajectoryBatch:
+    """Of 1 and 3 steps; the first one's episode has ended."""
+    return TrajectoryBatch(
+        "Ball?team=1",
+        source=4,
+        rows={"obs_0": np.zeros((4, 2), np.float32), "rewards": np.array([3, -3, 0.5, 0], np.float32)},
+        trajectories={"lengths": np.array([1, 3], np.int32), "credits": np.array([1, 3], np.int32)},
+        episodes={
+            "episode_agent_ids": np.array([7]),
+            "episode_returns": np.array([3], np.float32),
+            "episode_lengths": np.array([1], np.int32),
+            "episode_learning": np.array([True]),
+        },
+    )
+
+
+# Alone: a stage is a function of what it is fed. --------------------------------------------------------------------
+
+
+def test_clip_reward_clips_and_leaves_the_batch_that_came_alone():
+    batch = two_trajectories()
+    (clipped,) = make("ClipReward", limit=1.0).process(batch)
+    assert clipped.rewards.tolist() == [1, -1, 0.5, 0]
+    assert batch.rewards.tolist() == [3, -3, 0.5, 0]
+    assert clipped.credits == batch.credits
+
+
+def test_drop_short_trajectories_drops_their_rows_and_keeps_the_episodes():
+    (kept,) = make("DropShortTrajectories", min_steps=2).process(two_trajectories())
+    assert (kept.lengths.tolist(), kept.rewards.tolist(), kept.credits) == ([3], [-3, 0.5, 0], 3)
+    assert kept.episodes["episode_returns"].tolist() == [3]
+
+
+def test_drop_short_trajectories_counts_on_after_a_resume():
+    stage, resumed = (make("DropShortTrajectories", min_steps=2) for _ in range(2))
+    list(stage.process(two_trajectories()))
+    resumed.load_state_dict(stage.state_dict())
+    list(resumed.process(two_trajectories()))
+    assert resumed.state_dict() == {"dropped": 2}
+
+
+def test_the_csv_is_cut_back_to_the_checkpoint_on_a_resume(tmp_path: Path):
+    context = StageContext("csv", replica=1, run_folder=tmp_path)
+    stage = make("EpisodeReturnsCsv")
+    stage.start(context)
+    list(stage.process(two_trajectories()))
+    state = stage.state_dict()
+    list(stage.process(two_trajectories()))
+    stage.stop()
+
+    resumed = make("EpisodeReturnsCsv")
+    resumed.start(context)
+    resumed.load_state_dict(state)
+    list(resumed.process(two_trajectories()))
+    resumed.stop()
+    rows = list(csv.reader((tmp_path / "csv-1.csv").read_text().splitlines()))
+    assert rows == [["behavior_id", "agent", "return", "length"], *[["Ball?team=1", "7", "3.0", "1"]] * 2]
+
+
+# In the pipeline. ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hosts", "lag", "csv_host"),
+    [(PROCESSES, 1, "main"), (PROCESSES, 0, None), (INLINE, 1, None), (INLINE, 0, "main")],
+    ids=["processes lag 1", "processes lag 0", "inline lag 1", "inline lag 0"],
+)
+def test_the_yaml_places_stages(folder: Path, hosts: Plain, lag: int, csv_host: str | None):
+    placed = with_stages(*example_stages(csv_host), pipeline__max_policy_lag=lag, **hosts)
+    command = Command(folder, placed, "--record")
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+
+    batches = recorded(command)
+    assert {float(reward) for batch in batches for reward in np.unique(batch.rewards)} == {0.5}
+    assert min(int(batch.lengths.min()) for batch in batches if batch.num_trajectories) >= 9
+    state = read_whole_checkpoint(command.run_folder)
+    assert state["DropShortTrajectories@actor-0"]["dropped"] > 0
+    assert len(episodes(command)) == state["trainer@learner-CartPole"]["episodes"] > 0
+    assert all(float(row["return"]) == int(row["length"]) for row in episodes(command))  # before clipping
+
+
+def test_the_example_runs_as_it_is(folder: Path):
+    example = yaml.safe_load((EXAMPLE / "config.yaml").read_text())
+    short = ["--set", "behaviors.CartPole.max_steps=6000", "--set", "behaviors.CartPole.summary_freq=3000"]
+    command = Command(folder, example, *short)
+    assert command.wait() == 0, command.output
+    assert len(episodes(command)) > 0
+    lines = [json.loads(line) for line in (command.run_folder / "summaries.jsonl").read_text().splitlines()]
+    own = [line for line in lines if line["category"] == "CartPole"]
+    assert [line["step"] for line in own] == [3000, 6000]
+    assert all("Environment/Cumulative Reward" in line for line in own)
+    assert own[-1]["Custom/Dropped Trajectories"] > 0
+
+
+def test_the_state_of_stages_survives_a_resume(folder: Path):
+    stages = [*example_stages("main"), {"use": BAD + "Holds"}]
+    first = Command(folder, with_stages(*stages))
+    assert first.wait() == 0, first.output
+    before = read_whole_checkpoint(first.run_folder)
+
+    second = Command(folder, with_stages(*stages, behaviors__CartPole__max_steps=6000), "--resume")
+    assert second.wait() == 0, second.output
+    after = read_whole_checkpoint(second.run_folder)
+    drops = "DropShortTrajectories@actor-0"
+    assert after[drops]["dropped"] > before[drops]["dropped"] > 0
+    trainer = "trainer@learner-CartPole"
+    assert len(episodes(second)) >= after[trainer]["episodes"] > before[trainer]["episodes"]
+
+
+def test_what_follows_the_ghost_stage_sees_the_learning_team_only(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(folder)
+    placement = {"use": BAD + "OnlyLearning", "after": "ghost", "behaviors": ["Volley"]}
+    result = run_here(volley(pipeline__stages=[placement], **INLINE), folder, "ghosts")
+    assert result.behaviors["Volley"].step >= 6000
+
+
+def test_an_installed_package_offers_stages_by_a_short_name(folder: Path):
+    info = folder / "clipper-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: clipper\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[headrace.stages]\nclip = my_stages:ClipReward\n")
+    placed = with_stages({"use": "clip", "with": {"limit": 0.5}})
+    command = Command(folder / "elsewhere", placed, "--record", environment={"PYTHONPATH": str(folder)})
+    assert command.wait() == 0, command.output
+    assert set(recorded(command)[0].rewards.tolist()) == {0.5}
+
+
+# Misbehaviour. ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "name"),
+    [(PROCESSES, None, "Raises"), (PROCESSES, "main", "Raises-CartPole"), (INLINE, None, "Raises")],
+    ids=["actor process", "main", "inline"],
+)
+def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
+    folder: Path, hosts: Plain, host: str | None, name: str
+):
+    never = {"behaviors__CartPole__checkpoint_interval": 500000}  # so that the only checkpoint is that of the failure
+    bad = {"use": BAD + "Raises", "host": host, "with": {"on_item": 20}}
+    command = Command(folder, with_stages(bad, **never, **hosts))
+    assert command.wait() == 1
+    command.assert_left_nothing()
+    told = command.output.splitlines()[-2:]
+    assert re.search(
+        rf"stage {name} failed on item 20: TrajectoryBatch of CartPole \(\d+ trajectories, \d+ steps, from actor 0\): "
+        r"ValueError: this one is too hot$",
+        told[0],
+    )
+    assert told[1].endswith("--run-id run --resume")
+    assert "Traceback" not in command.output
+    reached = read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"]
+    assert reached > 0
+
+    mended = Command(folder, with_stages({**bad, "with": {"on_item": 0}}, **never, **hosts), "--resume")
+    assert mended.wait() == 0, mended.output
+    assert read_whole_checkpoint(mended.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 3000 > reached
+
+
+@pytest.mark.parametrize("host", [None, "main"])
+@pytest.mark.parametrize(
+    ("stage", "doing"),
+    [
+        (BAD + "Returns", r"on item 1: .*process\(\) returned a TrajectoryBatch: use `yield`"),
+        (BAD + "Coroutine", r"on item 1: .*process\(\) is async but yields nothing: use `yield`"),
+        (BAD + "BadState", r"saving its part of checkpoint 0: TypeError: a state may hold plain values"),
+        (BAD + "HasNoState", r"on item 20: .*ValueError: this one is too hot"),
+        (BAD + "CannotStart", r"while starting: FileNotFoundError: .*nowhere"),
+    ],
+)
+def test_other_failures_are_named_as_well(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stage: str, doing: str, host: str | None
+):
+    monkeypatch.syspath_prepend(folder)
+    arguments = {"on_item": 20} if stage.endswith("HasNoState") else {}
+    placed = with_stages({"use": stage, "host": host, "with": arguments}, **INLINE)
+    with pytest.raises(RunFailed, match=f"stage {stage.partition(':')[2]}.* failed {doing}"):
+        run_here(placed, folder, "failing")
+
+
+def test_a_stage_that_blocks_is_named_with_how_long(folder: Path):
+    command = Command(
+        folder, with_stages({"use": BAD + "Blocks"}, {"use": BAD + "Blocks", "name": "B", "host": "main"})
+    )
+    assert command.wait() == 0, command.output
+    for stage in ("Blocks", "B-CartPole"):
+        (blocked,) = re.findall(rf"stage {stage} blocked its event loop for ([\d.]+) s on item 2 ", command.output)
+        assert float(blocked) >= 1.0
+
+
+@pytest.mark.parametrize("host", [None, "main"])
+def test_a_stage_that_lets_nothing_through_is_named_and_the_run_can_be_stopped(folder: Path, host: str | None):
+    command = Command(folder, with_stages({"use": BAD + "Swallows", "host": host}))
+    command.until(lambda: "The trainer of CartPole has got nothing since step 0" in command.output, "the warning")
+    assert f"(Swallows{'@actor-0' if host is None else '-CartPole@main'}: " in command.output
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.parametrize("host", [None, "main"])
+def test_batches_that_a_stage_keeps_stay_intact(folder: Path, host: str | None):
+    command = Command(folder, with_stages({"use": BAD + "Keeps", "host": host}))
+    assert command.wait() == 0, command.output
+
+
+def test_every_wrong_name_is_reported_before_anything_starts(folder: Path):
+    command = Command(
+        folder,
+        with_stages(
+            {"use": BAD + "Raise"},
+            {"use": "misbehaving:Raises", "name": "module"},
+            {"use": BAD + "Raises", "name": "argument", "with": {"on_itm": 2}},
+            {"use": "my_stages:DropShortTrajectories"},
+            {"use": BAD + "NoStage"},
+            {"use": "nowhere-offered"},
+        ),
+    )
+    assert command.wait() == 2
+    assert not command.run_folder.exists()
+    assert "Traceback" not in command.output
+    for words in (
+        "has no attribute 'Raise'; did you mean 'Raises'?",
+        "no module named 'misbehaving' lies in",
+        "argument: misbehaving_stages:Raises does not take {'on_itm': 2}: got an unexpected keyword argument 'on_itm'; "
+        "it takes (on_item=0)",
+        "does not take {}: missing a required argument: 'min_steps'",
+        "NoStage is not a class derived from stages.Stage",
+        "'nowhere-offered' (entry-point group 'headrace.stages'): no installed package offers it",
+    ):
+        assert words in command.output
+
+
+@pytest.mark.parametrize("host", [None, "main"])
+def test_a_constructor_that_raises_is_reported_before_training(folder: Path, host: str | None):
+    command = Command(folder, with_stages({"use": "my_stages:ClipReward", "host": host, "with": {"limit": -1}}))
+    assert command.wait() == 1
+    command.assert_left_nothing()
+    assert "making my_stages:ClipReward raised ValueError: limit: expected more than 0, got -1" in command.output
+    assert "Traceback" not in command.output
+
+
+def test_statistics_writers_are_checked_before_anything_starts(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(folder)
+    writers = [{"use": "my_writer:Json"}, {"use": "my_stages:ClipReward"}]
+    with pytest.raises(RunError, match=r"(?s)did you mean 'JsonLines'.*ClipReward is no statistics writer"):
+        run_here(cartpole(pipeline__statistics_writers=writers, **INLINE), folder, "writers")
+    assert not (folder / "writers").exists()
+
+
+def recorded(command: Command) -> list[TrajectoryBatch]:
+    """What reached the trainer."""
+    (stream,) = streams(command.run_folder)
+    return [frame.message for frame in StreamReader(stream) if isinstance(frame.message, TrajectoryBatch)]
+
+
+def episodes(command: Command) -> list[dict[str, str]]:
+    with (command.run_folder / "episodes.csv").open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,508 @@
+"""The actor: when it steps, when it stands still, and what it gives out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import numpy as np
+import pytest
+from fakes import Cast, CountingGroup, Counters, EchoPolicy, check_trajectories, policy_update
+from virtual_time import until_blocked
+
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.messages import Assignment, Barrier, TrajectoryBatch
+from stages.actor.actor import Actor, ActorPort
+from stages.actor.restarts import RestartBudget
+from stages.agent import AgentProcessor
+from stages.environment.gate import CreditGate
+from stages.environment.lineup import Lineups
+from stages.environment.stage import EnvironmentStage
+from stages.loop import StageFailure, run_source
+from stages.stage import StageContext
+
+pytestmark = pytest.mark.virtual_time
+
+FOREVER = Cast("Walker", agents=2, shortest=10**6, longest=10**6)
+"""Two agents whose episodes never end."""
+
+
+class Rig:
+    """An actor that runs, and everything around it."""
+
+    def __init__(
+        self,
+        *casts,
+        horizon=1000,
+        min_rows=1,
+        maxlen=1000,
+        self_play=False,
+        restarts=None,
+        resets=False,
+        resumed_at=-1,
+        **options,
+    ):
+        self.groups = []
+        self.requests = []
+        self.seen = []
+        self.checkpoints = []
+        self.outlet = AgentManagerQueue("out", maxlen)
+        counters = Counters()
+
+        def make_group():
+            self.groups.append(CountingGroup(casts, delay_s=lambda: 1.0, counters=counters, **options))
+            return self.groups[-1]
+
+        names = {cast.behavior_id.partition("?")[0] for cast in casts}
+        self.processor = AgentProcessor(dict.fromkeys(names, horizon), source=3, min_rows=min_rows)
+        self.actor = Actor(
+            EnvironmentStage(make_group, Lineups(EchoPolicy, self_play)),
+            self.processor,
+            CreditGate(lambda *request: self.requests.append(request)),
+            ActorPort(lambda spec: self.seen.append(spec.behavior_id), self.checkpoints.append),
+            restarts=restarts,
+            resets_at_checkpoints=resets,
+            resumed_at=resumed_at,
+            clock=lambda: 0.0,
+        )
+
+    async def __aenter__(self):
+        self.task = asyncio.create_task(run_source(self.actor, self.outlet, StageContext("actor", seed=5)))
+        await until_blocked()
+        return self
+
+    async def __aexit__(self, *_):
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    @property
+    def ticks(self):
+        return self.groups[-1].tick
+
+    @property
+    def asked(self):
+        """The last request: (number, used, wants, gives back)."""
+        number, used, wants, gives_back = self.requests[-1]
+        return number, dict(used), list(wants), list(gives_back)
+
+    def grant(self, versions=None, **caps):
+        self.actor.take_grant(self.requests[-1][0], caps, versions or dict.fromkeys(caps, 0))
+
+    def take(self):
+        """Everything emitted so far."""
+        items = [self.outlet.get_nowait() for _ in range(self.outlet.qsize())]
+        for item in items:
+            if isinstance(item, TrajectoryBatch):
+                check_trajectories(item)
+                assert item.source == 3
+        return items
+
+    async def ended(self):
+        await self.task
+        return self.take()
+
+
+def rows(items):
+    return sum(item.num_rows for item in items if isinstance(item, TrajectoryBatch))
+
+
+def versions(items):
+    return [v for item in items if isinstance(item, TrajectoryBatch) for v in item.rows["acted_version"].tolist()]
+
+
+# Starting. -----------------------------------------------------------------------------------------------------------
+
+
+async def test_it_tells_what_behaviours_there_are_once():
+    async with Rig(FOREVER, Cast("Swimmer")) as rig:
+        assert rig.seen == ["Walker", "Swimmer"]
+
+
+async def test_it_tells_of_a_behaviour_that_appears_later():
+    async with Rig(FOREVER, Cast("Swimmer", joins_at=2)) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=1000)
+        await asyncio.sleep(10)
+        assert rig.seen == ["Walker", "Swimmer"]
+        assert rig.ticks == 2, "it waits for the newcomer's policy"
+        rig.actor.take_policy(policy_update("Swimmer", 0))
+        await until_blocked()
+        rig.grant(Walker=1000, Swimmer=1000)
+        await asyncio.sleep(10)
+        assert rig.ticks > 9
+
+
+async def test_it_does_not_step_before_it_has_policies_and_credits():
+    async with Rig(FOREVER) as rig:
+        await asyncio.sleep(10)
+        assert not rig.requests
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await asyncio.sleep(10)
+        assert rig.asked == (1, {"Walker": 0}, ["Walker"], [])
+        assert rig.ticks == 0
+        rig.grant(Walker=4)
+        await asyncio.sleep(1)
+        assert rig.ticks > 0
+
+
+# Flow control. -------------------------------------------------------------------------------------------------------
+
+
+async def walking(**options):
+    """An actor with a policy of version 0 that waits for its first grant."""
+    rig = Rig(FOREVER, **options)
+    await rig.__aenter__()
+    rig.actor.take_policy(policy_update("Walker", 0))
+    await until_blocked()
+    return rig
+
+
+async def test_it_stops_at_its_cap_and_emits_all_that_it_holds():
+    rig = await walking()
+    rig.grant(Walker=6)
+    await asyncio.sleep(100)
+    assert rig.ticks == 3, "two agents make two steps a tick"
+    assert rows(rig.take()) == 6
+    assert rig.asked == (3, {"Walker": 6}, ["Walker"], ["Walker"])
+    await rig.__aexit__()
+
+
+async def test_a_tick_is_not_cut_so_it_may_go_beyond_its_cap_by_less_than_a_tick():
+    rig = await walking()
+    rig.grant(Walker=5)
+    await asyncio.sleep(100)
+    assert (rig.ticks, rows(rig.take())) == (3, 6)
+    await rig.__aexit__()
+
+
+async def test_it_asks_for_more_before_it_has_to_wait():
+    rig = await walking()
+    rig.grant(Walker=8)
+    await asyncio.sleep(2.5)
+    assert rig.asked == (2, {"Walker": 4}, ["Walker"], [])
+    rig.grant(Walker=16)
+    await asyncio.sleep(5)
+    assert (rig.ticks, rig.take()) == (8, []), "it has not stood still, so nothing was flushed"
+    await rig.__aexit__()
+
+
+async def test_while_it_stands_still_messages_do_not_make_it_ask_again():
+    rig = await walking()
+    rig.grant(Walker=2)
+    await asyncio.sleep(10)
+    asked = len(rig.requests)
+    rig.actor.take_policy(policy_update("Walker", 1))
+    rig.actor.take_grant(1, {"Walker": 50}, {"Walker": 0})  # an old one
+    await asyncio.sleep(10)
+    assert len(rig.requests) == asked
+    assert rig.ticks == 1
+    await rig.__aexit__()
+
+
+async def test_it_waits_for_the_policy_that_a_grant_was_made_for():
+    rig = await walking()
+    rig.grant(Walker=2)
+    await asyncio.sleep(10)
+    rig.grant({"Walker": 1}, Walker=6)
+    await asyncio.sleep(10)
+    assert rig.ticks == 1
+    rig.actor.take_policy(policy_update("Walker", 1))
+    await asyncio.sleep(10)
+    assert rig.ticks == 3
+    assert versions(rig.take()) == [0, 0, 1, 1, 1, 1]
+    await rig.__aexit__()
+
+
+async def test_decisions_from_before_it_stood_still_are_taken_anew_by_a_newer_policy():
+    rig = await walking()
+    rig.grant(Walker=2)
+    await asyncio.sleep(10)
+    rig.actor.take_policy(policy_update("Walker", 1))
+    rig.grant({"Walker": 1}, Walker=4)
+    await asyncio.sleep(10)
+    assert versions(rig.take()) == [0, 0, 1, 1]
+    await rig.__aexit__()
+
+
+async def test_decisions_are_taken_anew_also_if_the_policy_came_while_a_batch_waited_for_its_place():
+    """Strictly on-policy: what is decided under a grant is decided by the policy that it was made for."""
+    rig = await walking(maxlen=1)
+    rig.outlet.put_nowait("in the way")
+    rig.grant(Walker=2)
+    await asyncio.sleep(10)
+    rig.actor.take_policy(policy_update("Walker", 1))  # the flushed batch has no place yet
+    await until_blocked()
+    assert rig.outlet.get_nowait() == "in the way"
+    await until_blocked()
+    rig.grant({"Walker": 1}, Walker=4)
+    emitted = [await rig.outlet.get(), await rig.outlet.get()]
+    assert versions(emitted) == [0, 0, 1, 1]
+    await rig.__aexit__()
+
+
+async def test_the_same_policy_s_decisions_stay_as_they_were():
+    rig = await walking()
+    rig.grant(Walker=2)
+    await asyncio.sleep(10)
+    policy = rig.actor._environment.lineups.current.players["Walker"].policy
+    decided = policy.decided
+    rig.grant(Walker=4)
+    await until_blocked()
+    assert policy.decided == decided
+    await rig.__aexit__()
+
+
+async def test_what_an_older_policy_began_is_sent_off_when_a_newer_one_acts():
+    rig = await walking()
+    rig.grant(Walker=1000)
+    await asyncio.sleep(3.5)
+    assert rig.take() == []
+    rig.actor.take_policy(policy_update("Walker", 1))
+    await asyncio.sleep(1)
+    (batch,) = rig.take()
+    assert versions([batch]) == [0] * 8
+    assert not (batch.terminated | batch.truncated).any()
+    await rig.__aexit__()
+
+
+async def test_a_policy_that_comes_while_a_batch_waits_ends_what_was_decided_before_it():
+    rig = Rig(Cast("Walker", shortest=2, longest=2), FOREVER.__class__("Swimmer", 1, shortest=99, longest=99), maxlen=1)
+    await rig.__aenter__()
+    for name in ("Walker", "Swimmer"):
+        rig.actor.take_policy(policy_update(name, 0))
+    await until_blocked()
+    rig.grant(Walker=100, Swimmer=100)
+    await asyncio.sleep(10)  # one of Walker's episodes lies in the outlet, the next waits for its place
+    for name in ("Swimmer", "Walker"):  # neither may disturb the tick that is being told
+        rig.actor.take_policy(policy_update(name, 1))
+    taken = []
+    for _ in range(8):
+        taken.append(await rig.outlet.get())
+    for batch in taken:
+        check_trajectories(batch)
+        assert len(set(versions([batch]))) == 1, "no trajectory is of two policies"
+    swimmer = [batch for batch in taken if batch.behavior == "Swimmer"]
+    assert versions(swimmer)[0] == 0
+    await rig.__aexit__()
+
+
+async def test_a_behaviour_whose_agents_are_all_gone_does_not_hold_up_the_others():
+    async with Rig(FOREVER, Cast("Swimmer", longest=1, gap=10**6)) as rig:
+        for name in ("Walker", "Swimmer"):
+            rig.actor.take_policy(policy_update(name, 0))
+        await until_blocked()
+        rig.grant(Walker=100, Swimmer=5)
+        await asyncio.sleep(10)
+        assert rig.ticks >= 9
+        given_back = [request[3] for request in rig.requests if "Swimmer" in request[3]]
+        assert given_back == [["Swimmer"]], "others may need its credits"
+
+
+async def test_it_waits_when_its_outlet_is_full():
+    async with Rig(Cast("Walker", longest=1), maxlen=2) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=1000)
+        await asyncio.sleep(100)
+        assert rig.ticks == 3, "two in the outlet, one waits for its place"
+
+
+# Self-play. ----------------------------------------------------------------------------------------------------------
+
+
+async def test_it_plays_under_the_assignment_as_soon_as_it_has_it():
+    home, away = "Ball?team=0", "Ball?team=1"
+    async with Rig(Cast(home), Cast(away), self_play=True, game_length=3) as rig:
+        rig.actor.take_policy(policy_update(home, 0))
+        rig.actor.take_policy(policy_update(away, 0, snapshot=0))
+        await asyncio.sleep(10)
+        assert not rig.requests
+        rig.actor.take_assignment(Assignment(1, 0, {home: (-1, 0), away: (0, 0)}, 0))
+        await asyncio.sleep(10)
+        rig.grant(Ball=6)
+        await asyncio.sleep(100)
+        batches = rig.take()
+        learning = [batch for batch in batches if batch.behavior_id == home]
+        ghosts = [batch for batch in batches if batch.behavior_id == away]
+        assert sum(batch.credits for batch in learning) == rows(learning) == 6
+        assert sum(batch.credits for batch in ghosts) == 0
+        assert rows(ghosts) > 0
+
+
+# Checkpoints and stopping. --------------------------------------------------------------------------------------------
+
+
+async def test_a_barrier_stands_between_what_came_before_and_what_follows():
+    async with Rig(Cast("Walker", longest=1)) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=1000)
+        await asyncio.sleep(2.5)
+        rig.actor.request_checkpoint(7)
+        await asyncio.sleep(2)
+        kinds = [item if isinstance(item, Barrier) else item.num_rows for item in rig.take()]
+        assert kinds == [1, 1, Barrier(7, source=3), 1, 1]
+        assert rig.checkpoints == [7]
+
+
+async def test_a_checkpoint_does_not_wait_for_credits_or_policies():
+    async with Rig(FOREVER) as rig:
+        rig.actor.request_checkpoint(0)
+        await until_blocked()
+        assert rig.take() == [Barrier(0, 3)]
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.actor.request_checkpoint(1)
+        await until_blocked()
+        assert rig.take() == [Barrier(1, 3)]
+
+
+async def test_half_made_trajectories_go_on_over_a_checkpoint():
+    rig = await walking()
+    rig.grant(Walker=8)
+    await asyncio.sleep(2.5)
+    rig.actor.request_checkpoint(0)
+    await asyncio.sleep(10)
+    barrier, batch = rig.take()
+    assert isinstance(barrier, Barrier)
+    assert batch.lengths.tolist() == [4, 4]
+    await rig.__aexit__()
+
+
+async def deterministic_stretch(before, resumed_at=-1, **options):
+    """What comes after checkpoint 0, in a run with `before` ticks up to it or in one that goes on from it."""
+    casts = (Cast("Walker", agents=2, longest=9, gap=2),)
+    rig = Rig(*casts, resets=True, resumed_at=resumed_at, **options)
+    async with rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=10**6)
+        if resumed_at < 0:
+            await asyncio.sleep(before)
+            rig.actor.request_checkpoint(0)
+            await until_blocked()
+        await asyncio.sleep(20)
+        print(rig.task, rig.actor.__dict__)
+        items = rig.take()
+    if resumed_at < 0:
+        at = items.index(Barrier(0, 3))
+        assert all(batch.terminated.any() or batch.truncated.any() for batch in items[:at]), "closed at the checkpoint"
+        items = items[at + 1 :]
+    return [batch.rows["log_probs"].tolist() for batch in items][:5]
+
+
+async def test_a_deterministic_run_goes_on_from_a_checkpoint_as_one_that_was_never_interrupted():
+    uninterrupted = await deterministic_stretch(before=3.5)
+    assert uninterrupted == await deterministic_stretch(before=11.5)
+    assert uninterrupted == await deterministic_stretch(before=0, resumed_at=0)
+    assert uninterrupted != await deterministic_stretch(before=0, resumed_at=1)
+
+
+async def test_at_its_stop_it_emits_what_it_holds_and_ends():
+    rig = await walking()
+    rig.grant(Walker=1000)
+    await asyncio.sleep(3.5)
+    rig.actor.request_stop()
+    assert rows(await rig.ended()) == 6
+    assert rig.outlet.closed
+    assert rig.groups[0].closed == 1
+
+
+async def test_at_its_stop_a_checkpoint_that_was_asked_for_comes_last():
+    rig = await walking()
+    rig.grant(Walker=1000)
+    await asyncio.sleep(3.5)
+    rig.actor.request_checkpoint(4)
+    rig.actor.request_stop()
+    batch, barrier = await rig.ended()
+    assert batch.num_rows == 6
+    assert barrier == Barrier(4, 3)
+
+
+async def test_it_stops_also_while_it_waits_for_policies_or_credits():
+    async with Rig(FOREVER) as rig:
+        rig.actor.request_stop()
+        assert await rig.ended() == []
+    rig = await walking()
+    rig.actor.request_stop()
+    assert await rig.ended() == []
+
+
+async def test_environments_are_closed_when_it_is_cancelled():
+    rig = await walking()
+    await rig.__aexit__()
+    assert rig.groups[0].closed == 1
+
+
+# Broken environments. -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["specs known at once", "specs known after reset"])
+async def test_a_broken_environment_is_built_anew_and_only_its_half_made_trajectories_are_lost(late, caplog):
+    async with Rig(FOREVER, restarts=RestartBudget(1, -1, 60.0), breaks_at={4}, late=late) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=20)
+        await asyncio.sleep(100)
+        assert len(rig.groups) == 2
+        assert rig.groups[0].closed == 1
+        agents = {agent for item in rig.take() for agent in item.trajectories["agent_ids"].tolist()}
+        assert agents == {3, 4}, "those of the new group"
+        assert "the simulator crashed at tick 4. Restarting it (restart 1); 6 steps" in caplog.text.replace("\n", " ")
+        assert rig.processor.emitted("Walker") == 20, "credits of the lost steps were used for others"
+
+
+async def test_each_restart_has_a_seed_of_its_own():
+    async with Rig(FOREVER, restarts=RestartBudget(-1, -1, 60.0), breaks_at={2, 3}) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=20)
+        await asyncio.sleep(100)
+        seeds = [group.seeds[0] for group in rig.groups]
+        assert len(set(seeds)) == len(seeds) == 3
+
+
+async def test_an_environment_that_breaks_too_often_ends_the_actor_with_both_reasons():
+    rig = Rig(FOREVER, restarts=RestartBudget(1, -1, 60.0), breaks_at={2, 3})
+    await rig.__aenter__()
+    rig.actor.take_policy(policy_update("Walker", 0))
+    await until_blocked()
+    rig.grant(Walker=20)
+    message = "the simulator crashed at tick 3. It is not restarted again: it was restarted 1 times"
+    with pytest.raises(StageFailure, match=re.escape(message)):
+        await rig.task
+    assert rig.outlet.closed
+
+
+async def test_an_environment_that_breaks_again_while_it_restarts_is_tried_as_often_as_allowed():
+    class Fragile(CountingGroup):
+        def reset(self, seed=None):
+            self.resets = getattr(self, "resets", 0) + 1
+            if 0 < len(rig.groups) - 1 < 3:
+                raise RuntimeError("no licence")
+            return super().reset(seed)
+
+    rig = Rig(FOREVER, restarts=RestartBudget(3, -1, 60.0))
+    counters = Counters()
+
+    def make_group():
+        rig.groups.append(Fragile([FOREVER], breaks_at={2} if not rig.groups else set(), counters=counters))
+        return rig.groups[-1]
+
+    rig.actor._environment._make_group = make_group
+    async with rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=20)
+        await until_blocked()
+        assert len(rig.groups) == 4
+        assert rig.processor.emitted("Walker") == 20
+
+
+def test_seeds_of_stretches_and_restarts_differ():
+    actor = Rig(FOREVER).actor
+    seeds = [actor._seed(*path) for path in [(-1,), (0,), (1,), (0, 1), (0, 2), (1, 1)]]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert np.issubdtype(type(seeds[0]), int)

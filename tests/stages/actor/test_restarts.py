@@ -1,0 +1,41 @@
+"""How often something that crashes may be started again."""
+
+from __future__ import annotations
+
+import pytest
+
+from stages.actor.restarts import RestartBudget
+
+
+def test_the_lifetime_limit_refuses_in_words():
+    budget = RestartBudget(lifetime=2, rate_n=-1, period_s=60.0)
+    for now in (0.0, 1000.0):
+        assert budget.refusal(now) is None
+        budget.spend(now)
+    assert budget.refusal(5000.0) == "it was restarted 2 times (env_settings.max_lifetime_restarts is 2)"
+
+
+def test_the_rate_limit_refuses_until_the_period_has_passed():
+    budget = RestartBudget(lifetime=-1, rate_n=1, period_s=60.0)
+    budget.spend(100.0)
+    assert budget.refusal(160.0) == "it was restarted 1 times within 60 s (env_settings.restarts_rate_limit_n is 1)"
+    assert budget.refusal(160.5) is None
+
+
+def test_asking_spends_nothing():
+    budget = RestartBudget(lifetime=1, rate_n=1, period_s=60.0)
+    assert [budget.refusal(0.0) for _ in range(3)] == [None] * 3
+    assert budget.count == 0
+
+
+@pytest.mark.parametrize(("lifetime", "rate_n"), [(0, -1), (-1, 0)])
+def test_nought_means_never(lifetime, rate_n):
+    assert RestartBudget(lifetime, rate_n, 60.0).refusal(0.0) is not None
+
+
+def test_minus_one_means_without_limit():
+    budget = RestartBudget(-1, -1, 60.0)
+    for _ in range(100):
+        budget.spend(0.0)
+    assert budget.refusal(0.0) is None
+    assert budget.count == 100
