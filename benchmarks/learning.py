@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from statistics import mean, stdev
 
+import torch
 from bare_loop import TASKS, evaluate_policy
 
 from config import load_config
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     asked = parser.parse_args()
+    torch.set_num_threads(1)  # for inline hosts, which learn in this process
     scores = []
     print(f"{'seed':>4} {'steps':>8} {'last 100':>9} {'evaluation':>11} {'solved':>8} {'seconds':>8}")
     with tempfile.TemporaryDirectory() as folder:

@@ -44,6 +44,7 @@ class Reporter:
         self._began_s = clock() - elapsed_before_s
         self._behaviors: dict[str, _Behavior] = {}
         self._queues: dict[str, _QueueWatch] = {}
+        self._rates = _StageRates(self._began_s)
 
     @property
     def elapsed_s(self) -> float:
@@ -104,10 +105,38 @@ class Reporter:
         behavior.note(summaries)
         for watch in self._queues.values():
             watch.report(self._collector)
-        pipeline = self._collector.summaries(PIPELINE)
+        pipeline = self._rates.replace_counts(self._collector.summaries(PIPELINE), self._clock())
         for writer in self._writers:
             writer.write(behavior.name, summaries, step)
             writer.write(PIPELINE, pipeline, step)
+
+
+class _StageRates:
+    """Agent steps per second of each stage, made of the steps that its loop counts."""
+
+    COUNTS = "Steps/"
+    RATES = "Steps per Second/"
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._steps: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
+
+    def replace_counts(self, summaries: Mapping[str, Summary], now_s: float) -> dict[str, Summary]:
+        """The summaries with a rate in place of each count; hosts report once a second, so rates are no finer."""
+        counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
+        for name, steps in counts.items():
+            self._steps[name] = self._steps.get(name, 0.0) + steps
+        span = now_s - self._since_s
+        if span >= 1.0:
+            self._rates = {name: steps / span for name, steps in self._steps.items()}
+            self._steps, self._since_s = {}, now_s
+        others = {name: summary for name, summary in summaries.items() if name not in counts}
+        rates = {
+            self.RATES + name.removeprefix(self.COUNTS): Summary("last", rate, rate, 0.0, 1, rate)
+            for name, rate in self._rates.items()
+        }
+        return {**others, **rates}
 
 
 class _Behavior:

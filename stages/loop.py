@@ -154,6 +154,7 @@ class StageRunner(Generic[In, Out]):
             await self._outlet.put(item)
             return
         self._items += 1
+        _count_steps(self.context, item)
         carried = _credits(item)
         with _naming(self.context.name, "on item", self._items, item):
             began = time.perf_counter()
@@ -227,6 +228,7 @@ async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageC
             with _naming(context.name, "while producing"):
                 async with aclosing(source.produce()) as items:  # type: ignore[type-var]
                     async for item in items:
+                        _count_steps(context, item)
                         await outlet.put(item)
                         del item
         finally:
@@ -320,6 +322,12 @@ class _Timed:
 async def _settle(result: Any) -> None:
     if inspect.isawaitable(result):
         await result
+
+
+def _count_steps(context: StageContext, item: object) -> None:
+    """For the statistic of agent steps per second and stage, which main makes of it."""
+    if isinstance(item, TrajectoryBatch) and item.num_trajectories:
+        context.statistics.add("Pipeline", f"Steps/{context.name}", item.num_rows, "sum")
 
 
 def _credits(item: object) -> int:

@@ -81,6 +81,8 @@ class Scenario:
     """When which replica is killed."""
     breaks_at: tuple[int, ...] = ()
     """Ticks at which each actor's environment crashes."""
+    deterministic: bool = False
+    """Whether what is learned must not depend on who was how quick."""
 
 
 class FastVirtualLoop(VirtualTimeLoop):
@@ -222,7 +224,7 @@ class Flow:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.random = np.random.default_rng(scenario.seed)
-        self.ledger = CreditLedger()
+        self.ledger = CreditLedger(at_rest=scenario.deterministic)
         self.lines: dict[str, Line] = {}
         self.actors: list[ActorRun] = []
         self.assignments: dict[int, Assignment] = {}
@@ -301,7 +303,7 @@ class Flow:
             Router(),
             self._channel(f"up {source}", lambda message: self._hear_actor(run, message)),
             self._channel(f"down {source}", lambda message: self._tell_actor(run, message)),
-            Meddler(scenario.meddling, self.random),
+            Meddler(scenario.meddling, np.random.default_rng([scenario.seed, source])),
         )
         lineups = Lineups(lambda spec: Watched(spec, run), scenario.self_play is not None)
         run.actor = Actor(
@@ -310,6 +312,7 @@ class Flow:
             CreditGate(ask),
             ActorPort(lambda spec: run.up.send(spec)),
             RestartBudget(-1, -1, 1.0),
+            resets_at_checkpoints=scenario.deterministic,
             clock=asyncio.get_running_loop().time,
         )
         self.actors.append(run)
@@ -418,10 +421,10 @@ class Flow:
         trainer = RememberingTrainer(name, trained.rows_per_update, trained.uses_all)
         up = self._channel(f"up {name}", lambda message: self._hear_learner(line, message))
         stage = Finite(trainer, name, trained.updates, TrainerPort(up.send))
-        meddler = Meddler(scenario.meddling, self.random)
+        meddler = Meddler(scenario.meddling, np.random.default_rng(scenario.seed))
         line = self.lines[name] = Line(trained, gather, keeper, trainer, stage, meddler, [gather])
         if scenario.self_play is not None:
-            line.controller = GhostController(scenario.self_play, self.random)
+            line.controller = GhostController(scenario.self_play, np.random.default_rng(scenario.seed))
         for run in self.actors:
             if run.alive:
                 self._open(run, line)
@@ -464,7 +467,7 @@ class Flow:
 
     def _hear_learner(self, line: Line, message: Any) -> None:
         if isinstance(message, TrainerReport):
-            self.ledger.learned(message.behavior, message.version)
+            self._grant(self.ledger.learned(message.behavior, message.version, message.held))
             for source, total in message.returned.items():
                 self._take_back("trainer", message.behavior, source, total)
             line.done = message.done

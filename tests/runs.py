@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import signal
@@ -75,6 +76,7 @@ def volley(**changes: Any) -> Plain:
 
 def changed(plain: Plain, changes: Mapping[str, Any]) -> Plain:
     """The configuration with these keys set; maps on the way are made."""
+    plain = copy.deepcopy(plain)
     for path, value in changes.items():
         *way, last = path.split("__")
         inner = plain

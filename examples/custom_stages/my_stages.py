@@ -27,12 +27,14 @@ class ClipReward(Stage[TrajectoryBatch, TrajectoryBatch]):
 
 
 class DropShortTrajectories(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Lets only trajectories of some length through, and counts the others.
+    """Drops trajectories that ended after a few steps, and counts them.
 
-    The episodes that ended with a batch stay in it, so the mean reward that people see is still that of all episodes.
+    Not those that merely were cut and go on in a later batch, at `time_horizon` or because the trainer's buffer needed
+    no more: they are pieces, as short as it happens. The episodes that ended with a batch stay in it, so the mean
+    reward that people see is still that of all episodes.
 
     Args:
-        min_steps: trajectories of fewer steps are dropped.
+        min_steps: ended trajectories of fewer steps are dropped.
     """
 
     def __init__(self, min_steps: int) -> None:
@@ -45,11 +47,11 @@ class DropShortTrajectories(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = context
 
     def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Pass on what is long enough, and everything that ended with it."""
-        long_enough = batch.lengths >= self._min_steps
-        self._dropped += int((~long_enough).sum())
+        """Pass on what is long enough, and all episodes that ended."""
+        keep = (batch.lengths >= self._min_steps) | ~(batch.terminated | batch.truncated)
+        self._dropped += int((~keep).sum())
         self._context.statistics.add(batch.behavior, "Custom/Dropped Trajectories", self._dropped, "last")
-        yield batch if long_enough.all() else batch.select(long_enough)
+        yield batch if keep.all() else batch.select(keep)
 
     def state_dict(self) -> Mapping[str, Any]:
         """The count goes on over a resume."""

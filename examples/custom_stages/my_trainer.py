@@ -40,7 +40,9 @@ class Reinforce(Trainer):
             self._buffer_size = int(given["buffer_size"])
             self._learning_rate = float(given["learning_rate"])
         except KeyError as error:
-            raise StageError(f"behaviors.{context.behavior}.hyperparameters: {error} is missing, got {given}") from error
+            raise StageError(
+                f"behaviors.{context.behavior}.hyperparameters: {error} is missing, got {given}"
+            ) from error
         self._context = context
         self._gamma = settings.reward_signals["extrinsic"].gamma
         self._layout = policy_layout(spec, settings.network_settings)
@@ -146,6 +148,6 @@ def discounted_returns(
     end = len(rewards)
     for length, later in zip(lengths[::-1], bootstraps[::-1], strict=True):
         for row in range(end - 1, end - length - 1, -1):
-            later = returns[row] = rewards[row] + gamma * later  # noqa: PLW2901 - the recursion itself
+            later = returns[row] = rewards[row] + gamma * later
         end -= length
     return returns

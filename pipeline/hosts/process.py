@@ -62,6 +62,7 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
             sys.executable,
             "-m",
             "pipeline.hosts.child",
+            plan.name,  # for people: so that a list of processes says which one it is
             stdin=asyncio.subprocess.PIPE,
             env=child_environment(),
             start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains

@@ -133,7 +133,11 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             return policy.act(observations, steps.action_masks, random, deterministic=True).actions
         count = len(steps.agent_ids) - steps.ended
         continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
-        discrete = random.integers(0, actions.discrete_branches, (count, len(actions.discrete_branches)))
+        scores = random.random((count, actions.mask_size))
+        if steps.action_masks is not None:
+            scores[~steps.action_masks] = -1.0  # never the highest: of each branch something is allowed
+        branches = np.split(scores, np.cumsum(actions.discrete_branches)[:-1], axis=1)
+        discrete = np.stack([branch.argmax(axis=1) for branch in branches], axis=1) if actions.mask_size else scores
         return ActionBatch(continuous, discrete.astype(np.int32))
 
 

@@ -10,7 +10,7 @@ import torch
 from runs import Command
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """As in the command: sums of many threads differ in their last bits from those of one."""
     before = torch.get_num_threads()

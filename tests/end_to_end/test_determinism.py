@@ -18,8 +18,8 @@ CARTPOLE = cartpole(
 )
 VOLLEY = volley(
     pipeline__deterministic=True,
-    behaviors__Volley__max_steps=20_000,
-    behaviors__Volley__checkpoint_interval=2_300,
+    behaviors__Volley__max_steps=10_000,
+    behaviors__Volley__checkpoint_interval=1_100,
     behaviors__Volley__network_settings__normalize=True,
 )
 
@@ -65,7 +65,7 @@ def test_a_run_resumed_from_any_of_its_checkpoints_ends_in_the_same_state(whole,
     plain, first, copies = whole
     assert len(copies) >= 8
     monkeypatch.setattr(runtime, "REPORT_EVERY_S", 0.003)
-    for copy in copies[:-1:2]:
+    for copy in copies[1:-1:3]:
         run_here(plain, copy.parent, copy.name, resume=True)
         assert states(copy) == states(first), f"resumed from checkpoint {copy.name}"
 

@@ -1,9 +1,9 @@
 """A scripted opponent with the limits of a human one.
 
 It sees what a policy sees and keeps nothing between decisions. It runs to where the ball will come down, and hops
-at a ball right above it. It does not aim, and it is no faultless calculator: it takes up a ball only once that has
-crossed the net (its reaction), believes in two thirds of the flight that is left (so that it is late for fast and
-for far balls), and knows of the wall behind it, but of no other rebound.
+at a ball within reach. It does not aim, and it is no faultless calculator: it takes up a ball only once that has
+crossed the net (its reaction), believes in two thirds of the flight that is left (so that it is late for fast and for
+far balls), and knows of the wall behind it, but of no other rebound.
 """
 
 from __future__ import annotations

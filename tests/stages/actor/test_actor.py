@@ -370,33 +370,57 @@ async def test_half_made_trajectories_go_on_over_a_checkpoint():
     await rig.__aexit__()
 
 
-async def deterministic_stretch(before, resumed_at=-1, **options):
-    """What comes after checkpoint 0, in a run with `before` ticks up to it or in one that goes on from it."""
-    casts = (Cast("Walker", agents=2, longest=9, gap=2),)
-    rig = Rig(*casts, resets=True, resumed_at=resumed_at, **options)
+async def deterministic_stretch(caps, resumed_at=-1):
+    """What comes after checkpoint 0, in a run that used up `caps` before it or in one that goes on from it."""
+    rig = Rig(Cast("Walker", agents=2, longest=9, gap=2), resets=True, resumed_at=resumed_at)
     async with rig:
         rig.actor.take_policy(policy_update("Walker", 0))
-        await until_blocked()
-        rig.grant(Walker=10**6)
+        await asyncio.sleep(100)
+        for cap in caps:
+            rig.grant(Walker=cap)
+            await asyncio.sleep(100)
+        before = rig.take()
         if resumed_at < 0:
-            await asyncio.sleep(before)
             rig.actor.request_checkpoint(0)
             await until_blocked()
-        await asyncio.sleep(20)
-        print(rig.task, rig.actor.__dict__)
-        items = rig.take()
-    if resumed_at < 0:
-        at = items.index(Barrier(0, 3))
-        assert all(batch.terminated.any() or batch.truncated.any() for batch in items[:at]), "closed at the checkpoint"
-        items = items[at + 1 :]
-    return [batch.rows["log_probs"].tolist() for batch in items][:5]
+            assert rig.take() == [Barrier(0, 3)]
+            assert rig.checkpoints == [0]
+            assert rig.ticks == rig.groups[0].tick
+        used = rows(before)
+        rig.grant(Walker=used + 20)
+        await asyncio.sleep(100)
+        return [batch.rows["log_probs"].tolist() for batch in rig.take()]
 
 
 async def test_a_deterministic_run_goes_on_from_a_checkpoint_as_one_that_was_never_interrupted():
-    uninterrupted = await deterministic_stretch(before=3.5)
-    assert uninterrupted == await deterministic_stretch(before=11.5)
-    assert uninterrupted == await deterministic_stretch(before=0, resumed_at=0)
-    assert uninterrupted != await deterministic_stretch(before=0, resumed_at=1)
+    uninterrupted = await deterministic_stretch([7])
+    assert uninterrupted == await deterministic_stretch([13, 31])
+    assert uninterrupted == await deterministic_stretch([], resumed_at=0)
+    assert uninterrupted != await deterministic_stretch([], resumed_at=1)
+
+
+async def test_a_deterministic_run_makes_its_checkpoint_where_it_stands_still():
+    """When a command comes is chance, and must not show."""
+    async with Rig(FOREVER, resets=True) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=12)
+        await asyncio.sleep(2.5)
+        rig.actor.request_checkpoint(0)
+        await asyncio.sleep(100)
+        batch, barrier = rig.take()
+        assert batch.num_rows == 12
+        assert barrier == Barrier(0, 3)
+        assert rig.asked[3] == ["Walker"]
+
+
+async def test_a_deterministic_run_does_not_ask_ahead():
+    async with Rig(FOREVER, resets=True) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=12)
+        await asyncio.sleep(4.5)
+        assert len(rig.requests) == 1
 
 
 async def test_at_its_stop_it_emits_what_it_holds_and_ends():

@@ -1,0 +1,101 @@
+"""Real `kill -9`: of main, of an actor, of a learner. Nothing stays behind, and no checkpoint is ever lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from runs import INLINE, cartpole, changed, read_whole_checkpoint, run_here
+
+LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=1000)
+"""A run with process hosts that goes on until it is stopped, with many checkpoints."""
+
+
+def test_killed_main_takes_its_hosts_with_it_and_the_run_resumes(start):
+    command = start(LONG)
+    command.until_checkpoint(1)
+    command.process.kill()
+    command.wait()
+    command.assert_left_nothing()
+    assert_resumes(command)
+
+
+def test_a_killed_actor_is_replaced_and_the_run_goes_on(start):
+    command = start(LONG)
+    number = command.until_checkpoint(1).number
+    killed = kill(command, "actor-0")
+    command.until_checkpoint(number + 3)  # one may have been under way
+    assert command.pid_of("actor-0") != killed
+    assert "actor-0 was killed by signal 9. Starting it again" in command.output
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+    assert_resumes(command)
+
+
+def test_a_killed_learner_ends_the_run_which_resumes_from_the_checkpoint_before(start):
+    command = start(LONG)
+    command.until_checkpoint(1)
+    kill(command, "learner-CartPole")
+    assert command.wait() == 1, command.output
+    assert "the process of learner-CartPole was killed by signal 9" in command.output
+    assert "--run-id run --resume" in command.output
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()
+    assert_resumes(command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(20))
+def test_killed_at_any_moment(start, number):
+    """Main, an actor or a learner, at a moment that nobody chose: also while they start, or save."""
+    chance = random.Random(number)
+    host = chance.choice(["main", "actor-0", "learner-CartPole"])
+    after_s = chance.uniform(0.0, 2.0)
+    print(f"{host} {after_s:.3f} s after {'it started' if number % 2 else 'the first checkpoint'}")
+    command = start(LONG)
+    if number % 2:
+        command.until(lambda: host == "main" or host in command.hosts(), f"the process of {host}")
+    else:
+        command.until_checkpoint(0)
+    time.sleep(after_s)  # the moment is the point of this test
+    if host == "main":
+        command.process.kill()
+    else:
+        kill(command, host)
+    if host == "actor-0":
+        seen = len(command.output)
+        command.until(lambda: "Starting it again" in command.output[seen // 2 :], "a new actor")
+        command.until_checkpoint(0)
+        command.interrupt()
+        assert command.wait() == 0, command.output
+    else:
+        assert command.wait() == (-signal.SIGKILL if host == "main" else 1), command.output
+    command.assert_left_nothing()
+    assert_resumes(command, fresh=number % 2 == 1)
+
+
+def kill(command, host):
+    pid = command.pid_of(host)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def assert_resumes(command, fresh=False):
+    """The newest checkpoint is whole, and training goes on from it for some updates.
+
+    Args:
+        command: what has ended.
+        fresh: whether it may have ended before its first checkpoint.
+    """
+    if fresh and not (command.run_folder / "checkpoints" / "manifest.json").exists():
+        return
+    states = read_whole_checkpoint(command.run_folder)
+    step = states["trainer@learner-CartPole"]["trainer"]["step"]
+    more = changed(LONG, {"behaviors__CartPole__max_steps": step + 1200, **INLINE})
+    result = run_here(more, command.results, "run", resume=True)
+    assert result.behaviors["CartPole"].step >= step + 1200
+    assert result.behaviors["CartPole"].version > states["trainer@learner-CartPole"]["trainer"]["version"]

@@ -1,0 +1,181 @@
+"""Evaluation: when a policy is played, and what its score is."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import Cast, CountingGroup, EchoPolicy, counting_spec, policy_update
+
+from queues.specs import ActionSpec
+from stages.environment.protocol import AgentSteps, StepResult
+from stages.evaluation import EvaluationStage
+from stages.stage import StageContext
+
+
+class Staircase:
+    """Instance i has one agent, whose episodes take i + 1 steps and bring `height` × (i + 1)."""
+
+    def __init__(self, num_envs=2, height=1.0):
+        self.num_envs = num_envs
+        self.behavior_specs = {"Walker": counting_spec("Walker")}
+        self.seeds = []
+        self.closed = 0
+        self._height = height
+
+    def reset(self, seed=None):
+        self.seeds.append(seed)
+        self._taken = np.zeros(self.num_envs, np.int64)
+        return self._result(np.zeros(self.num_envs, np.bool_))
+
+    def step(self, actions):
+        (batch,) = actions.values()
+        assert len(batch.discrete) == self.num_envs
+        self._taken += 1
+        return self._result(self._taken > np.arange(self.num_envs))
+
+    def close(self):
+        self.closed += 1
+
+    def _result(self, over):
+        ended = np.flatnonzero(over)
+        rewards = np.where(self._taken, self._height, 0.0)
+        self._taken[ended] = 0
+        ids = np.concatenate([ended, np.arange(self.num_envs)])
+        steps = AgentSteps(
+            agent_ids=ids,
+            env_ids=ids.astype(np.int32),
+            episode_ids=np.zeros(len(ids), np.int64),
+            observations=(np.zeros((len(ids), 4), np.int64),),
+            rewards=np.concatenate([rewards[ended], np.where(over, 0.0, rewards)]).astype(np.float32),
+            ended=len(ended),
+            terminated=np.ones(len(ended), np.bool_),
+            truncated=np.zeros(len(ended), np.bool_),
+        )
+        return StepResult({"Walker": steps})
+
+
+class Deterministic(EchoPolicy):
+    """Fails unless it is asked for its best."""
+
+    def act(self, observations, masks, random, deterministic=False):
+        assert deterministic
+        return super().act(observations, masks, random, deterministic)
+
+
+def evaluation(group, every=100, episodes=4, behavior_id="Walker", **options):
+    reports = []
+    stage = EvaluationStage(behavior_id, lambda: group, Deterministic, every, episodes, reports.append, **options)
+    stage.start(StageContext("evaluation"))
+    return stage, reports
+
+
+def play(stage, *steps):
+    async def run():
+        for step in steps:
+            async for _ in stage.process(policy_update("Walker", step // 10, step)):
+                pytest.fail("evaluation yields nothing")
+
+    asyncio.run(run())
+
+
+def test_policies_are_played_every_so_many_steps():
+    stage, reports = evaluation(Staircase(), every=100)
+    play(stage, 0, 90, 130, 190, 200, 250, 520, 590, 600)
+    assert [report.policy.step for report in reports] == [130, 200, 520, 600]
+
+
+def test_the_score_is_the_mean_undiscounted_return_and_its_deviation():
+    stage, (report,) = played(Staircase(num_envs=1, height=7.0), episodes=3)
+    assert (report.mean, report.deviation, report.episodes) == (7.0, 0.0, 3)
+    assert report.spec == counting_spec("Walker")
+
+
+def played(group, **options):
+    stage, reports = evaluation(group, **options)
+    play(stage, 100)
+    return stage, reports
+
+
+@pytest.mark.parametrize(("num_envs", "episodes", "mean"), [(2, 4, 1.5), (2, 8, 1.5), (4, 8, 2.5)])
+def test_each_environment_gives_the_same_share_or_short_episodes_would_count_most(num_envs, episodes, mean):
+    _, (report,) = played(Staircase(num_envs), episodes=episodes)
+    assert (report.mean, report.episodes) == (mean, episodes)
+
+
+def test_a_number_of_episodes_that_can_t_be_shared_is_played_all_the_same():
+    _, (report,) = played(Staircase(2), episodes=3)
+    assert report.episodes == 3
+    assert report.mean == pytest.approx(4 / 3)
+
+
+def test_all_policies_meet_the_same_episodes():
+    group = Staircase()
+    stage, _ = evaluation(group)
+    play(stage, 100, 200)
+    assert len(set(group.seeds)) == 1
+    assert len(group.seeds) == 2
+
+
+def test_the_best_is_told_apart():
+    group = Staircase(num_envs=1)
+    stage, reports = evaluation(group, episodes=1)
+    for step, height in enumerate([2.0, 5.0, 5.0, 3.0, 6.0], 1):
+        group._height = height
+        play(stage, step * 100)
+    assert [report.best for report in reports] == [True, True, False, False, True]
+
+
+def test_a_run_that_goes_on_remembers_its_best():
+    group = Staircase(num_envs=1, height=4.0)
+    stage, reports = evaluation(group, episodes=1, best=5.0)
+    play(stage, 100)
+    group._height = 6.0
+    play(stage, 200)
+    assert [report.best for report in reports] == [False, True]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_agents_that_are_not_evaluated_act_at_random_as_far_as_they_may(masked):
+    class Company(CountingGroup):
+        """Its crowd may do what it is allowed to."""
+
+        choices = set()
+
+        def _check(self, actions):
+            self._asked.pop("Crowd")
+            self.choices |= set(actions["Crowd"].discrete[:, 0].tolist())
+            assert actions["Crowd"].discrete.shape == (9, 1)
+            assert actions["Crowd"].continuous.shape == (9, 0)
+            super()._check(actions)
+
+        def _announce(self):
+            super()._announce()
+            spec = self.behavior_specs["Crowd"]
+            self.behavior_specs["Crowd"] = replace(spec, actions=ActionSpec(0, (2,), masked))
+
+    crowd = Cast("Crowd", agents=9, shortest=99, longest=99, masked=masked)
+    group = Company([Cast("Walker", shortest=3, longest=3), crowd])
+    stage, reports = evaluation(group, episodes=2)
+    play(stage, 100)
+    assert group.choices == ({0} if masked else {0, 1})
+    assert reports[0].episodes == 2
+
+
+@pytest.mark.virtual_time
+async def test_an_async_group_is_awaited():
+    group = CountingGroup([Cast("Walker", shortest=2, longest=2, newcomers=0.0)], delay_s=lambda: 10.0)
+    stage, reports = evaluation(group, episodes=2)
+    async for _ in stage.process(policy_update("Walker", 5, 100)):
+        pass
+    assert reports[0].policy.version == 5
+    assert reports[0].episodes == 2
+
+
+def test_its_environments_are_closed_at_the_end():
+    group = Staircase()
+    stage, _ = evaluation(group)
+    stage.stop()
+    assert group.closed == 1

@@ -1,0 +1,72 @@
+"""Which trainer `trainer_type` makes."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+from fakes import counting_spec
+
+from config import BehaviorSettings
+from stages.errors import LoadError
+from stages.trainer import TrainerContext
+from stages.trainer.factory import make_trainer
+
+CUSTOM = """
+    from queues.columns import Column
+    from fakes import RememberingTrainer
+
+    class Mine(RememberingTrainer):
+        def __init__(self, context):
+            super().__init__(context.behavior, context.settings.hyperparameters["batch"])
+
+    class Greedy(RememberingTrainer):
+        extra_columns = (Column("logits", "float32", (3,)), Column("values", "float32"))
+
+    not_a_class = 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A YAML's folder with a module of the user's own."""
+    (tmp_path / "my_trainers.py").write_text(textwrap.dedent(CUSTOM))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("my_trainers", None)
+
+
+def context(trainer_type, hyperparameters=None):
+    settings = BehaviorSettings.model_validate(
+        {"trainer_type": trainer_type, "hyperparameters": hyperparameters or {}, "max_steps": 100}
+    )
+    return TrainerContext("Walker", settings, counting_spec("Walker"))
+
+
+def test_ppo_is_built_in():
+    made = make_trainer(context("ppo", {"batch_size": 8, "buffer_size": 32}))
+    assert type(made).__name__ == "PPOTrainer"
+    assert made.rows_per_update == 32
+
+
+def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
+    made = make_trainer(context("my_trainers:Mine", {"batch": 7}), folder)
+    assert type(made).__name__ == "Mine"
+    assert made.rows_per_update == 7
+    assert made.policy().behavior_id == "Walker"
+
+
+@pytest.mark.parametrize(
+    ("trainer_type", "message"),
+    [
+        ("my_trainers:not_a_class", r"behaviors\.Walker\.trainer_type: .* is not a class derived from .*Trainer, got 5"),
+        ("my_trainers:Column", r"is not a class derived from stages\.trainer\.Trainer"),
+        ("my_trainers:Greedy", r"asks for the columns logits, values, which no policy gives"),
+        ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),
+        ("no_such_module:Mine", r"behaviors\.Walker\.trainer_type"),
+    ],
+)
+def test_what_is_no_trainer_is_refused_with_the_reason(trainer_type, message, folder):
+    with pytest.raises(LoadError, match=message):
+        make_trainer(context(trainer_type), folder)

@@ -1,0 +1,208 @@
+"""The trainer stage: intake, learning, credits, reports, resuming."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import RecordedStatistics, RememberingTrainer, trajectories
+
+from queues.messages import PolicyUpdate
+from stages.errors import NotFiniteError
+from stages.stage import StageContext
+from stages.trainer.stage import TrainerPort, TrainerStage
+
+
+class Desk:
+    """A trainer stage, its trainer, and what was reported."""
+
+    def __init__(self, rows_per_update=10, max_steps=10**6, uses_all=True, **options):
+        self.reports = []
+        self.statistics = RecordedStatistics()
+        self.trainer = RememberingTrainer("Walker", rows_per_update, uses_all)
+        self.stage = TrainerStage(self.trainer, "Walker", max_steps, port=TrainerPort(self.reports.append), **options)
+        self.stage.start(StageContext("trainer", statistics=self.statistics))
+
+    def take(self, *lengths, **options):
+        """Versions of the policies that come of a batch."""
+        updates = list(self.stage.process(trajectories(lengths, **options)))
+        assert all(isinstance(update, PolicyUpdate) for update in updates)
+        return [update.version for update in updates]
+
+    @property
+    def returned(self):
+        return dict(self.reports[-1].returned)
+
+
+def test_it_learns_as_soon_as_there_is_enough():
+    desk = Desk(rows_per_update=10)
+    assert desk.take(4, 5) == []
+    assert desk.take(1) == [1]
+    assert desk.take(9) == []
+    assert desk.take(9) == [2]
+    assert desk.trainer.updates == [10, 18]
+
+
+def test_a_trainer_that_keeps_the_rest_learns_as_often_as_it_can():
+    desk = Desk(rows_per_update=10, uses_all=False)
+    assert desk.take(25) == [1, 2]
+    assert desk.stage.held_rows == 5
+
+
+def test_each_batch_is_reported():
+    desk = Desk(rows_per_update=10)
+    desk.take(4)
+    desk.take(6)
+    first, second = desk.reports
+    assert (first.behavior, first.step, first.version, first.held) == ("Walker", 4, 0, 4)
+    assert (second.step, second.version, second.held) == (10, 1, 0)
+
+
+# Credits. ------------------------------------------------------------------------------------------------------------
+
+
+def test_credits_come_back_when_their_steps_were_learned_from_not_before():
+    desk = Desk(rows_per_update=10)
+    desk.take(9, source=2)
+    assert desk.returned == {}
+    desk.take(3, source=5)
+    assert desk.returned == {2: 9, 5: 3}
+
+
+def test_credits_are_told_cumulatively():
+    desk = Desk(rows_per_update=4)
+    for expected in ({0: 4}, {0: 8}, {0: 12}):
+        desk.take(4)
+        assert desk.returned == expected
+
+
+def test_steps_are_used_up_in_the_order_in_which_they_came():
+    desk = Desk(rows_per_update=10, uses_all=False)
+    desk.take(6, source=1)
+    desk.take(6, source=2)
+    assert desk.returned == {1: 6, 2: 4}
+    desk.take(8, source=3)
+    assert desk.returned == {1: 6, 2: 6, 3: 8}
+
+
+def test_a_batch_that_brings_only_episodes_is_not_trained_on():
+    desk = Desk(rows_per_update=4)
+    assert desk.take(returns=[7.0]) == []
+    assert not desk.trainer.batches
+    assert desk.reports[-1].recent_return == 7.0
+    assert ("Walker", "Policy/Lag") not in desk.statistics.values
+
+
+# max_steps. -----------------------------------------------------------------------------------------------------------
+
+
+def test_at_max_steps_it_goes_on_draining_but_learns_no_more():
+    desk = Desk(rows_per_update=10, max_steps=10)
+    assert not desk.stage.done
+    assert desk.take(10) == [1]
+    assert desk.stage.done
+    assert desk.reports[-1].done
+    assert desk.take(30, source=4) == []
+    assert desk.trainer.step == 10
+    assert desk.returned == {0: 10, 4: 30}, "nobody upstream gets stuck"
+
+
+def test_what_it_holds_at_max_steps_goes_back_too():
+    desk = Desk(rows_per_update=10, max_steps=12)
+    desk.take(9)
+    desk.take(9, source=1)
+    assert desk.take(3, source=2) == []
+    assert desk.returned == {0: 9, 1: 9, 2: 3}
+    assert desk.reports[-1].held == 0
+
+
+# Statistics. ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_lag_of_what_comes_in_is_reported():
+    desk = Desk(rows_per_update=4)
+    for version in (0, 0, 1):
+        desk.take(4, first_version=version)
+    assert desk.statistics.values["Walker", "Policy/Lag"] == [0.0, 1.0, 1.0]
+
+
+def test_episodes_are_reported_with_the_names_ml_agents_gives_them():
+    desk = Desk(strength=0.5)
+    desk.take(2, returns=[10.0, 20.0])
+    values = desk.statistics.values
+    assert values["Walker", "Environment/Cumulative Reward"] == [10.0, 20.0]
+    assert values["Walker", "Environment/Episode Length"] == [3, 3]
+    assert values["Walker", "Policy/Extrinsic Reward"] == [5.0, 10.0]
+    assert (desk.reports[-1].recent_return, desk.reports[-1].episodes) == (15.0, 2)
+
+
+def test_ghosts_episodes_are_not_counted():
+    desk = Desk()
+    batch = trajectories([2], returns=[10.0, 20.0])
+    batch.episodes["episode_learning"][1] = False
+    list(desk.stage.process(batch))
+    assert (desk.reports[-1].recent_return, desk.reports[-1].episodes) == (10.0, 1)
+
+
+def test_the_recent_return_is_that_of_the_last_hundred_episodes():
+    desk = Desk()
+    assert desk.stage.recent_return is None
+    desk.take(2, returns=[1000.0] * 50)
+    desk.take(2, returns=[1.0] * 100)
+    assert desk.stage.recent_return == 1.0
+
+
+def test_a_report_can_be_had_without_a_batch():
+    desk = Desk()
+    desk.stage.report_now()
+    assert (desk.reports[0].step, desk.reports[0].recent_return, desk.returned) == (0, None, {})
+
+
+def test_time_spent_learning_is_counted():
+    desk = Desk(rows_per_update=4)
+    desk.take(4)
+    (took,) = desk.statistics.values["Walker", "Pipeline/Update Duration"]
+    assert desk.reports[-1].learn_s == took >= 0
+
+
+# Resuming and failing. ------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_stage_goes_on_where_the_checkpoint_was_made():
+    desk = Desk(rows_per_update=10)
+    desk.take(12, returns=[3.0])
+    desk.take(7, returns=[5.0])
+    state = desk.stage.state_dict()
+    resumed = Desk(rows_per_update=10)
+    resumed.stage.load_state_dict(state)
+    assert (resumed.trainer.step, resumed.trainer.version, resumed.stage.held_rows) == (19, 1, 7)
+    assert resumed.stage.recent_return == 4.0
+    assert resumed.take(3, source=6) == [2]
+    assert resumed.returned == {-1: 7, 6: 3}, "rows that it brought along are accounted under a source of their own"
+
+
+def test_a_resumed_stage_acts_by_the_policy_last_emitted():
+    desk = Desk(rows_per_update=10)
+    assert desk.stage.policy().version == 0
+    desk.take(10)
+    desk.take(5)
+    resumed = Desk(rows_per_update=10)
+    resumed.stage.load_state_dict(desk.stage.state_dict())
+    policy = resumed.stage.policy()
+    assert (policy.version, policy.step) == (1, 10), "not of step 15, by which nobody has acted"
+    assert policy.weights.tolist() == [1.0]
+
+
+def test_the_untrained_policy_stays_the_same_until_the_first_update():
+    desk = Desk(rows_per_update=10)
+    first = desk.stage.policy()
+    desk.take(5)
+    assert desk.stage.policy() is first
+
+
+def test_a_trainer_s_error_is_not_hidden():
+    class Diverged(RememberingTrainer):
+        def learn(self):
+            raise NotFiniteError("Walker: the policy loss is nan at step 10")
+
+    stage = TrainerStage(Diverged("Walker", 4), "Walker", 100)
+    with pytest.raises(NotFiniteError, match="loss is nan"):
+        list(stage.process(trajectories([4])))
