@@ -10,6 +10,7 @@ the manifest, in one rename; before that the checkpoint does not exist, and afte
 from __future__ import annotations
 
 import json
+import logging
 import time
 import zlib
 from collections.abc import Iterable, Mapping
@@ -23,10 +24,13 @@ import numpy as np
 from pipeline.atomic_files import REAL, FileOperations, write_atomic
 from pipeline.control import PartSaved
 
+log = logging.getLogger(__name__)
+
 FORMAT = 1
 MANIFEST = "manifest.json"
 _ARRAY = 1
 _KINDS = "biuf"
+_MENDING = "; put the file back from a copy, or start anew with --force, which puts this run aside"
 
 
 class CheckpointError(Exception):
@@ -54,14 +58,32 @@ class Checkpoint:
         part = self.parts.get(name)
         if part is None:
             return None
+        data = self._bytes(part)
+        try:
+            return unpack_state(data)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.folder / part.file}: {error}") from error
+
+    def check(self) -> None:
+        """See that every part is there and is what was written, before anything is started that goes on from it.
+
+        Raises:
+            CheckpointError: naming the first file that is missing or damaged.
+        """
+        for part in self.parts.values():
+            self._bytes(part)
+
+    def _bytes(self, part: PartSaved) -> bytes:
         path = self.folder / part.file
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
-        if len(data) != part.size or zlib.crc32(data) != part.crc32:
-            raise CheckpointError(f"{path}: is damaged ({len(data)} bytes, {part.size} expected, or another checksum)")
-        return unpack_state(data)
+            raise CheckpointError(f"{path}: can't be read: {error.strerror}{_MENDING}") from error
+        if len(data) != part.size:
+            raise CheckpointError(f"{path}: is damaged: it has {len(data)} bytes, {part.size} were written{_MENDING}")
+        if zlib.crc32(data) != part.crc32:
+            raise CheckpointError(f"{path}: is damaged: its checksum is not that of what was written{_MENDING}")
+        return data
 
 
 def part_file(name: str) -> str:
@@ -110,7 +132,10 @@ def write_manifest(
         "parts": {p.name: {"file": p.file, "size": p.size, "crc32": p.crc32} for p in parts},
     }
     write_atomic(checkpoints / MANIFEST, json.dumps(content, indent=2).encode(), files=files)
-    _remove_others(checkpoints, number, files)
+    try:
+        _remove_others(checkpoints, number, files)
+    except OSError as error:  # this one is real all the same; the next one tries to clean up again
+        log.warning("checkpoints that are no longer needed could not be removed: %s", error)
 
 
 def newest(checkpoints: Path) -> Checkpoint | None:
@@ -133,8 +158,8 @@ def newest(checkpoints: Path) -> Checkpoint | None:
         return Checkpoint(number, checkpoints / content["folder"], parts, steps, content["progress"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: is no manifest of a checkpoint: {error!r}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is no manifest of a checkpoint: {error!r}{_MENDING}") from error
 
 
 def pack_state(state: Any) -> bytes:

@@ -174,6 +174,8 @@ class Coordinator:
         self._ledger.add_source(slot.source)
         if old is not None:
             self.saving.begin_again(slot.handle)
+        if self._finishing:  # it was told to stop before it was there to hear it
+            slot.handle.control.send(control.Stop())
 
     def _start_minding(self, host: HostHandle) -> None:
         self._supervisor.started(host.plan.name, time.monotonic())

@@ -108,6 +108,8 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
         checkpoint = newest(folder.checkpoints) if going_on else None
         if going_on and checkpoint is None:
             log.warning("%s has no whole checkpoint yet: starting from step 0", folder.path)
+        if checkpoint is not None and settings.resume:
+            checkpoint.check()
         seed = _seed(config, checkpoint)
         async with Coordinator(config, folder, seed, checkpoint, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from config import RunConfig
 from pipeline.checkpoint import MANIFEST, Checkpoint, newest
 from pipeline.run import RunOptions, RunResult, run
 
+TROUBLED_ENV = Path(__file__).parent / "end_to_end" / "troubled_env.py"
 COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"
 PATIENCE_S = 90.0
@@ -74,6 +76,14 @@ def volley(**changes: Any) -> Plain:
     return changed(plain, changes)
 
 
+def troubled(**options: Any) -> Plain:
+    """A tiny run on `end_to_end/troubled_env.py`, which has to lie beside the YAML; see there for the options."""
+    plain = cartpole(environment__factory="troubled_env:TroubledEnv", environment__options=options)
+    plain["environment"] |= {"num_envs": 4}
+    del plain["environment"]["id"]
+    return plain
+
+
 def changed(plain: Plain, changes: Mapping[str, Any]) -> Plain:
     """The configuration with these keys set; maps on the way are made."""
     plain = copy.deepcopy(plain)
@@ -99,7 +109,7 @@ INLINE: Plain = {
 def run_here(plain: Plain, results: Path, run_id: str, options: RunOptions | None = None, **settings: Any) -> RunResult:
     """Run a configuration in this process; `settings` go to `checkpoint_settings`."""
     whole = {**plain, "checkpoint_settings": {"results_dir": str(results), "run_id": run_id, **settings}}
-    return run(RunConfig.from_plain(whole), options)
+    return run(RunConfig.from_plain(whole, TROUBLED_ENV), options)
 
 
 # As the command, in processes. ---------------------------------------------------------------------------------------
@@ -115,6 +125,8 @@ class Command:
         folder: where the configuration is written and results go.
         plain: the configuration.
         arguments: of the command.
+        run_id: of the run.
+        beside: files to lie beside the configuration.
         environment: further environment variables.
     """
 
@@ -124,6 +136,7 @@ class Command:
         plain: Plain,
         *arguments: str,
         run_id: str = "run",
+        beside: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,6 +144,8 @@ class Command:
         self.temporary.mkdir(exist_ok=True)
         self.results = folder / "results"
         self.run_folder = self.results / run_id
+        for path in beside:
+            shutil.copy(path, folder)
         config = folder / f"{run_id}.yaml"
         config.write_text(yaml.safe_dump(plain))
         self._mark = uuid.uuid4().hex

@@ -40,9 +40,8 @@ class Reinforce(Trainer):
             self._buffer_size = int(given["buffer_size"])
             self._learning_rate = float(given["learning_rate"])
         except KeyError as error:
-            raise StageError(
-                f"behaviors.{context.behavior}.hyperparameters: {error} is missing, got {given}"
-            ) from error
+            where = f"behaviors.{context.behavior}.hyperparameters"
+            raise StageError(f"{where}: {error} is missing, got {given}") from error
         self._context = context
         self._gamma = settings.reward_signals["extrinsic"].gamma
         self._layout = policy_layout(spec, settings.network_settings)
@@ -92,7 +91,9 @@ class Reinforce(Trainer):
         advantages = returns - values[:, 0].detach()
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         chosen = torch.log_softmax(logits, 1).gather(1, actions[:, None])[:, 0]
-        loss = -(advantages * chosen).mean() + 0.5 * (returns - values[:, 0]).square().mean() / returns.var()
+        # Scaled by the returns' variance, the baseline's loss neither drowns the policy's nor vanishes beside it.
+        baseline_loss = (returns - values[:, 0]).square().mean() / (returns.var() + 1e-8)
+        loss = -(advantages * chosen).mean() + 0.5 * baseline_loss
         self._network.gradients.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         self._adam.step(self._learning_rate)

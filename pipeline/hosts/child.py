@@ -49,7 +49,8 @@ async def run_child(birth: dict[str, Any]) -> int:
 
 def main() -> int:
     """Read the birth message and serve."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # main decides when and how to stop
+    for number in (signal.SIGINT, signal.SIGTERM):  # service managers send these to every process of a service
+        signal.signal(number, signal.SIG_IGN)  # main decides when and how to stop
     birth = msgpack.unpackb(sys.stdin.buffer.read(), raw=False, strict_map_key=False)
     if birth["plan"]["role"] == "learner":
         import torch

@@ -1,4 +1,4 @@
-"""Stages that do what they should not, for test_custom_stages.py, which copies this file next to its configurations."""
+"""Stages and a trainer that do what they should not; tests copy this file next to their configurations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from queues.messages import PolicyUpdate
 from stages import Stage, TrajectoryBatch
+from stages.trainer import Trainer, TrainerContext
 
 
 class Raises(Stage[TrajectoryBatch, TrajectoryBatch]):
@@ -134,3 +136,30 @@ class CannotStart(Stage[TrajectoryBatch, TrajectoryBatch]):
 
     def start(self, context: Any) -> None:
         open("/nowhere/at/all").close()
+
+
+class StrangePolicies(Trainer):
+    """A trainer whose policies no actor can act with."""
+
+    step, version, rows_per_update = 0, 0, 64
+
+    def __init__(self, context: TrainerContext) -> None:
+        self._behavior = context.behavior
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        return None
+
+    def ready(self) -> bool:
+        return False
+
+    def learn(self) -> int:
+        return 0
+
+    def policy(self) -> PolicyUpdate:
+        return PolicyUpdate(self._behavior, 0, np.zeros(3, np.float32), (("table", (3,)),), 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        return None

@@ -33,8 +33,15 @@ from pipeline.control import (
 
 KINDS = typing.get_args(ControlMessage)
 
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-(2**63), 2**64 - 1),  # msgpack has no longer ones
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    str: st.text(),
+    type(None): st.none(),
+}
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.one_of(*SCALARS.values(), st.binary()),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(-9, 9), inner, max_size=3),
     max_leaves=8,
 )
@@ -45,10 +52,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return PLAIN
-    if kind in (int, float, bool, str):
-        return st.from_type(kind) if kind is not float else st.floats(allow_nan=False)
-    if kind is type(None):
-        return st.none()
+    if kind in SCALARS:
+        return SCALARS[kind]
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values(option) for option in inside])
     if origin is Mapping:
@@ -61,12 +66,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(kind)
-    return st.builds(kind, **{field.name: bounded(values(hints[field.name])) for field in fields(kind)})
-
-
-def bounded(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Without whole numbers of more than 64 bits, which msgpack has not."""
-    return strategy.filter(lambda value: not isinstance(value, int) or -(2**63) <= value < 2**64)
+    return st.builds(kind, **{field.name: values(hints[field.name]) for field in fields(kind)})
 
 
 def plain(value: Any) -> Any:

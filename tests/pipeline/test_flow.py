@@ -100,6 +100,12 @@ def test_steps_beyond_the_cap_are_charged():
     assert books.returned("trainer", "Walker", 0, 11)[0].caps == {"Walker": 19}
 
 
+def test_steps_beyond_the_cap_are_charged_to_who_goes_on_too():
+    books = ledger(rows=8, lag=1)
+    books.request(ask(number=1))
+    assert books.request(ask(number=2, used=11))[0].caps == {"Walker": 16}, "the window is 16"
+
+
 def test_a_grant_names_the_newest_version():
     books = ledger(rows=8, lag=0)
     books.request(ask(number=1))

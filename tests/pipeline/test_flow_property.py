@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,8 @@ SELF_PLAY = st.builds(
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True) -> Scenario:
-    kind = draw(st.sampled_from(["one behaviour", "two behaviours", "self-play"]))
+def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True, ghosts: bool = True) -> Scenario:
+    kind = draw(st.sampled_from(["one behaviour", "two behaviours", "self-play"][: 2 + ghosts]))
     names = {
         "one behaviour": ["Walker"],
         "two behaviours": ["Walker", "Swimmer"],
@@ -113,6 +114,28 @@ def test_an_actor_s_steps_are_learned_from_at_most_max_policy_lag_updates_late(s
         lag = max(lags(flow, line), default=0)
         event(f"lag {lag} of {scenario.max_policy_lag}")
         assert lag <= others // rows
+
+
+@settings(max_examples=60)
+@given(scenarios(replicas=st.just(1), accidents=False, ghosts=False), DELAYS_S)
+def test_a_deterministic_run_learns_the_same_however_quick_its_parts_are(
+    scenario: Scenario, other_slowness_s: tuple[float, ...]
+) -> None:
+    """Not so with ghosts: which of assignment and opponent's policy comes first is fixed within one event loop only."""
+    scenario = replace(scenario, deterministic=True, max_policy_lag=0)
+    first = run_flow(scenario)
+    second = run_flow(replace(scenario, slowness_s=other_slowness_s))
+    for name, line in first.lines.items():
+        assert learned(line) == learned(second.lines[name])
+
+
+def learned(line: Line) -> list[Any]:
+    """Everything of the steps that the asked for updates were made from, in their order."""
+    rows: list[Any] = []
+    for batch in line.trainer.batches:
+        columns = [batch.rows[name].tolist() for name in sorted(batch.rows)]
+        rows += zip(*columns, strict=True)
+    return rows[: sum(line.trainer.updates[: line.trained.updates])]
 
 
 def steps_of(batches: Iterable[TrajectoryBatch], source: int) -> Steps:

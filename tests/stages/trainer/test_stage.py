@@ -106,12 +106,12 @@ def test_at_max_steps_it_goes_on_draining_but_learns_no_more():
 
 
 def test_what_it_holds_at_max_steps_goes_back_too():
-    desk = Desk(rows_per_update=10, max_steps=12)
-    desk.take(9)
-    desk.take(9, source=1)
-    assert desk.take(3, source=2) == []
-    assert desk.returned == {0: 9, 1: 9, 2: 3}
+    desk = Desk(rows_per_update=10, max_steps=9)
+    assert desk.take(9, source=1) == []
+    assert desk.returned == {1: 9}
     assert desk.reports[-1].held == 0
+    assert desk.take(3, source=2) == []
+    assert desk.returned == {1: 9, 2: 3}
 
 
 # Statistics. ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""A disk that refuses costs a checkpoint, not the training."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+from runs import INLINE, cartpole, read_whole_checkpoint, run_here, volley
+
+from pipeline.atomic_files import FileOperations
+from pipeline.checkpoint import newest
+from pipeline.errors import RunFailed
+
+
+@pytest.fixture
+def refuse(monkeypatch):
+    """Lets the disk refuse whatever is done to paths for which a function says so; each path is noted."""
+    refused: list[Path] = []
+
+    def refuse(condition):
+        perform = FileOperations.perform
+
+        def refusing(self, operation, function, *arguments, **keywords):
+            path = arguments[0]
+            if isinstance(path, Path) and condition(operation, path):
+                refused.append(path)
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            return perform(self, operation, function, *arguments, **keywords)
+
+        monkeypatch.setattr(FileOperations, "perform", refusing)
+        return refused
+
+    return refuse
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    ("part", "operation", "name"),
+    [
+        ("trainer@learner-Volley", "mkdir", "000001"),
+        ("ghost-Volley@main", "open", ".ghost-Volley%40main"),
+        ("trainer@learner-Volley", "open", ".trainer%40learner-Volley"),
+    ],
+)
+def test_a_part_that_can_not_be_written_costs_that_checkpoint_alone(
+    tmp_path, refuse, caplog, deterministic, part, operation, name
+):
+    def second_checkpoint(done, path):
+        return done == operation and path.name.startswith(name) and "000001" in str(path)
+
+    refused = refuse(second_checkpoint)
+    plain = volley(**INLINE, behaviors__Volley__checkpoint_interval=1500)
+    plain["pipeline"]["deterministic"] = deterministic
+    result = run_here(plain, tmp_path, "run")
+    assert refused
+    assert result.behaviors["Volley"].step >= 6000
+    assert result.checkpoint >= 3
+    read_whole_checkpoint(result.folder)
+    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "Checkpoint 1 could not be written, the one before it stays" in record.message
+    assert "No space left on device" in record.message
+    assert part in record.message or operation == "mkdir"  # the first to come makes the folder
+
+
+def test_a_manifest_that_can_not_be_replaced_costs_that_checkpoint_alone(tmp_path, refuse, caplog):
+    seen = []
+
+    def from_the_third(operation, path):
+        if operation == "replace" and path.name.startswith(".manifest.json"):
+            seen.append(newest(path.parent))
+        return operation == "replace" and path.name.startswith(".manifest.json") and len(seen) == 3
+
+    refuse(from_the_third)
+    result = run_here(cartpole(**INLINE, behaviors__CartPole__checkpoint_interval=600), tmp_path, "run")
+    assert [None if one is None else one.number for one in seen[:5]] == [None, 0, 1, 1, 3]
+    assert "Checkpoint 2 could not be written" in caplog.text
+    assert result.checkpoint == len(seen) - 1
+
+
+def test_a_run_whose_last_checkpoint_can_not_be_written_fails_and_says_where_to_go_on(tmp_path, refuse):
+    run = tmp_path / "run"
+
+    def after_the_first(operation, path):
+        return operation == "replace" and "checkpoints" in str(path) and (run / "checkpoints/000001").exists()
+
+    refuse(after_the_first)
+    with pytest.raises(RunFailed, match="last checkpoint could not be written.*No space left") as failed:
+        run_here(cartpole(**INLINE), tmp_path, "run")
+    assert "--run-id run --resume" in str(failed.value)
+    checkpoint = newest(run / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.number == 0
+    read_whole_checkpoint(run)
+
+
+def test_hosts_in_processes_go_on_as_well(start):
+    """Where a checkpoint's folder should be made stands a file: nothing can be written below it."""
+    command = start(cartpole(behaviors__CartPole__checkpoint_interval=700))
+    in_the_way = command.run_folder / "checkpoints" / "000001"
+    command.until(in_the_way.parent.is_dir, "the run's folder")
+    in_the_way.touch()
+    assert command.wait() == 0, command.output
+    assert "Checkpoint 1 could not be written, the one before it stays" in command.output
+    assert "Traceback" not in command.output
+    states = read_whole_checkpoint(command.run_folder)
+    assert states["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
+    command.assert_left_nothing()

@@ -1,0 +1,162 @@
+"""A trainer and an environment of the user's own, named in the YAML: examples/custom_stages/trainer.yaml."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from runs import Command, Plain, read_whole_checkpoint
+
+from config import RunConfig, load_config
+from pipeline.errors import RunFailed
+from pipeline.export import read_policy
+from pipeline.hosts.actor_host import rows_per_batch
+from pipeline.run import run
+from queues.messages import TrajectoryBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages import StageError
+from stages.loading import load_attribute
+from stages.policy import NumpyPolicy
+from stages.trainer import TrainerContext
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
+CONFIG = EXAMPLE / "trainer.yaml"
+MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")
+SPEC = BehaviorSpec("LongPole", (ObservationSpec("vector", (4,)),), ActionSpec(discrete_branches=(2,)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for configurations, with the modules that they name beside them."""
+    for module in (*EXAMPLE.glob("*.py"), MISBEHAVING):
+        shutil.copy(module, tmp_path)
+    return tmp_path
+
+
+def example(**settings: Any) -> Plain:
+    """trainer.yaml with changes to its behaviour's settings."""
+    plain: Plain = yaml.safe_load(CONFIG.read_text())
+    plain["behaviors"]["LongPole"] |= settings
+    return plain
+
+
+def make(spec: BehaviorSpec = SPEC, **hyperparameters: float) -> Any:
+    given = hyperparameters or {"buffer_size": 8, "learning_rate": 0.01}
+    settings = RunConfig.from_plain(example(hyperparameters=given)).behavior_settings("LongPole")
+    return load_attribute("my_trainer:Reinforce", EXAMPLE, "trainer")(
+        TrainerContext("LongPole", settings, spec, seed=1)
+    )
+
+
+def batch(rows: int, seed: int = 0) -> TrajectoryBatch:
+    """One trajectory that goes on in another batch."""
+    random = np.random.default_rng(seed)
+    return TrajectoryBatch(
+        "LongPole",
+        0,
+        rows={
+            "obs_0": random.standard_normal((rows, 4)).astype(np.float32),
+            "discrete_actions": random.integers(0, 2, (rows, 1)).astype(np.int32),
+            "rewards": random.standard_normal(rows).astype(np.float32),
+        },
+        trajectories={
+            "lengths": np.array([rows], np.int32),
+            "terminated": np.array([False]),
+            "next_obs_0": random.standard_normal((1, 4)).astype(np.float32),
+        },
+    )
+
+
+# Alone. --------------------------------------------------------------------------------------------------------------
+
+
+def test_returns_are_discounted_within_trajectories_and_bootstrapped_at_cuts():
+    returns = load_attribute("my_trainer:discounted_returns", EXAMPLE, "function")
+    rewards = np.array([1, 2, 4, 8, 16], np.float32)
+    assert returns(rewards, [3, 2], [0.0, 32.0], 0.5).tolist() == [1 + 1 + 1, 2 + 2, 4, 8 + 8 + 8, 16 + 16]
+
+
+def test_what_it_will_learn_survives_saving_and_loading():
+    trainer, resumed = make(), make()
+    trainer.add(batch(9))
+    assert trainer.learn() == 9
+    trainer.add(batch(5, seed=1))
+    resumed.load_state_dict(trainer.state_dict())
+    for each in (trainer, resumed):
+        each.add(batch(4, seed=2))
+        assert each.ready()
+        assert each.learn() == 9
+    assert (resumed.step, resumed.version) == (trainer.step, trainer.version) == (18, 2)
+    assert np.array_equal(resumed.policy().weights, trainer.policy().weights)
+
+
+def test_actors_can_act_with_its_policies():
+    trainer = make()
+    policy = NumpyPolicy(SPEC, RunConfig.from_plain(example()).behavior_settings("LongPole").network_settings)
+    policy.load(trainer.policy())
+    decision = policy.act((np.zeros((3, 4), np.float32),), None, np.random.default_rng(0))
+    assert decision.columns["discrete_actions"].shape == (3, 1)
+
+
+def test_it_says_what_it_can_not_learn():
+    with pytest.raises(StageError, match="'learning_rate' is missing"):
+        make(buffer_size=8)
+    with pytest.raises(StageError, match="one observation and one discrete branch"):
+        make(BehaviorSpec("LongPole", SPEC.observations, ActionSpec(continuous_size=1)))
+
+
+# In the pipeline. ----------------------------------------------------------------------------------------------------
+
+
+def test_it_runs_in_process_hosts(folder: Path):
+    command = Command(folder, example(max_steps=3000, summary_freq=1000))
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+    state = read_whole_checkpoint(command.run_folder)["trainer@learner-LongPole"]["trainer"]
+    assert state["step"] >= 3000
+    assert state["version"] == state["adam"]["steps"] >= 3000 // 512
+    policy, _, _ = read_policy(next((command.run_folder / "LongPole").glob("*.pt")))
+    assert policy.version == state["version"]
+
+
+def test_it_learns(tmp_path: Path):
+    overrides = ["pipeline.deterministic=true", "env_settings.seed=1", "behaviors.LongPole.max_steps=25000"]
+    config = load_config(CONFIG, [*overrides, f"checkpoint_settings.results_dir={tmp_path}"])
+    result = run(config).behaviors["LongPole"]
+    # An untrained policy keeps this pole up for 25 to 45 steps.
+    assert result.recent_return is not None
+    assert result.recent_return > 90
+
+
+@pytest.mark.parametrize(
+    ("trainer", "hyperparameters", "message"),
+    [
+        ("my_trainer:Reinforc", {}, r"behaviors.LongPole.trainer_type.* did you mean 'Reinforce'\?"),
+        ("my_env:long_pole", {}, "behaviors.LongPole.trainer_type: .*not a class derived from stages.trainer.Trainer"),
+        (
+            "my_trainer:Reinforce",
+            {"learning_rate": 0.1},
+            "behaviors.LongPole.hyperparameters: 'buffer_size' is missing",
+        ),
+        ("misbehaving_stages:StrangePolicies", {}, r"policy version 0 does not fit this network: .*expected tensor"),
+    ],
+)
+def test_what_is_wrong_with_a_trainer_is_said_before_training(
+    folder: Path, trainer: str, hyperparameters: Plain, message: str
+):
+    path = folder / "trainer.yaml"
+    plain = example(trainer_type=trainer, hyperparameters=hyperparameters)
+    path.write_text(yaml.safe_dump(plain))
+    inline = [f"pipeline.hosts.{kind}.kind=inline" for kind in ("actors", "learners")]
+    config = load_config(path, [*inline, f"checkpoint_settings.results_dir={folder}"])
+    with pytest.raises(RunFailed, match=message):
+        run(config)
+
+
+def test_batches_are_an_eighth_of_a_buffer_also_for_a_trainer_of_ones_own():
+    assert rows_per_batch(RunConfig.from_plain(example())) == 64
+    assert rows_per_batch(RunConfig.from_plain(example(hyperparameters={}))) == 128
