@@ -2,7 +2,7 @@
 
     python benchmarks/backpressure.py
 
-First a trainer that sleeps 0.5 s in every update: environments must stand still, queues stay within their bounds, memory
+First a trainer that sleeps 0.5 s in every update: environments must stand still, queues stay within bounds, memory
 stays flat. Then an environment that sleeps 50 ms in every step: the trainer must wait without spinning. Sampled from
 outside while the real command runs with default hosts.
 """

@@ -1,9 +1,9 @@
 """A scripted opponent with the limits of a human one.
 
 It sees what a policy sees and keeps nothing between decisions. It runs to where the ball will come down, and hops
-at a ball right above it. It does not aim, and it is no faultless calculator: it takes up a ball only once that has
-crossed the net (its reaction), believes in less than half of the flight that is left (so that it is late for fast and
-for far balls), and knows of the wall behind it, but of no other rebound.
+at a ball within reach. It does not aim, and it is no faultless calculator: it takes up a ball only once that has
+crossed the net (its reaction), believes in two thirds of the flight that is left (so that it is late for fast and for
+far balls), and knows of the wall behind it, but of no other rebound.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stages.environment.volley.rules import BALL_GRAVITY, BALL_RADIUS, HALF_WIDT
 
 _CONTACT_HEIGHT: Final = 0.85
 """Height of the ball's centre at which it expects to meet the ball, in metres."""
-_FORESIGHT: Final = 0.45
+_FORESIGHT: Final = 0.7
 """Share of the remaining flight that it believes in."""
 _BEHIND: Final = 0.17
 """How far behind the ball it stands, so that the ball goes forward."""
 _STEADY: Final = 0.08
 """A target nearer than this is not walked to."""
-_JUMP_REACH: Final = (0.25, 0.8, 1.1)
+_JUMP_REACH: Final = (0.4, 0.75, 1.3)
 """It jumps at a sinking ball that is nearer than this sideways, and between these heights; metres."""
 
 _BACK, _STAY, _FORWARD = 0, 1, 2
