@@ -70,8 +70,7 @@ def fixed(ticks: int, agents: int) -> list[StepBatch]:
     ids = np.arange(agents) + (7 << 32)
     episodes: dict[int, int] = {}
     return [
-        step_batch(random, ids[random.random(agents) < (0.005 if tick else 0)], ids, episodes)
-        for tick in range(ticks)
+        step_batch(random, ids[random.random(agents) < (0.005 if tick else 0)], ids, episodes) for tick in range(ticks)
     ]
 
 
@@ -130,9 +129,7 @@ def main() -> None:
     arguments = parser.parse_args()
     agents, ticks, repeats = arguments.agents, arguments.ticks, arguments.repeats
     print(f"{agents} agents, horizon {HORIZON}, median of {repeats} passes of {ticks} ticks")
-    print(
-        f"{'steps':<8}{'min_rows':>9}{'rows':>9}{'µs per row in':>15}{'µs per row out':>16}{'× one copy':>12}"
-    )
+    print(f"{'steps':<8}{'min_rows':>9}{'rows':>9}{'µs per row in':>15}{'µs per row out':>16}{'× one copy':>12}")
     for make in (fixed, churn):
         steps = make(ticks, agents)
         for min_rows in (1, 256):

@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 20.0
 WARM_UP_S = 14.0
-_TRAINER = '''
+_TRAINER = """
 import time
 from stages.trainer.ppo import PPOTrainer
 
@@ -30,8 +30,8 @@ class SlowTrainer(PPOTrainer):
     def learn(self):
         time.sleep(0.5)
         return super().learn()
-'''
-_ENVIRONMENT = '''
+"""
+_ENVIRONMENT = """
 import time
 import gymnasium
 
@@ -42,7 +42,7 @@ class SlowCartPole(gymnasium.Wrapper):
 
 def slow_cartpole():
     return SlowCartPole(gymnasium.make("CartPole-v1"))
-'''
+"""
 
 
 def config(environment: dict[str, object], trainer: str, rows: int) -> dict[str, object]:
@@ -105,7 +105,8 @@ def report(title: str, settings: dict[str, object]) -> None:
     for role, seen in sorted(samples.items()):
         share, memory = seen[-1]
         growth = (memory - seen[0][1]) / 2**20
-        print(f"  {role:8} {share:6.1%} of a core, memory {memory / 2**20:6.1f} MB, {growth:+.1f} MB in {SECONDS:.0f} s")
+        held = f"memory {memory / 2**20:6.1f} MB, {growth:+.1f} MB in {SECONDS:.0f} s"
+        print(f"  {role:8} {share:6.1%} of a core, {held}")
     for tag in sorted(events.Tags()["scalars"]):
         if "trajectories" in tag:
             values = [scalar.value for scalar in events.Scalars(tag)]

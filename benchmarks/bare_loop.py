@@ -43,9 +43,7 @@ class Task:
     vector_kwargs: dict[str, Any] | None = None
 
 
-def _settings(
-    max_steps: int, gamma: float, network: dict[str, Any], **hyperparameters: Any
-) -> dict[str, Any]:
+def _settings(max_steps: int, gamma: float, network: dict[str, Any], **hyperparameters: Any) -> dict[str, Any]:
     constant = {f"{name}_schedule": "constant" for name in ("learning_rate", "beta", "epsilon")}
     return {
         "trainer_type": "ppo",
@@ -158,9 +156,7 @@ def run_bare(
     seconds = perf_counter() - begin
     envs.close()
     score = evaluate_policy(task.env_id, policy, evaluate, seed) if evaluate else None
-    return BareResult(
-        seed, trainer.step, seconds, trainer.step / seconds, collector.last_100(), solved_at, score
-    )
+    return BareResult(seed, trainer.step, seconds, trainer.step / seconds, collector.last_100(), solved_at, score)
 
 
 class Collector:
@@ -170,9 +166,7 @@ class Collector:
     the tick after it, whose row is no decision and is left out.
     """
 
-    def __init__(
-        self, envs: gymnasium.vector.VectorEnv, spec: BehaviorSpec, policy: NumpyPolicy, seed: int
-    ) -> None:
+    def __init__(self, envs: gymnasium.vector.VectorEnv, spec: BehaviorSpec, policy: NumpyPolicy, seed: int) -> None:
         self._envs = envs
         self._spec = spec
         self._policy = policy
@@ -204,9 +198,7 @@ class Collector:
     def _tick(self) -> dict[str, Array]:
         observations, valid = self._observations, ~self._restarting
         decision = self._policy.act((observations,), None, self._random)
-        self._observations, rewards, terminated, truncated, info = self._envs.step(
-            self._to_env(decision.actions)
-        )
+        self._observations, rewards, terminated, truncated, info = self._envs.step(self._to_env(decision.actions))
         following = self._observations
         done = terminated | truncated
         if self._next_step:
@@ -251,9 +243,7 @@ class Collector:
         )
 
 
-def behavior_spec(
-    env_id: str, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]
-) -> BehaviorSpec:
+def behavior_spec(env_id: str, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> BehaviorSpec:
     """The spec of one agent with a vector observation and a Discrete or bounded Box action."""
     observation = ObservationSpec("observation", observations.shape or (), str(observations.dtype))
     if isinstance(actions, gymnasium.spaces.Discrete):
@@ -292,9 +282,7 @@ def evaluate_policy(env_id: str, policy: NumpyPolicy, episodes: int, seed: int) 
 
 def main() -> None:
     """Run the seeds one after the other and print one line each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, help="steps to make; the task's own number by default")
@@ -303,9 +291,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for seed in arguments.seeds:
         result = run_bare(TASKS[arguments.task], seed, arguments.steps, arguments.evaluate)
-        print(
-            arguments.task, " ".join(f"{name}={value}" for name, value in asdict(result).items()), flush=True
-        )
+        print(arguments.task, " ".join(f"{name}={value}" for name, value in asdict(result).items()), flush=True)
 
 
 if __name__ == "__main__":

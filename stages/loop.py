@@ -195,7 +195,9 @@ class StageRunner(Generic[In, Out]):
         if took <= BLOCKING_S or self.stage.may_block:
             return
         self._blocked += 1
-        if self._blocked & (self._blocked - 1) == 0:  # the 1st, 2nd, 4th, 8th … time: one that always blocks says little
+        if (
+            self._blocked & (self._blocked - 1) == 0
+        ):  # the 1st, 2nd, 4th, 8th … time: one that always blocks says little
             log.warning(
                 "stage %s blocked its event loop for %.2f s on item %d (%d times so far); other stages of its host stood still. "
                 "Make it faster, or await in an async process().",

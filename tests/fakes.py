@@ -168,9 +168,7 @@ class CountingGroup:
     def close(self) -> None:
         self.closed += 1
 
-    def _after(
-        self, result: StepResult, delay_s: Callable[[], float] | None
-    ) -> StepResult | Awaitable[StepResult]:
+    def _after(self, result: StepResult, delay_s: Callable[[], float] | None) -> StepResult | Awaitable[StepResult]:
         if self._delay_s is None or delay_s is None:
             return result
 
@@ -203,7 +201,9 @@ class CountingGroup:
             if len(asked):
                 discrete = actions[behavior_id].discrete
                 assert discrete.dtype == np.int32 and discrete.shape == (len(asked), 1)
-                assert np.array_equal(discrete[:, 0], answer_to(asked)), f"{behavior_id}: actions are not for these agents"
+                assert np.array_equal(discrete[:, 0], answer_to(asked)), (
+                    f"{behavior_id}: actions are not for these agents"
+                )
 
     def _observe(self) -> StepResult:
         """The rows of this tick; agents live on by it."""
@@ -217,7 +217,9 @@ class CountingGroup:
             if agent.born <= self.tick and (self.tick - agent.born) % agent.cast.period == 0:
                 decisions.setdefault(agent.cast.behavior_id, []).append(self._row(agent))
                 agent.decided += 1
-        self.told.append(self.told[-1] + sum(row[3] > 0 for rows in (*endings.values(), *decisions.values()) for row in rows))
+        self.told.append(
+            self.told[-1] + sum(row[3] > 0 for rows in (*endings.values(), *decisions.values()) for row in rows)
+        )
         steps = {i: self._steps(i, endings.get(i, []), decisions.get(i, [])) for i in {**endings, **decisions}}
         self._asked = {i: s.observations[0][s.ended :].copy() for i, s in steps.items()}
         return StepResult(steps, self._finish_games(sorted(over)))
@@ -288,9 +290,7 @@ class EchoPolicy:
         assert update.behavior_id in (self.spec.behavior_id, self.spec.name)
         self.loaded = replace(update, weights=update.weights.copy())
 
-    def act(
-        self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False
-    ) -> Decision:
+    def act(self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False) -> Decision:
         assert self.loaded is not None, f"{self.spec.behavior_id} acts before it has weights"
         (who,) = observations
         assert who.dtype == np.int64 and who.shape == (len(who), 4)
@@ -327,7 +327,9 @@ def check_trajectories(batch: TrajectoryBatch, first_agent_id: int = 0) -> None:
     assert np.array_equal(whole["next_obs_0"][:, DECISION], who[ends - 1, DECISION] + 1)
     assert np.array_equal(whole["next_obs_0"][:, AGENT], who[starts, AGENT])
     assert np.array_equal(rows["discrete_actions"][:, 0], answer_to(who))
-    assert np.array_equal(rows["rewards"], reward_for(who[:, AGENT], who[:, EPISODE], who[:, DECISION]).astype(np.float32))
+    assert np.array_equal(
+        rows["rewards"], reward_for(who[:, AGENT], who[:, EPISODE], who[:, DECISION]).astype(np.float32)
+    )
     assert np.array_equal(whole["first_version"], rows["acted_version"][starts])
     assert np.array_equal(whole["last_version"], rows["acted_version"][ends - 1])
     assert np.array_equal(whole["credits"], np.where(whole["learning"], batch.lengths, 0))

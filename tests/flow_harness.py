@@ -104,7 +104,9 @@ def run_flow(scenario: Scenario) -> Flow:
 class Channel:
     """An ordered, bounded way for messages, with delays."""
 
-    def __init__(self, name: str, handle: Callable[[Any], Awaitable[None] | None], delay_s: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, handle: Callable[[Any], Awaitable[None] | None], delay_s: Callable[[], float]
+    ) -> None:
         self.queue: AgentManagerQueue[Any] = AgentManagerQueue(name, 1024)
         self._handle = handle
         self._delay_s = delay_s

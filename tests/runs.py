@@ -219,7 +219,9 @@ class Command:
     def until_checkpoint(self, number: int = 0) -> Checkpoint:
         """Wait until this checkpoint (or a later one) is whole."""
         checkpoints = self.run_folder / "checkpoints"
-        self.until(lambda: (found := newest(checkpoints)) is not None and found.number >= number, f"checkpoint {number}")
+        self.until(
+            lambda: (found := newest(checkpoints)) is not None and found.number >= number, f"checkpoint {number}"
+        )
         checkpoint = newest(checkpoints)
         assert checkpoint is not None
         return checkpoint

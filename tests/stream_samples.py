@@ -68,9 +68,7 @@ def steps() -> StepBatch:
 
 
 def policy() -> PolicyUpdate:
-    return PolicyUpdate(
-        "Ball", 7, np.arange(5, dtype=np.float32), (("body.weight", (2, 2)), ("bias", (1,))), 640
-    )
+    return PolicyUpdate("Ball", 7, np.arange(5, dtype=np.float32), (("body.weight", (2, 2)), ("bias", (1,))), 640)
 
 
 EVERY_KIND: tuple[Message, ...] = (trajectories(), steps(), policy(), Barrier(3, source=1))
@@ -79,9 +77,7 @@ EVERY_KIND: tuple[Message, ...] = (trajectories(), steps(), policy(), Barrier(3,
 def same(one: Message, other: Message) -> bool:
     """Whether two messages are equal to the bit (NaNs included), dtypes and shapes as well."""
     (header_1, arrays_1), (header_2, arrays_2) = codec.describe(one), codec.describe(other)
-    return header_1 == header_2 and all(
-        a.tobytes() == b.tobytes() for a, b in zip(arrays_1, arrays_2, strict=True)
-    )
+    return header_1 == header_2 and all(a.tobytes() == b.tobytes() for a, b in zip(arrays_1, arrays_2, strict=True))
 
 
 def record(path: Path, messages: list[Message], start_s: float = 0.0, **parts: object) -> Path:

@@ -80,9 +80,7 @@ def test_schedules_follow_the_learning_rates_unless_given():
 
 
 def test_even_checkpoints_divide_max_steps():
-    settings = BehaviorSettings(
-        even_checkpoints=True, max_steps=1000, keep_checkpoints=3, checkpoint_interval=7
-    )
+    settings = BehaviorSettings(even_checkpoints=True, max_steps=1000, keep_checkpoints=3, checkpoint_interval=7)
     assert settings.checkpoint_interval == 333
 
 

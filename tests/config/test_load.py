@@ -115,10 +115,7 @@ def test_set_changes_one_value(load, argument: str, path: tuple[str | int, ...],
 
 
 def test_the_later_set_wins(load):
-    assert (
-        load(BASE, "behaviors.Ball.max_steps=1", "behaviors.Ball.max_steps=2").behaviors["Ball"].max_steps
-        == 2
-    )
+    assert load(BASE, "behaviors.Ball.max_steps=1", "behaviors.Ball.max_steps=2").behaviors["Ball"].max_steps == 2
 
 
 @pytest.mark.parametrize(
@@ -160,9 +157,7 @@ def test_a_mistake_in_set_names_the_argument(mistakes_of, argument: str, expecte
 def test_a_contradiction_that_set_brings_names_the_argument(mistakes_of):
     text = "behaviors: {B: {trainer_type: ppo, hyperparameters: {batch_size: 64, buffer_size: 128}}}"
     (mistake,) = mistakes_of(text, "behaviors.B.hyperparameters.buffer_size=32")
-    assert mistake.startswith(
-        "--set behaviors.B.hyperparameters.buffer_size=32: behaviors.B.hyperparameters.buffer"
-    )
+    assert mistake.startswith("--set behaviors.B.hyperparameters.buffer_size=32: behaviors.B.hyperparameters.buffer")
 
 
 def test_initialize_from_by_set_goes_before_resume_in_the_file_as_in_ml_agents(load):
@@ -262,9 +257,7 @@ def test_a_behavior_that_contradicts_what_it_inherits_is_named(mistakes_of):
         behaviors: {A: {hyperparameters: {buffer_size: 50}}}
     """
     (mistake,) = mistakes_of(text)
-    assert mistake.startswith(
-        "config.yaml:2: behaviors.A.hyperparameters.buffer_size: 50 is smaller than batch_size"
-    )
+    assert mistake.startswith("config.yaml:2: behaviors.A.hyperparameters.buffer_size: 50 is smaller than batch_size")
 
 
 def test_an_unlisted_behavior_has_the_default_settings(load):
@@ -273,9 +266,7 @@ def test_an_unlisted_behavior_has_the_default_settings(load):
 
 
 def test_an_unlisted_behavior_without_default_settings_is_a_mistake(load, tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"behaviour 'Balk', which is not listed.*mean it by 'Ball'"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"behaviour 'Balk', which is not listed.*mean it by 'Ball'") as caught:
         load(BASE).behavior_settings("Balk")
     assert caught.value.mistakes[0].file == str(tmp_path / "config.yaml")
 
@@ -333,10 +324,7 @@ def test_what_is_accepted_without_effect_gives_a_warning(load, text: str, expect
 
 
 def test_an_ordinary_configuration_gives_no_warning(load):
-    assert (
-        load(BASE + "    env_settings: {seed: 3, num_envs: 2}\n    engine_settings: {width: 84}\n").warnings
-        == ()
-    )
+    assert load(BASE + "    env_settings: {seed: 3, num_envs: 2}\n    engine_settings: {width: 84}\n").warnings == ()
 
 
 def test_load_model_is_taken_for_resume(load):
@@ -402,9 +390,7 @@ MAPS = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=50)  # the first example builds the models
 @given(st.dictionaries(st.text("abcXYZ_-. ", min_size=3), MAPS, min_size=1), st.none() | MAPS)
-def test_any_behaviors_survive_the_way_to_plain_data_and_back(
-    behaviors: dict[str, Any], default: dict[str, Any]
-):
+def test_any_behaviors_survive_the_way_to_plain_data_and_back(behaviors: dict[str, Any], default: dict[str, Any]):
     names = {f"n{name}": body for name, body in behaviors.items()}
     config = RunConfig.from_plain({"behaviors": names, "default_settings": default})
     assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
@@ -451,9 +437,7 @@ def test_plain_data_that_is_wrong_is_a_config_error_without_a_file():
 
 
 def test_a_configuration_built_in_python_is_checked_and_completed_too():
-    config = RunConfig.model_validate(
-        {"behaviors": {"B": BehaviorSettings(max_steps=3)}, "environment": ENVIRONMENT}
-    )
+    config = RunConfig.model_validate({"behaviors": {"B": BehaviorSettings(max_steps=3)}, "environment": ENVIRONMENT})
     assert (config.behaviors["B"].max_steps, config.source_folder, config.path) == (3, None, None)
     assert config.environment is not None
     assert config.environment.behavior == "B"

@@ -25,6 +25,4 @@ def test_every_key_is_in_the_document_with_a_meaning(model: type[BaseModel]):
     rows = [line for line in reference().splitlines() if line.startswith("| `")]
     for key, field in fields_of(model).items():
         assert field.description, f"{model.__name__}.{key} has no description"
-        assert any(
-            row.startswith(f"| `{key}` |") and row.endswith(f"| {field.description} |") for row in rows
-        )
+        assert any(row.startswith(f"| `{key}` |") and row.endswith(f"| {field.description} |") for row in rows)

@@ -114,9 +114,7 @@ def test_streams_of_the_trainers_inlet_of_all_behaviors_are_recorded_by_default(
     assert (RecordSettings().edges, RecordSettings().behaviors) == (("trainer",), "all")
 
 
-@pytest.mark.parametrize(
-    ("given", "taken"), [("max", "max"), ("realtime", "realtime"), (2, 2.0), ("1e1", 10.0)]
-)
+@pytest.mark.parametrize(("given", "taken"), [("max", "max"), ("realtime", "realtime"), (2, 2.0), ("1e1", 10.0)])
 def test_replay_has_a_speed(given: object, taken: object):
     assert ReplaySettings.model_validate({"streams": ["a*"], "speed": given}).speed == taken
 
@@ -355,9 +353,7 @@ PARAMETER_MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"), PARAMETER_MISTAKES, ids=[body for body, _ in PARAMETER_MISTAKES]
-)
+@pytest.mark.parametrize(("body", "expected"), PARAMETER_MISTAKES, ids=[body for body, _ in PARAMETER_MISTAKES])
 def test_a_mistake_in_a_parameter_says_what_was_expected(mistakes_of, body: str, expected: str):
     (mistake,) = mistakes_of(f"{ONE}environment_parameters: {{p: {body}}}")
     assert mistake.startswith(f"config.yaml:2: environment_parameters.p{expected}")

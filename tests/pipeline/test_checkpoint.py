@@ -161,7 +161,8 @@ def test_a_damaged_part_is_named_with_what_is_wrong(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"\xff\xfe", b"[]", b"{}", b'"x"', b"[" * 10**5, b'{"format": 2}', b'{"format": 1, "number": "x"}']
+    "text",
+    [b"", b"{", b"\xff\xfe", b"[]", b"{}", b'"x"', b"[" * 10**5, b'{"format": 2}', b'{"format": 1, "number": "x"}'],
 )
 def test_a_manifest_that_is_none_is_named(tmp_path, text):
     (tmp_path / MANIFEST).write_bytes(text)
@@ -181,7 +182,9 @@ def test_a_manifest_is_readable_for_people_and_tools(tmp_path):
 
 # States. -------------------------------------------------------------------------------------------------------------
 
-SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
+)
 ARRAYS = st.builds(
     lambda dtype, shape, seed: np.random.default_rng(seed).integers(0, 2, shape).astype(dtype),
     st.sampled_from(["bool", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64", ">f4"]),
@@ -189,7 +192,9 @@ ARRAYS = st.builds(
     st.integers(0, 9),
 )
 STATES = st.recursive(
-    SCALARS | ARRAYS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8
+    SCALARS | ARRAYS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
 )
 
 
@@ -249,7 +254,15 @@ def test_bytes_that_are_no_state_are_refused_and_nothing_is_unpickled(data):
 
 
 def test_files_of_different_stages_have_different_names_that_every_system_takes():
-    names = ["trainer@learner-Ball", "trainer@learner-Ball?team=0", "a/b@main", "a\\b@main", "a:b@main", "a%2fb@main", "ß@main"]
+    names = [
+        "trainer@learner-Ball",
+        "trainer@learner-Ball?team=0",
+        "a/b@main",
+        "a\\b@main",
+        "a:b@main",
+        "a%2fb@main",
+        "ß@main",
+    ]
     files = {part_file(name) for name in names}
     assert len(files) == len(names)
     assert not [file for file in files if set(file) & set('/\\:*?"<>|')]

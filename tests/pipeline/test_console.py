@@ -15,8 +15,7 @@ from pipeline.statistics import StatisticsCollector, Summary
 @pytest.fixture(autouse=True)
 def _loggers_as_before():
     before = [
-        (logger, logger.handlers[:], logger.level, logger.propagate)
-        for logger in map(logging.getLogger, OUR_LOGGERS)
+        (logger, logger.handlers[:], logger.level, logger.propagate) for logger in map(logging.getLogger, OUR_LOGGERS)
     ]
     yield
     for logger, handlers, level, propagate in before:
@@ -74,8 +73,7 @@ def test_lines_are_plain_by_default():
     ConsoleWriter(lambda: 1.5).write("Tennis", summaries(reward=[2.0]), 100)
     logging.getLogger("pipeline.x").debug("per batch")
     assert out.getvalue() == (
-        "[INFO] Tennis. Step: 100. Time Elapsed: 1.500 s. "
-        "Mean Reward: 2.000. Std of Reward: 0.000. Training.\n"
+        "[INFO] Tennis. Step: 100. Time Elapsed: 1.500 s. Mean Reward: 2.000. Std of Reward: 0.000. Training.\n"
     )
 
 

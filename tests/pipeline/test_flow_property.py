@@ -194,7 +194,9 @@ def check_learners(flow: Flow, line: Line) -> None:
         if line.controller is None:
             assert not batch.trajectories["generation"].any()
             continue
-        for generation, first in zip(*(batch.trajectories[n].tolist() for n in ("generation", "first_version")), strict=True):
+        for generation, first in zip(
+            *(batch.trajectories[n].tolist() for n in ("generation", "first_version")), strict=True
+        ):
             assignment = flow.assignments[generation]
             assert behavior_team(batch.behavior_id) == assignment.learning_team, "a ghost was learned from"
             assert first >= assignment.policies[batch.behavior_id][1]

@@ -264,9 +264,7 @@ STATUS = TrainingStatus(
     behaviors={
         "Tennis": BehaviorStatus(
             checkpoints=(
-                CheckpointEntry(
-                    500, "results/ppo/Tennis/Tennis-500.onnx", None, 1700000000.5, ("Tennis-500.pt",)
-                ),
+                CheckpointEntry(500, "results/ppo/Tennis/Tennis-500.onnx", None, 1700000000.5, ("Tennis-500.pt",)),
                 CheckpointEntry(1000, "results/ppo/Tennis/Tennis-1000.onnx", 0.25, 1700000001.5),
             ),
             final_checkpoint=CheckpointEntry(1000, "results/ppo/Tennis.onnx", 0.25, 1700000002.5),

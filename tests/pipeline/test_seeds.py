@@ -36,6 +36,10 @@ def test_the_way_from_a_seed_is_the_same_in_every_version():
 
 
 def test_different_names_replicas_and_runs_have_different_seeds():
-    paths = [("actor", replica) for replica in range(100)] + [("trainer", "Ball"), ("trainer", "Walker"), ("ghost", "Ball")]
+    paths = [("actor", replica) for replica in range(100)] + [
+        ("trainer", "Ball"),
+        ("trainer", "Walker"),
+        ("ghost", "Ball"),
+    ]
     seeds = [derive_seed(run, *path) for run in range(5) for path in paths]
     assert len(set(seeds)) == len(seeds)

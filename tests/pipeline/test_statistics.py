@@ -99,9 +99,7 @@ def test_a_long_histogram_keeps_a_fair_sample_and_an_exact_mean():
     assert len(summary.values) == RESERVOIR_SIZE
     assert (summary.mean, summary.count) == (pytest.approx((count - 1) / 2), count)
     # A fair sample's mean has the spread count / sqrt(12 n): six of these are allowed.
-    assert np.mean(summary.values) == pytest.approx(
-        summary.mean, abs=6 * count / math.sqrt(12 * RESERVOIR_SIZE)
-    )
+    assert np.mean(summary.values) == pytest.approx(summary.mean, abs=6 * count / math.sqrt(12 * RESERVOIR_SIZE))
     assert len(set(summary.values)) == RESERVOIR_SIZE
 
 
@@ -131,8 +129,7 @@ def test_values_that_are_not_finite_are_left_out_counted_and_named_once(caplog):
     assert collector.summaries("Tennis")["Losses/Value Loss"].mean == 3.0
     assert collector.dropped["Tennis", "Losses/Value Loss"] == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "Statistic 'Losses/Value Loss' of Tennis got the value nan; "
-        "such values are left out of it (said once)."
+        "Statistic 'Losses/Value Loss' of Tennis got the value nan; such values are left out of it (said once)."
     ]
 
 
@@ -154,9 +151,7 @@ def test_values_left_out_on_another_host_are_counted_by_main(caplog):
 
 def test_an_unknown_how_is_refused_by_name():
     collector = StatisticsCollector()
-    with pytest.raises(
-        ValueError, match=r"'x' of Tennis: how='median' is not one of mean, sum, last, histogram"
-    ):
+    with pytest.raises(ValueError, match=r"'x' of Tennis: how='median' is not one of mean, sum, last, histogram"):
         collector.add("Tennis", "x", 1.0, "median")
 
 

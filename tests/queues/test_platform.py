@@ -89,9 +89,7 @@ def test_where_there_is_no_fast_memory_it_says_so_once(
     assert caplog.records[0].levelno == logging.WARNING
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="Linux alone has memory outside file systems"
-)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has memory outside file systems")
 def test_without_anonymous_memory_it_is_a_file_in_the_fast_folder(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ):
@@ -105,9 +103,7 @@ def test_without_anonymous_memory_it_is_a_file_in_the_fast_folder(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone has a fast folder")
-def test_without_a_fast_folder_it_is_a_file_in_the_temporary_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_without_a_fast_folder_it_is_a_file_in_the_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(platform, "_FAST_FOLDER", str(tmp_path / "missing"))
@@ -136,9 +132,7 @@ def test_a_ticket_of_the_wrong_kind_is_a_programming_error():
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False)])
-def test_poisoning_is_switched_by_the_environment(
-    value: str, expected: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_poisoning_is_switched_by_the_environment(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_POISON", value)
     assert platform.poison_returned_slabs() is expected
 

@@ -144,9 +144,7 @@ async def test_a_consumer_that_keeps_every_slab_is_named_in_one_warning(caplog: 
         assert caplog.messages == []
         await asyncio.sleep(10 * STARVING_AFTER_S)
         (warning,) = caplog.messages
-        assert warning.startswith(
-            "queue 'Ball': a put has waited for 5 s because the consumer still uses 2 of 2"
-        )
+        assert warning.startswith("queue 'Ball': a put has waited for 5 s because the consumer still uses 2 of 2")
         kept.clear()
         for _ in putters:
             await receiver.get()
@@ -399,9 +397,7 @@ async def _random_walk(spec: LinkSpec, actions: list[Action]) -> None:
                 case "get":
                     take(keep=length == 1)
                 case "drop":
-                    assert all(view.tolist() == values for view, values in kept), (
-                        "a view that was kept changed"
-                    )
+                    assert all(view.tolist() == values for view, values in kept), "a view that was kept changed"
                     kept.clear()
                 case "settle":
                     await until_blocked()

@@ -60,9 +60,7 @@ def test_the_dump_is_the_stream_that_the_page_says(tmp_path):
 def test_a_writer_makes_the_content_that_the_page_shows(tmp_path):
     spec = BehaviorSpec("B", (ObservationSpec("xy", (2,)),), ActionSpec(discrete_branches=(3,)))
     update = PolicyUpdate("B", 2, np.array([1, -2, 0.5], "<f4"), (("w", (3,)),), 64)
-    with StreamWriter(
-        tmp_path / "tiny.stream", StreamHeader.of("tiny", 1700000000.0, ["trainer"], [spec])
-    ) as writer:
+    with StreamWriter(tmp_path / "tiny.stream", StreamHeader.of("tiny", 1700000000.0, ["trainer"], [spec])) as writer:
         writer.write("trainer", Barrier(1), 0.5)
         writer.write("trainer", update, 1.5)
     offset = int(StreamReader(tmp_path / "tiny.stream").read_index().offsets[1])

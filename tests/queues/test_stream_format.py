@@ -46,9 +46,7 @@ def test_header_without_a_field_is_refused(missing):
         StreamHeader.from_plain(plain)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("columns", [1]), ("behaviors", [{}]), ("edges", 3), ("config", 1)]
-)
+@pytest.mark.parametrize(("field", "value"), [("columns", [1]), ("behaviors", [{}]), ("edges", 3), ("config", 1)])
 def test_header_with_a_field_of_another_kind_is_refused(field, value):
     with pytest.raises(StreamError, match="not a stream header"):
         StreamHeader.from_plain(header().to_plain() | {field: value})
@@ -78,9 +76,7 @@ def test_dtypes_other_than_plain_numbers_are_refused_by_the_reader(dtype):
         unpack_arrays({"arrays": [["a", dtype, [1]]]}, memoryview(bytes(64)))
 
 
-@pytest.mark.parametrize(
-    "shape", [[-1], [1.0], [True], ["1"], [2**62, 2**62], [17], None, 3, [1 << 40, 0, 1 << 40]]
-)
+@pytest.mark.parametrize("shape", [[-1], [1.0], [True], ["1"], [2**62, 2**62], [17], None, 3, [1 << 40, 0, 1 << 40]])
 def test_shapes_that_can_not_be_are_refused_by_the_reader(shape):
     with pytest.raises(StreamError):
         unpack_arrays({"arrays": [["a", "<f4", shape]]}, memoryview(bytes(64)))

@@ -299,9 +299,7 @@ TEN_GB = 10_000_000_000
 BOMB = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", TEN_GB) + b"\x01\x00\x00"
 
 
-@pytest.mark.parametrize(
-    "size_of_file", [None, TEN_GB + 10_000], ids=["small file", "file with a 10 GB hole"]
-)
+@pytest.mark.parametrize("size_of_file", [None, TEN_GB + 10_000], ids=["small file", "file with a 10 GB hole"])
 def test_a_frame_of_ten_gigabytes_is_refused_without_allocating(tmp_path, size_of_file):
     path = after_one_message(tmp_path / "a.stream", FRAME.pack(TEN_GB, MESSAGE, 0) + bytes(50))
     if size_of_file:

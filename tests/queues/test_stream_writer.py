@@ -83,9 +83,7 @@ def test_numpy_numbers_in_fields_become_numbers(tmp_path):
 
 
 def test_big_endian_and_strided_arrays_come_back_equal(tmp_path):
-    sent = trajectories().replace(
-        rewards=np.arange(6, dtype=np.float32)[::2], unknown=np.array([1, 2, 3], ">i8")
-    )
+    sent = trajectories().replace(rewards=np.arange(6, dtype=np.float32)[::2], unknown=np.array([1, 2, 3], ">i8"))
     record(tmp_path / "a.stream", [sent])
     (frame,) = StreamReader(tmp_path / "a.stream")
     assert isinstance(frame.message, TrajectoryBatch)

@@ -57,9 +57,7 @@ def test_a_module_inside_a_package_next_to_the_yaml_is_loaded(tmp_path):
 def test_the_same_module_is_loaded_once(tmp_path):
     write(tmp_path, my_stages="class Clip: pass\n")
 
-    assert load_attribute("my_stages:Clip", tmp_path, "stage") is load_attribute(
-        "my_stages:Clip", tmp_path, "x"
-    )
+    assert load_attribute("my_stages:Clip", tmp_path, "stage") is load_attribute("my_stages:Clip", tmp_path, "x")
 
 
 def test_a_user_module_finds_its_neighbours_also_later(tmp_path):
@@ -89,9 +87,7 @@ def test_a_config_module_next_to_the_yaml_never_shadows_ours(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["pipeline", "colorsys"])
-def test_names_of_ours_and_of_the_standard_library_not_yet_imported_are_not_taken(
-    name, tmp_path, monkeypatch
-):
+def test_names_of_ours_and_of_the_standard_library_not_yet_imported_are_not_taken(name, tmp_path, monkeypatch):
     for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, known)
     write(tmp_path, **{name: ""})
@@ -143,9 +139,7 @@ def test_a_mere_folder_of_the_modules_name_is_no_module(tmp_path):
     assert load_attribute("my_stages:x", folder, "stage") == "installed"
 
 
-@pytest.mark.parametrize(
-    "what", ["my_stages", "my_stages:", ":Clip", "my stages:Clip", "a:b:c", "a/b.py:C", ""]
-)
+@pytest.mark.parametrize("what", ["my_stages", "my_stages:", ":Clip", "my stages:Clip", "a:b:c", "a/b.py:C", ""])
 def test_a_text_of_another_form_is_refused(what, tmp_path):
     with pytest.raises(LoadError, match=r"^stage '.*': expected module:attribute, such as"):
         load_attribute(what, tmp_path, "stage")
@@ -164,18 +158,14 @@ def test_a_missing_module_is_told_with_a_suggestion(tmp_path):
 
 
 def test_a_missing_part_of_a_package_is_named(tmp_path):
-    with pytest.raises(
-        LoadError, match=r"trainer 'json\.nothing:X': no module named 'json\.nothing' is installed"
-    ):
+    with pytest.raises(LoadError, match=r"trainer 'json\.nothing:X': no module named 'json\.nothing' is installed"):
         load_attribute("json.nothing:X", None, "trainer")
 
 
 def test_a_missing_attribute_is_told_with_a_suggestion(tmp_path):
     write(tmp_path, my_stages="import os\nclass ClipReward: pass\nclass _Hidden: pass\n")
 
-    with pytest.raises(
-        LoadError, match=r"my_stages\.py\) has no attribute 'ClipRewards'; did you mean 'ClipReward'\?"
-    ):
+    with pytest.raises(LoadError, match=r"my_stages\.py\) has no attribute 'ClipRewards'; did you mean 'ClipReward'\?"):
         load_attribute("my_stages:ClipRewards", tmp_path, "stage")
     with pytest.raises(LoadError, match=r"has no attribute 'Other'; it has: ClipReward$"):
         load_attribute("my_stages:Other", tmp_path, "stage")
@@ -198,9 +188,7 @@ def test_a_module_that_raises_is_told_with_the_users_own_line(tmp_path):
 def test_a_missing_dependency_of_the_module_is_not_taken_for_the_module(tmp_path):
     write(tmp_path, my_stages="import not_installed_anywhere\n")
 
-    with pytest.raises(
-        LoadError, match=r"importing 'my_stages' raised ModuleNotFoundError: .*my_stages\.py:1: import"
-    ):
+    with pytest.raises(LoadError, match=r"importing 'my_stages' raised ModuleNotFoundError: .*my_stages\.py:1: import"):
         load_attribute("my_stages:Clip", tmp_path, "stage")
 
 
@@ -230,9 +218,7 @@ def test_a_missing_plugin_is_told_with_what_is_offered(tmp_path):
 
     with pytest.raises(LoadError, match=r"no installed package offers it; did you mean 'clip'\?"):
         load_plugin("headrace.stages", "clipp")
-    with pytest.raises(
-        LoadError, match=r"offers it; offered: clip, drop; to name a class .* write module:Class"
-    ):
+    with pytest.raises(LoadError, match=r"offers it; offered: clip, drop; to name a class .* write module:Class"):
         load_plugin("headrace.stages", "zzz")
 
 
@@ -241,9 +227,7 @@ def test_a_plugin_that_two_packages_offer_is_refused(tmp_path):
         (tmp_path / name).mkdir()
         offer(tmp_path / name, f"clip = {name}_stages:Clip", name=name)
 
-    with pytest.raises(
-        LoadError, match=r"different things by this name \(one_stages:Clip, two_stages:Clip\)"
-    ):
+    with pytest.raises(LoadError, match=r"different things by this name \(one_stages:Clip, two_stages:Clip\)"):
         load_plugin("headrace.stages", "clip")
 
 

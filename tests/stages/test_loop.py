@@ -528,7 +528,10 @@ async def test_a_source_whose_outlet_is_closed_ends_quietly():
 @pytest.mark.parametrize(
     ("item", "text"),
     [
-        (trajectories([1, 2], "Ball?team=1", source=3), "TrajectoryBatch of Ball?team=1 (2 trajectories, 3 steps, from actor 3)"),
+        (
+            trajectories([1, 2], "Ball?team=1", source=3),
+            "TrajectoryBatch of Ball?team=1 (2 trajectories, 3 steps, from actor 3)",
+        ),
         (policy_update("Ball", 9), "PolicyUpdate of Ball (version 9)"),
         (Barrier(1), "Barrier"),
     ],

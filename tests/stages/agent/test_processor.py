@@ -120,9 +120,7 @@ def test_an_ending_closes_the_trajectory_before_its_observation() -> None:
     ("terminated", "truncated", "becomes"),
     [(True, False, (True, False)), (False, True, (False, True)), (True, True, (True, False))],
 )
-def test_terminated_wins_over_truncated(
-    terminated: bool, truncated: bool, becomes: tuple[bool, bool]
-) -> None:
+def test_terminated_wins_over_truncated(terminated: bool, truncated: bool, becomes: tuple[bool, bool]) -> None:
     ending = Row(7, terminated=terminated, truncated=truncated)
     (batch,) = run(make(), step(Row(7)), step(ended=[ending]))
     assert (batch.terminated[0], batch.truncated[0]) == becomes
@@ -148,9 +146,7 @@ def test_the_action_before_a_trajectory_is_zero_at_an_episodes_start_only() -> N
 
 def test_an_agent_may_end_and_restart_within_a_tick() -> None:
     restart = step(Row(7, obs=5, reward=99, episode=1), ended=[Row(7, obs=3, reward=1)])
-    first, second = run(
-        make(), step(Row(7, obs=1)), restart, step(ended=[Row(7, obs=6, reward=2, episode=1)])
-    )
+    first, second = run(make(), step(Row(7, obs=1)), restart, step(ended=[Row(7, obs=6, reward=2, episode=1)]))
     assert (observed(first), followed_by(first), first.rewards.tolist()) == ([1], [3], [1])
     assert (observed(second), followed_by(second), second.rewards.tolist()) == ([5], [6], [2])
     assert [batch.episodes["episode_returns"].tolist() for batch in (first, second)] == [[1], [2]]
@@ -371,9 +367,7 @@ def test_teams_make_batches_of_their_own_and_are_counted_under_one_name() -> Non
 
 def test_episodes_are_summed_over_trajectories_in_double_precision() -> None:
     rewards = [0, 2**24, 1, 1, 1]
-    *_, batch = run(
-        make(2), *(step(Row(7, reward=reward)) for reward in rewards), step(ended=[Row(7, reward=1)])
-    )
+    *_, batch = run(make(2), *(step(Row(7, reward=reward)) for reward in rewards), step(ended=[Row(7, reward=1)]))
     assert batch.episodes["episode_returns"].dtype == np.float32
     assert batch.episodes["episode_returns"].tolist() == [2**24 + 4]
     assert batch.episodes["episode_lengths"].tolist() == [5]

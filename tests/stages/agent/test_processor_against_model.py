@@ -20,9 +20,7 @@ BEHAVIORS = ("Ball?team=0", "Ball?team=1", "Walker")
 AGENTS, GROUPS, ENVS = 5, 2, 3
 
 # What happens to an agent of a group at a tick. Most ticks bring decisions only, as most do in life.
-EVENTS = st.sampled_from(
-    ["decide"] * 6 + ["nothing"] * 3 + ["end", "end and restart", "restart silently", "restamp"]
-)
+EVENTS = st.sampled_from(["decide"] * 6 + ["nothing"] * 3 + ["end", "end and restart", "restart silently", "restamp"])
 TICKS = st.tuples(
     st.just("tick"),
     st.integers(0, len(BEHAVIORS) - 1),
@@ -82,9 +80,7 @@ class Table:
         agent.episode_return += reward
         agent.episode_steps += 1
 
-    def close(
-        self, agent: Agent, next_obs: Any, *, terminated: bool = False, truncated: bool = False
-    ) -> None:
+    def close(self, agent: Agent, next_obs: Any, *, terminated: bool = False, truncated: bool = False) -> None:
         if not agent.rows:
             return
         length = len(agent.rows)
@@ -109,9 +105,7 @@ class Table:
             self.close(agent, obs, terminated=terminated, truncated=not terminated)
             self.episodes.append((agent_id, agent.episode_return, agent.episode_steps, agent.stamp[4]))
 
-    def decide(
-        self, group: int, env: int, stamp: tuple[int, ...], reward: float, decision: dict[str, Any]
-    ) -> None:
+    def decide(self, group: int, env: int, stamp: tuple[int, ...], reward: float, decision: dict[str, Any]) -> None:
         agent = self.agents.get(stamp[0])
         if agent is not None and agent.stamp[1] != stamp[1]:
             self.close(agent, agent.open["obs_0"], truncated=True)
@@ -187,9 +181,7 @@ class World:
         table = self.tables[BEHAVIORS[behavior]]
         rows = self.last_decisions.get((behavior, group), [])
         step = self.step_batch(BEHAVIORS[behavior], group, [], rows, 0)
-        for agent_id, action in zip(
-            step.agent_ids.tolist(), step.decisions["discrete_actions"][:, 0], strict=True
-        ):
+        for agent_id, action in zip(step.agent_ids.tolist(), step.decisions["discrete_actions"][:, 0], strict=True):
             if agent_id in table.agents:
                 table.agents[agent_id].open |= {
                     "actions": int(action) // 3,
@@ -363,9 +355,7 @@ def play(world: World, operations: Iterable[tuple[Any, ...]]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
-def test_no_step_is_lost_doubled_or_changed(
-    operations: list[tuple[Any, ...]], horizon: int, min_rows: int
-) -> None:
+def test_no_step_is_lost_doubled_or_changed(operations: list[tuple[Any, ...]], horizon: int, min_rows: int) -> None:
     play(World(horizon, min_rows), operations)
 
 

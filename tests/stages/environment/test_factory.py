@@ -79,9 +79,7 @@ def test_an_id_may_name_a_module_next_to_the_yaml(folder):
 def test_a_missing_module_of_an_id_is_told(folder):
     settings = EnvironmentSettings(kind="gymnasium", id="factory_modul:FactoryTest-v0")
 
-    with pytest.raises(
-        LoadError, match=r"'factory_modul:FactoryTest-v0': no module named .*mean 'factory_module'\?"
-    ):
+    with pytest.raises(LoadError, match=r"'factory_modul:FactoryTest-v0': no module named .*mean 'factory_module'\?"):
         make_group(settings, "P", 2, folder)
 
 
@@ -109,16 +107,12 @@ def test_options_that_a_factory_does_not_take_are_told(folder):
 
 
 def test_options_that_say_the_number_of_instances_again_are_refused(folder):
-    with pytest.raises(
-        StageError, match="num_envs is not an option of environment factory 'factory_module:vector'"
-    ):
+    with pytest.raises(StageError, match="num_envs is not an option of environment factory 'factory_module:vector'"):
         make_group(by_factory("vector", num_envs=3), "P", 3, folder)
 
 
 def test_a_factory_that_raises_is_told(folder):
-    with pytest.raises(
-        BrokenEnvironmentError, match="'factory_module:failing' raised OSError: no such device"
-    ):
+    with pytest.raises(BrokenEnvironmentError, match="'factory_module:failing' raised OSError: no such device"):
         make_group(by_factory("failing"), "P", 3, folder)
 
 
@@ -162,8 +156,6 @@ def test_gymnasium_is_not_imported_before_an_environment_is_made():
     )
     checkout = Path(stages.__file__).parent.parent
 
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True, text=True)
 
     assert run.stdout.strip() == "[]"

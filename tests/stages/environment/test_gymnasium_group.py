@@ -57,9 +57,7 @@ class Counting(gymnasium.Env):
         return self.observation
 
     def _info(self):
-        return (
-            {"action_mask": mask_of(self.observation).astype(np.int8) * (not self.over)} if self.masks else {}
-        )
+        return {"action_mask": mask_of(self.observation).astype(np.int8) * (not self.over)} if self.masks else {}
 
 
 def choice(observation):
@@ -100,9 +98,7 @@ def transitions_of(group, seed, ticks):
             ending = row < steps.ended
             if agent in waiting:
                 assert steps.episode_ids[row] == episodes[agent]
-                ended = (
-                    (bool(steps.terminated[row]), bool(steps.truncated[row])) if ending else (False, False)
-                )
+                ended = (bool(steps.terminated[row]), bool(steps.truncated[row])) if ending else (False, False)
                 before = waiting.pop(agent)
                 made[agent].append((before.tolist(), reward, observation.tolist(), *ended, episodes[agent]))
             else:
@@ -122,9 +118,7 @@ def check_rows(steps, num_envs):
     assert steps.agent_ids.tolist() == steps.env_ids.tolist()
     assert steps.rewards.dtype == np.float32
     assert steps.observations[0].dtype == np.float32
-    assert (
-        len(steps.env_ids) == len(steps.episode_ids) == len(steps.rewards) == len(steps.observations[0]) == n
-    )
+    assert len(steps.env_ids) == len(steps.episode_ids) == len(steps.rewards) == len(steps.observations[0]) == n
     assert len(steps.terminated) == len(steps.truncated) == steps.ended
     assert (steps.terminated | steps.truncated).all()
     assert len(set(steps.agent_ids[steps.ended :].tolist())) == d > 0
@@ -241,9 +235,7 @@ def test_a_reset_in_the_middle_starts_all_episodes_anew(mode):
     again = group.reset(7).steps["B"]
 
     assert again.ended == 0
-    assert (
-        again.observations[0][:, 1:].tolist() == first.observations[0][:, 1:].tolist()
-    )  # 0 counts its episodes
+    assert again.observations[0][:, 1:].tolist() == first.observations[0][:, 1:].tolist()  # 0 counts its episodes
     assert (again.episode_ids > first.episode_ids).all()
     assert (group.step({"B": decide(again)}).steps["B"].rewards[-3:] != 0).any()
 
@@ -355,23 +347,17 @@ def test_an_ending_in_the_step_that_resets_is_told():
     group.step(zeros())
     group.step(zeros())
 
-    with pytest.raises(
-        BrokenEnvironmentError, match="instance 0 ended an episode in the step that should have reset"
-    ):
+    with pytest.raises(BrokenEnvironmentError, match="instance 0 ended an episode in the step that should have reset"):
         group.step(zeros(1))
 
 
 def test_observations_of_another_shape_are_told():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, shape=(3, 3)), "B", "Given")
-    with pytest.raises(
-        BrokenEnvironmentError, match=r"shape \(3, 3\) in all, expected \(2, 3\) by its observation"
-    ):
+    with pytest.raises(BrokenEnvironmentError, match=r"shape \(3, 3\) in all, expected \(2, 3\) by its observation"):
         group.reset()
 
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, shape=(2, 4)), "B", "Given")
-    with pytest.raises(
-        BrokenEnvironmentError, match=r"an observation from reset\(\) does not fit its space Box"
-    ):
+    with pytest.raises(BrokenEnvironmentError, match=r"an observation from reset\(\) does not fit its space Box"):
         group.reset()
 
 
@@ -393,9 +379,7 @@ def test_a_mask_that_forbids_everything_is_told():
 def test_a_mask_of_another_width_is_told():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, mask=np.ones((2, 5))), "B", "Given")
 
-    with pytest.raises(
-        BrokenEnvironmentError, match=r"infos\['action_mask'\] must have 2 entries per instance"
-    ):
+    with pytest.raises(BrokenEnvironmentError, match=r"infos\['action_mask'\] must have 2 entries per instance"):
         group.reset()
 
 

@@ -89,9 +89,7 @@ def test_multi_binary_observations_become_numbers():
 
 
 def test_images_are_refused_for_now():
-    with pytest.raises(
-        StageError, match=r"Env: observations of shape \(84, 84, 3\) are taken for images, which"
-    ):
+    with pytest.raises(StageError, match=r"Env: observations of shape \(84, 84, 3\) are taken for images, which"):
         observation_parts(spaces.Box(0, 255, (84, 84, 3), np.uint8), "Env")
 
 

@@ -88,7 +88,9 @@ async def test_agent_ids_are_right_for_a_group_that_uses_its_array_again():
             self.ids[:] = steps.agent_ids
             return replace(steps, agent_ids=self.ids)
 
-    stage = EnvironmentStage(lambda: Reusing([Cast("Walker", agents=2, shortest=9, longest=9)]), Lineups(EchoPolicy), 1000)
+    stage = EnvironmentStage(
+        lambda: Reusing([Cast("Walker", agents=2, shortest=9, longest=9)]), Lineups(EchoPolicy), 1000
+    )
     stage.start(StageContext("environment"))
     await stage.reset(0)
     stage.update(policy_update("Walker", 0))

@@ -56,8 +56,7 @@ def test_options_reach_a_vectorised_implementation():
 
 def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
     (tmp_path / "registering_here.py").write_text(
-        "import gymnasium\n"
-        "gymnasium.register('Registered-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n"
+        "import gymnasium\ngymnasium.register('Registered-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
@@ -69,9 +68,7 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
 
 
 def test_a_misspelt_id_is_told_with_gymnasiums_suggestion():
-    with pytest.raises(
-        StageError, match=r"^Env: Environment `CartPol` doesn't exist\. Did you mean: `CartPole`\?"
-    ):
+    with pytest.raises(StageError, match=r"^Env: Environment `CartPol` doesn't exist\. Did you mean: `CartPole`\?"):
         make_vector("CartPol-v1", 2, {}, "Env")
 
 
@@ -83,9 +80,7 @@ def test_an_option_that_the_environment_does_not_know_is_told():
 def test_a_vector_environment_of_another_size_is_refused_and_closed():
     made = SyncVectorEnv([Reusing, Reusing, Reusing])
 
-    with pytest.raises(
-        StageError, match="of 3 instances where 2 are wanted; let it take an argument num_envs"
-    ):
+    with pytest.raises(StageError, match="of 3 instances where 2 are wanted; let it take an argument num_envs"):
         vectorise(made, Reusing, 2, "Env")
     assert made.closed
 

@@ -134,7 +134,9 @@ def test_an_opponent_that_has_left_the_window_plays_on_until_the_next_assignment
 
 
 def judged(controller, behavior_id, generation, learning):
-    return controller.judge(trajectories([1] * len(learning), behavior_id, generation=generation, learning=learning)).tolist()
+    return controller.judge(
+        trajectories([1] * len(learning), behavior_id, generation=generation, learning=learning)
+    ).tolist()
 
 
 def test_only_what_the_learning_team_played_is_learned_from():

@@ -72,7 +72,12 @@ class SelfPlay(RuleBasedStateMachine):
             assert (update.version, update.snapshot) == (self.version, NEWEST)
         self.publish(matchup)
 
-    @rule(target=games, behavior=st.integers(0, 2), back=st.integers(0, 3), lengths=st.lists(st.integers(1, 9), max_size=3))
+    @rule(
+        target=games,
+        behavior=st.integers(0, 2),
+        back=st.integers(0, 3),
+        lengths=st.lists(st.integers(1, 9), max_size=3),
+    )
     def play(self, behavior: int, back: int, lengths: list[int]) -> Any:
         """A team plays under the newest assignment or, on an actor that has not heard of it yet, an older one."""
         generation = max(0, len(self.published) - back)
@@ -115,7 +120,11 @@ class SelfPlay(RuleBasedStateMachine):
             assert matchup is not None
             last = self.published[len(self.published)]
             found = matchup.assignment
-            assert (found.generation, found.learning_team, found.opponent) == (last.generation, last.learning_team, last.opponent)
+            assert (found.generation, found.learning_team, found.opponent) == (
+                last.generation,
+                last.learning_team,
+                last.opponent,
+            )
             for behavior_id in self.ids:
                 if behavior_team(behavior_id) != last.learning_team:
                     assert found.policies[behavior_id] == last.policies[behavior_id]

@@ -24,16 +24,12 @@ def by_hand(x, state, tower, layers, head):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_forward_pass_is_that_of_two_towers_written_out(shared):
-    network, _, _ = make(
-        ActionSpec(2, (3,)), shared, signals=2, hidden_units=8, num_layers=3, activation="tanh"
-    )
+    network, _, _ = make(ActionSpec(2, (3,)), shared, signals=2, hidden_units=8, num_layers=3, activation="tanh")
     x = np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32)
     heads, values = network(torch.from_numpy(x))
     state = network.state_dict()
     np.testing.assert_allclose(heads.detach().numpy(), by_hand(x, state, 0, 3, "action"), atol=1e-5)
-    np.testing.assert_allclose(
-        values.detach().numpy(), by_hand(x, state, 0 if shared else 1, 3, "value"), atol=1e-5
-    )
+    np.testing.assert_allclose(values.detach().numpy(), by_hand(x, state, 0 if shared else 1, 3, "value"), atol=1e-5)
 
 
 def test_the_critics_gradient_leaves_the_actor_alone_unless_they_share_a_body():

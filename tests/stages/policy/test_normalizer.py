@@ -33,9 +33,7 @@ def test_batches_of_any_size_give_the_moments_of_all_rows_and_an_imagined_first_
     assert normalizer.steps == len(seen)
     np.testing.assert_allclose(normalizer.mean, seen.mean(axis=0), rtol=1e-12, atol=1e-12)
     # The imagined first observation is 0, with a squared deviation of 1 of its own.
-    np.testing.assert_allclose(
-        normalizer.squares / len(seen), np.var(seen, axis=0) + 1 / len(seen), rtol=1e-9
-    )
+    np.testing.assert_allclose(normalizer.squares / len(seen), np.var(seen, axis=0) + 1 / len(seen), rtol=1e-9)
 
 
 def test_the_published_tensors_are_mean_and_inverse_standard_deviation():

@@ -47,9 +47,7 @@ def observations(d, seed=5):
 
 def update_with(policy_tensors, spec, settings):
     layout = policy_layout(spec, settings)
-    return PolicyUpdate(
-        "Test", 1, np.concatenate([policy_tensors[n].reshape(-1) for n, _ in layout]), layout, 0
-    )
+    return PolicyUpdate("Test", 1, np.concatenate([policy_tensors[n].reshape(-1) for n, _ in layout]), layout, 0)
 
 
 def test_it_is_an_acting_policy():
@@ -87,9 +85,7 @@ def test_torch_finds_the_log_probabilities_that_numpy_stored(actions, normalize,
     c = actions.continuous_size
     if c:
         found.append(
-            gaussian_log_probs(
-                heads[:, :c], network.log_sigma, torch.from_numpy(columns["continuous_actions"])
-            )
+            gaussian_log_probs(heads[:, :c], network.log_sigma, torch.from_numpy(columns["continuous_actions"]))
         )
     for index, branch in enumerate(branch_slices(policy._spec)):
         logits = heads[:, c:][:, branch]
@@ -116,9 +112,7 @@ def test_bounded_actions_are_a_third_of_the_clipped_sample_and_unbounded_ones_th
     decision = policy.act(observations(50), None, np.random.default_rng(0))
     raw = decision.columns["continuous_actions"]
     assert np.abs(raw).max() > 3.0
-    np.testing.assert_allclose(
-        decision.actions.continuous[:, [0, 2]], np.clip(raw[:, [0, 2]], -3, 3) / 3, rtol=1e-6
-    )
+    np.testing.assert_allclose(decision.actions.continuous[:, [0, 2]], np.clip(raw[:, [0, 2]], -3, 3) / 3, rtol=1e-6)
     np.testing.assert_array_equal(decision.actions.continuous[:, 1], raw[:, 1])
 
 
@@ -168,9 +162,7 @@ def test_forbidden_choices_are_not_taken_even_at_the_edges_of_the_draw(drawn):
     logits = random.normal(0, 5, (2000, 6)).astype(np.float32)
     masks = random.random((2000, 6)) < 0.5
     masks[:, 3] |= ~masks.any(axis=1)
-    choices, log_probs = sample_categorical(
-        np.where(masks, logits, logits + MASK_PENALTY), Extreme(drawn), False
-    )
+    choices, log_probs = sample_categorical(np.where(masks, logits, logits + MASK_PENALTY), Extreme(drawn), False)
     assert masks[np.arange(2000), choices].all()
     assert np.isfinite(log_probs).all()
 
@@ -248,9 +240,7 @@ def test_a_policy_of_another_network_is_refused_by_tensor():
     other = NetworkSettings(hidden_units=8)
     layout = policy_layout(policy._spec, other)
     size = sum(int(np.prod(shape)) for _, shape in layout)
-    with pytest.raises(
-        StageError, match=r"expected tensor body.0.weight \(5, 16\), got body.0.weight \(5, 8\)"
-    ):
+    with pytest.raises(StageError, match=r"expected tensor body.0.weight \(5, 16\), got body.0.weight \(5, 8\)"):
         policy.load(PolicyUpdate("Test", 1, np.zeros(size, np.float32), layout, 0))
 
 

@@ -60,7 +60,10 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
 @pytest.mark.parametrize(
     ("trainer_type", "message"),
     [
-        ("my_trainers:not_a_class", r"behaviors\.Walker\.trainer_type: .* is not a class derived from .*Trainer, got 5"),
+        (
+            "my_trainers:not_a_class",
+            r"behaviors\.Walker\.trainer_type: .* is not a class derived from .*Trainer, got 5",
+        ),
         ("my_trainers:Column", r"is not a class derived from stages\.trainer\.Trainer"),
         ("my_trainers:Greedy", r"asks for the columns logits, values, which no policy gives"),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),

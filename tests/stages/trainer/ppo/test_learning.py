@@ -61,9 +61,7 @@ def play(actions, seed):
         decision = policy.act((observation[None],), None, random)
         continuous, discrete = decision.actions.continuous[0], decision.actions.discrete[0]
         reward, done = game.step(float(continuous[0]) if actions.continuous_size else 2.0 * discrete[0] - 1.0)
-        steps.append(
-            {**decision.columns, "obs_0": observation[None], "rewards": np.array([reward], np.float32)}
-        )
+        steps.append({**decision.columns, "obs_0": observation[None], "rewards": np.array([reward], np.float32)})
         total += reward
         observation = game.observation()
         if done or len(steps) == HORIZON:

@@ -8,12 +8,8 @@ from stages.trainer.ppo.update import clip_norm
 
 
 def loss_and_gradient(ratios, advantages, epsilon=0.2):
-    log_probs = torch.tensor(
-        [[log(r) for r in row] for row in ratios], dtype=torch.float64, requires_grad=True
-    )
-    loss = policy_loss(
-        log_probs, torch.zeros_like(log_probs), torch.tensor(advantages).double()[:, None], epsilon
-    )
+    log_probs = torch.tensor([[log(r) for r in row] for row in ratios], dtype=torch.float64, requires_grad=True)
+    loss = policy_loss(log_probs, torch.zeros_like(log_probs), torch.tensor(advantages).double()[:, None], epsilon)
     loss.backward()
     return loss.item(), log_probs.grad.tolist()
 

@@ -22,9 +22,7 @@ def test_it_is_ready_at_buffer_size_rows_and_uses_up_all_of_them(make_trainer, m
     assert not trainer.ready()
 
 
-@pytest.mark.parametrize(
-    "actions", [ActionSpec(2), ActionSpec(0, (3,)), HYBRID], ids=["gauss", "discrete", "hybrid"]
-)
+@pytest.mark.parametrize("actions", [ActionSpec(2), ActionSpec(0, (3,)), HYBRID], ids=["gauss", "discrete", "hybrid"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_learning_changes_the_policy_and_leaves_it_loadable(make_trainer, make_batch, actions, shared):
     trainer = make_trainer(actions, network={"normalize": True}, shared_critic=shared)
@@ -97,9 +95,7 @@ class _Unshuffled:
 
 
 @pytest.mark.parametrize(("per_dimension", "columns"), [(False, 1), (True, 4)])
-def test_the_ratio_is_of_the_joint_action_unless_asked_per_dimension(
-    make_trainer, make_batch, per_dimension, columns
-):
+def test_the_ratio_is_of_the_joint_action_unless_asked_per_dimension(make_trainer, make_batch, per_dimension, columns):
     trainer = make_trainer(HYBRID, ratio_per_dimension=per_dimension)
     batch = make_batch([32], HYBRID)
     trainer.add(batch)
@@ -121,12 +117,8 @@ def test_the_normalizer_counts_rows_as_they_arrive_and_travels_with_the_policy(m
     np.testing.assert_array_equal(tensors["normalizer.inverse_std"], reference.tensors()[1])
 
 
-def test_statistics_have_ml_agents_names_and_the_schedules_values(
-    make_trainer, make_batch, recorded_statistics
-):
-    trainer = make_trainer(
-        statistics=recorded_statistics, max_steps=64, learning_rate=1e-3, beta=0.01, epsilon=0.2
-    )
+def test_statistics_have_ml_agents_names_and_the_schedules_values(make_trainer, make_batch, recorded_statistics):
+    trainer = make_trainer(statistics=recorded_statistics, max_steps=64, learning_rate=1e-3, beta=0.01, epsilon=0.2)
     trainer.add(make_batch([32]))
     trainer.learn()
     values = {name: seen[0] for name, seen in recorded_statistics.values.items()}
@@ -156,9 +148,7 @@ def test_statistics_have_ml_agents_names_and_the_schedules_values(
     ],
 )
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_are_named_and_not_taken(
-    make_trainer, make_batch, column, row, message, value
-):
+def test_numbers_that_are_not_finite_are_named_and_not_taken(make_trainer, make_batch, column, row, message, value):
     trainer = make_trainer(ActionSpec(2), network={"normalize": True})
     before = trainer.policy().weights
     batch = make_batch([5, 3, 6], ActionSpec(2))
@@ -169,9 +159,7 @@ def test_numbers_that_are_not_finite_are_named_and_not_taken(
     np.testing.assert_array_equal(trainer.policy().weights, before)
 
 
-def test_a_final_observation_that_is_not_finite_is_named_where_it_would_be_bootstrapped_from(
-    make_trainer, make_batch
-):
+def test_a_final_observation_that_is_not_finite_is_named_where_it_would_be_bootstrapped_from(make_trainer, make_batch):
     batch = make_batch([5, 3])
     batch.trajectories["terminated"][:] = [True, False]
     batch.trajectories["next_obs_0"][:] = np.nan
@@ -218,9 +206,7 @@ def test_the_same_batches_give_the_same_weights_and_another_seed_others(make_tra
 
 
 @pytest.mark.parametrize("actions", [ActionSpec(2), HYBRID], ids=["continuous", "hybrid"])
-def test_a_trainer_resumed_from_a_half_filled_buffer_ends_with_the_same_weights(
-    make_trainer, make_batch, actions
-):
+def test_a_trainer_resumed_from_a_half_filled_buffer_ends_with_the_same_weights(make_trainer, make_batch, actions):
     batches = [make_batch([10, 9], actions, seed) for seed in range(9)]
     original = make_trainer(actions, seed=1, network={"normalize": True})
     run(original, batches[:5])
@@ -268,9 +254,7 @@ def _assert_plain(value):
 def test_a_state_of_another_network_is_refused_by_tensor_and_nothing_is_taken(make_trainer):
     trainer = make_trainer()
     before = trainer.policy().weights
-    with pytest.raises(
-        StageError, match=r"Test: .*'body.0.weight': expected shape \(2, 3, 8\), got \(2, 3, 16\)"
-    ):
+    with pytest.raises(StageError, match=r"Test: .*'body.0.weight': expected shape \(2, 3, 8\), got \(2, 3, 16\)"):
         trainer.load_state_dict(make_trainer(network={"hidden_units": 16}).state_dict())
     np.testing.assert_array_equal(trainer.policy().weights, before)
 

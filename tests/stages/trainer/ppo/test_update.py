@@ -54,12 +54,8 @@ def test_one_step_follows_the_gradient_of_the_loss_that_distributions_give(per_d
     update, network = make(ratio_per_dimension=per_dimension)
     floats, choices = columns(8, 4 if per_dimension else 1)
     loss, entropy = by_distributions(network, floats, choices, per_dimension, 0.2, beta)
-    (expected,) = [
-        torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(network.parameters.values()))])
-    ]
-    losses = update.run(
-        Rollout(floats, choices, "cpu"), Coefficients(1e-3, 0.2, beta), np.random.default_rng(0), 0
-    )
+    (expected,) = [torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(network.parameters.values()))])]
+    losses = update.run(Rollout(floats, choices, "cpu"), Coefficients(1e-3, 0.2, beta), np.random.default_rng(0), 0)
     torch.testing.assert_close(network.gradients, expected, rtol=1e-4, atol=1e-6)
     assert losses.entropy == pytest.approx(entropy.item(), rel=1e-5)
 
@@ -77,9 +73,7 @@ def test_an_update_makes_every_epochs_minibatches_and_the_shuffle_decides_the_re
     results = []
     for seed in (0, 0, 1):
         update, network = make(num_epoch=3)
-        update.run(
-            Rollout(*columns(30, 1), "cpu"), Coefficients(1e-2, 0.2, 0.01), np.random.default_rng(seed), 0
-        )
+        update.run(Rollout(*columns(30, 1), "cpu"), Coefficients(1e-2, 0.2, 0.01), np.random.default_rng(seed), 0)
         assert update.state_dict()["steps"] == 3 * 3
         results.append(network.values.clone())
     assert torch.equal(results[0], results[1])
@@ -93,12 +87,8 @@ def test_a_loss_that_is_not_finite_restores_weights_and_optimizer_and_names_itse
     weights, optimizer = network.values.clone(), update.state_dict()
     floats, choices = columns(32, 1)
     floats[5][4] = np.inf
-    with pytest.raises(
-        NotFiniteError, match=r"Test: update at step 640: the value loss of minibatch . of 4 is inf"
-    ):
-        update.run(
-            Rollout(floats, choices, "cpu"), Coefficients(1e-2, 0.2, 0.0), np.random.default_rng(0), 640
-        )
+    with pytest.raises(NotFiniteError, match=r"Test: update at step 640: the value loss of minibatch . of 4 is inf"):
+        update.run(Rollout(floats, choices, "cpu"), Coefficients(1e-2, 0.2, 0.0), np.random.default_rng(0), 640)
     assert torch.equal(network.values, weights)
     after = update.state_dict()
     assert after["steps"] == optimizer["steps"]
@@ -111,7 +101,5 @@ def test_weights_that_only_the_last_step_spoiled_are_restored_as_well():
     update, network = make()
     weights = network.values.clone()
     with pytest.raises(NotFiniteError, match="the last minibatch made weights NaN or infinite"):
-        update.run(
-            Rollout(*columns(8, 1), "cpu"), Coefficients(float("inf"), 0.2, 0.0), np.random.default_rng(0), 0
-        )
+        update.run(Rollout(*columns(8, 1), "cpu"), Coefficients(float("inf"), 0.2, 0.0), np.random.default_rng(0), 0)
     assert torch.equal(network.values, weights)
