@@ -1,7 +1,7 @@
 """The pipeline against a bare synchronous loop of the same environment, network, optimizer and update.
 
 CartPole as in docs/performance.md (64 environments, 2×64 tanh, buffer 2048, minibatch 256, 4 epochs), one thread
-process, default hosts and lag. Pairs are run in turn, so that both sides meet the same machine; the ratio is what counts.
+per process, default hosts and lag. Pairs are run in turn, so that both sides meet the same machine; the ratio counts.
 
     python benchmarks/cartpole.py --pairs 7
 

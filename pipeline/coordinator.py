@@ -129,6 +129,7 @@ class Coordinator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._roster.close()
+        self._launcher.close_ends()
         self.reporter.close()
         await self._stack.__aexit__(kind, error, trace)
 

@@ -129,6 +129,11 @@ class Launcher:
             for outlet in self.evaluation.policies.values():
                 outlet.close()
 
+    def close_ends(self) -> None:
+        """The hosts have ended: main's stages need not wait for what those that failed have left open."""
+        for end in self.ends.values():
+            end.close()
+
     def _tell_actors(self, behavior: str) -> None:
         for slot in self.actors.values():
             self._wiring.tell_trajectories(behavior, slot)

@@ -199,8 +199,8 @@ class StageRunner(Generic[In, Out]):
             self._blocked & (self._blocked - 1) == 0
         ):  # the 1st, 2nd, 4th, 8th … time: one that always blocks says little
             log.warning(
-                "stage %s blocked its event loop for %.2f s on item %d (%d times so far); other stages of its host stood still. "
-                "Make it faster, or await in an async process().",
+                "stage %s blocked its event loop for %.2f s on item %d (%d times so far); "
+                "other stages of its host stood still. Make it faster, or await in an async process().",
                 self.context.name,
                 took,
                 self._items,

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fakes import AGENT, TICK, Cast, CountingGroup, Counters, EchoPolicy, RememberingTrainer, check_trajectories
-
+from fakes import AGENT, TICK, Cast, Counters, CountingGroup, EchoPolicy, RememberingTrainer, check_trajectories
 from virtual_time import VirtualTimeLoop
 
 from config import SelfPlaySettings
@@ -25,7 +24,7 @@ from pipeline.hosts.actor_host import Router
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.errors import QueueClosed
 from queues.messages import Assignment, Matchup, PolicyUpdate, TrajectoryBatch
-from queues.specs import behavior_name, behavior_team
+from queues.specs import behavior_name
 from stages.actor.actor import Actor, ActorPort
 from stages.actor.restarts import RestartBudget
 from stages.agent import AgentProcessor

@@ -214,7 +214,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 failure = again
 
     def _obeys(self) -> bool:
-        """Whether commands are followed now: in a deterministic run, where it stands still. When they come is chance."""
+        """Whether commands are followed now: deterministic runs follow them only where they stand still."""
         if not self._resets_at_checkpoints or self._held or self._resets_to is not None:
             return True
         return not self._gate.bounds(self._used()[1])

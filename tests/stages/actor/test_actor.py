@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from fakes import Cast, CountingGroup, Counters, EchoPolicy, check_trajectories, policy_update
+from fakes import Cast, Counters, CountingGroup, EchoPolicy, check_trajectories, policy_update
 from virtual_time import until_blocked
 
 from queues.agent_manager_queue import AgentManagerQueue

@@ -270,7 +270,7 @@ async def test_steps_are_stamped_with_who_learns_against_whom():
 
 async def test_games_are_played_to_their_end_under_the_lineup_they_began_with():
     stage, _ = await playing(num_envs=4)
-    played = {env: 1 for env in range(4)}
+    played = dict.fromkeys(range(4), 1)
     stage.update(policy_update(HOME, 1))
     stage.update(policy_update(AWAY, 1, snapshot=1))
     stage.lineups.assign(assignment(2, 0, 1, home=(-1, 1), away=(1, 1)))
