@@ -207,12 +207,16 @@ class Coordinator:
     async def _start_playing(self, line: Line) -> None:
         """In a trainer's place: its newest policy, and somebody who counts what is played with it."""
         policy = trained_policy(self._folder.path, line.behavior)
-        stage = InferenceStage(line.behavior, self.reporter.take_report)
+        stage = InferenceStage(line.behavior, self._hear_play)
         nowhere: Any = Nowhere()
         inlet = await self._launcher.gather(line.behavior)
         context = self._stages.context(f"inference-{line.behavior}")
         self._run_all([StageRunner(stage, inlet, nowhere, context).run(), self._publish_later(policy)])
         self._ledger.open_freely(line.behavior)
+
+    def _hear_play(self, report: TrainerReport) -> None:
+        self.lines[report.behavior].take(report)
+        self.reporter.take_report(report)
 
     async def _publish_later(self, policy: PolicyUpdate) -> None:
         for _ in self._publisher.process(policy):

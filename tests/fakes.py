@@ -200,7 +200,8 @@ class CountingGroup:
             assert behavior_id in actions or not len(asked), f"nobody decided for {behavior_id}"
             if len(asked):
                 discrete = actions[behavior_id].discrete
-                assert discrete.dtype == np.int32 and discrete.shape == (len(asked), 1)
+                assert discrete.dtype == np.int32
+                assert discrete.shape == (len(asked), 1)
                 assert np.array_equal(discrete[:, 0], answer_to(asked)), (
                     f"{behavior_id}: actions are not for these agents"
                 )
@@ -278,7 +279,7 @@ class CountingGroup:
 class EchoPolicy:
     """A policy whose weights are its version, and whose actions answer the agents' observations.
 
-    It writes into each trajectory which version and snapshot really acted, as whom, beside the columns that are asked of it.
+    It writes into each trajectory which version and snapshot really acted, beside the columns that are asked of it.
     """
 
     def __init__(self, spec: BehaviorSpec) -> None:
@@ -293,10 +294,11 @@ class EchoPolicy:
     def act(self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False) -> Decision:
         assert self.loaded is not None, f"{self.spec.behavior_id} acts before it has weights"
         (who,) = observations
-        assert who.dtype == np.int64 and who.shape == (len(who), 4)
+        assert who.dtype == np.int64
+        assert who.shape == (len(who), 4)
         assert not (who == SPOILT).any(), "acting on observations that the environment has written over"
         if self.spec.actions.masked:
-            assert masks is not None and masks.shape == (len(who), self.spec.actions.mask_size)
+            assert masks.shape == (len(who), self.spec.actions.mask_size)
         else:
             assert masks is None
         self.decided += len(who)

@@ -519,7 +519,7 @@ class Flow:
                 self._audit(line)
 
     def _audit(self, line: Line) -> None:
-        """Compare the ledger's account with what was granted and returned, and with what the actors have really made."""
+        """Compare the ledger's account with what was granted and returned, and note what the actors have made."""
         name = line.trained.name
         granted = made = 0
         for run in self.actors:

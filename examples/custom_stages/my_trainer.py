@@ -6,7 +6,7 @@ gradient step per buffer, and no correction for old policies: set `pipeline.max_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,7 @@ class Reinforce(Trainer):
 
 
 def discounted_returns(
-    rewards: NDArray[np.float32], lengths: Sequence[int], bootstraps: Sequence[float], gamma: float
+    rewards: NDArray[np.float32], lengths: NDArray[np.int32], bootstraps: NDArray[Any], gamma: float
 ) -> NDArray[np.float32]:
     """Returns [N] of the steps of K trajectories end to end: R_t = r_t + γ·R_{t+1}.
 

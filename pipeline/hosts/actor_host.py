@@ -53,8 +53,7 @@ class ActorHost:
         self._router = Router()
         self._recorder = _StreamTap(self._runtime) if _records(config) else None
         self._policies = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # ends to listen to; a handful per run
-        self_play = any(settings.self_play is not None for settings in config.behaviors.values())
-        lineups = Lineups(policy_maker(config), self_play)
+        lineups = Lineups(policy_maker(config), _expects_assignments(config))
         environment = EnvironmentStage(
             group_maker(config),
             lineups,
@@ -218,12 +217,12 @@ _USUAL_BUFFER_SIZE = 1024
 
 
 def rows_per_batch(config: RunConfig) -> int:
-    """Rows that the agent processor gathers before it emits: an eighth of what the actor contributes to an update.
+    """Rows that the agent processor gathers before it emits: a quarter of what the actor contributes to an update.
 
     Fewer would cost more messages than they are worth; more would let the trainer wait for the last ones.
     """
     sizes = [_buffer_size(s.hyperparameters) for s in config.behaviors.values()] or [_USUAL_BUFFER_SIZE]
-    return max(1, min(sizes) // (8 * config.pipeline.hosts.actors.replicas))
+    return max(1, min(sizes) // (4 * config.pipeline.hosts.actors.replicas))
 
 
 def _buffer_size(hyperparameters: Any) -> int:
@@ -232,6 +231,11 @@ def _buffer_size(hyperparameters: Any) -> int:
         size = hyperparameters.get("buffer_size")
         return size if isinstance(size, int) else _USUAL_BUFFER_SIZE
     return int(getattr(hyperparameters, "buffer_size", _USUAL_BUFFER_SIZE))
+
+
+def _expects_assignments(config: RunConfig) -> bool:
+    settings = [*config.behaviors.values(), *([config.default_settings] if config.default_settings else [])]
+    return not config.checkpoint_settings.inference and any(each.self_play is not None for each in settings)
 
 
 def _records(config: RunConfig) -> bool:

@@ -110,7 +110,11 @@ class GhostController:
         Returns:
             what to publish: the policy, addressed to the learning team, and a matchup if who plays whom changes.
         """
-        first, self._resumed = self._newest is None or self._resumed, False
+        resumed, self._resumed = self._resumed, False
+        newest = self._newest
+        if resumed and self._playing is not None and newest is not None and newest.version == update.version:
+            return [], self._current()  # what this policy brings about was brought about before the checkpoint
+        first = newest is None or resumed
         self._newest = update = update.copy()
         if not self._snapshots or update.step - self._last_save > self._settings.save_steps:
             self._save_snapshot()

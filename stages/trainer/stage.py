@@ -24,7 +24,7 @@ RECENT_EPISODES = 100
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
-    """What a trainer has reached; sent after each batch that it took."""
+    """What a trainer has reached; sent after each update, and now and then between two."""
 
     behavior: str
     step: int
@@ -87,6 +87,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._episodes = 0
         self._learn_s = 0.0
+        self._unreported_rows = 0
         self._policy: PolicyUpdate | None = None
 
     @property
@@ -120,9 +121,13 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._unlearned.append((item.source, item.credits))
             while self.trainer.ready():
                 yield self._learn()
+                self._unreported_rows = self.trainer.rows_per_update
         if self.done:
             self._give_back_learned(self.held_rows)
-        self._report()
+        # A report costs main and this host a wake-up, and between two updates says little.
+        self._unreported_rows += item.num_rows
+        if self.done or 2 * self._unreported_rows >= self.trainer.rows_per_update:
+            self._report()
 
     def policy(self) -> PolicyUpdate:
         """The policy last emitted, which is what actors act by; before the first update, the untrained one.
@@ -203,6 +208,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         )
 
     def _report(self) -> None:
+        self._unreported_rows = 0
         self._port.report(
             TrainerReport(
                 behavior=self._behavior,

@@ -74,9 +74,9 @@ def test_the_pipeline_uses_processes_and_one_update_of_lag_by_default():
 
 
 def test_deterministic_means_inline_hosts_and_no_lag():
-    pipeline = PipelineSettings.model_validate({"deterministic": True, "hosts": {"actors": {"replicas": 2}}})
+    pipeline = PipelineSettings.model_validate({"deterministic": True})
     assert (pipeline.hosts.actors.kind, pipeline.hosts.learners.kind) == ("inline", "inline")
-    assert (pipeline.max_policy_lag, pipeline.hosts.actors.replicas) == (0, 2)
+    assert pipeline.max_policy_lag == 0
 
 
 def test_the_number_of_environments_comes_from_env_settings_unless_given(load):
@@ -258,6 +258,10 @@ MISTAKES = [
     ),
     ("pipeline: {queues: {policies: {maxlen: 1}}}", "pipeline.queues.policies: unknown key"),
     ("pipeline: {queues: {slab_bytes: 100}}", "pipeline.queues.slab_bytes: 100 is out of range"),
+    (
+        "pipeline: {deterministic: true, hosts: {actors: {replicas: 2}}}",
+        "pipeline.hosts.actors.replicas: 2 contradicts 'deterministic: true', which needs 1",
+    ),
     (
         "pipeline: {stages: [{use: my.stages.Clip}]}",
         "pipeline.stages.0.use: 'my.stages.Clip' is neither of the form module:Class nor a name that an "

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from runs import INLINE, Command, Plain, cartpole, read_whole_checkpoint, run_here, streams, volley
+from runs import INLINE, Command, Plain, cartpole, changed, read_whole_checkpoint, run_here, streams, volley
 
 from pipeline.errors import RunError, RunFailed
 from queues.messages import TrajectoryBatch
@@ -24,6 +24,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")
 BAD = "misbehaving_stages:"
 PROCESSES: Plain = {}
+PAGE = Path(__file__).parents[2] / "docs" / "custom-stages.md"
 
 
 @pytest.fixture
@@ -154,6 +155,21 @@ def test_the_example_runs_as_it_is(folder: Path):
     own = [line for line in lines if line["category"] == "CartPole"]
     assert [line["step"] for line in own] == [3000, 6000]
     assert all("Environment/Cumulative Reward" in line for line in own)
+
+
+def test_what_the_page_shows_first_works(tmp_path: Path):
+    page = PAGE.read_text()
+    code, _, alone = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_stages.py").write_text(code)
+    scaled = changed(yaml.safe_load(config), {**INLINE, "behaviors__CartPole__max_steps": 2000})
+    command = Command(tmp_path, scaled, "--record")
+    assert command.wait() == 0, command.output
+    assert {float(reward) for batch in recorded(command) for reward in batch.rewards} == {float(np.float32(0.1))}
+
+    names: dict[str, Any] = {"np": np}
+    exec(compile(code + alone, str(PAGE), "exec"), names)
+    names["test_rewards_are_scaled"]()
 
 
 def test_the_state_of_stages_survives_a_resume(folder: Path):

@@ -212,7 +212,7 @@ async def test_an_adapter_s_own_word_that_it_is_broken_passes_unchanged():
 
     stage = EnvironmentStage(lambda: Broken([Cast("Walker")]), Lineups(EchoPolicy))
     stage.start(StageContext("environment"))
-    with pytest.raises(BrokenEnvironmentError, match="^environment 3 hangs$"):
+    with pytest.raises(BrokenEnvironmentError, match=r"^environment 3 hangs$"):
         await stage.reset(0)
 
 
@@ -295,7 +295,7 @@ async def test_games_are_played_to_their_end_under_the_lineup_they_began_with():
 
 
 async def test_a_result_is_told_for_the_learning_team_against_the_snapshot_it_met():
-    stage, groups = await playing(num_envs=1, game_length=1)
+    stage, _ = await playing(num_envs=1, game_length=1)
     stage.decide()
     await stage.advance()
     outcome = float(stage._result.games.outcomes[0, 0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_policies_are_played_every_so_many_steps():
 
 
 def test_the_score_is_the_mean_undiscounted_return_and_its_deviation():
-    stage, (report,) = played(Staircase(num_envs=1, height=7.0), episodes=3)
+    _, (report,) = played(Staircase(num_envs=1, height=7.0), episodes=3)
     assert (report.mean, report.deviation, report.episodes) == (7.0, 0.0, 3)
     assert report.spec == counting_spec("Walker")
 
@@ -142,7 +143,7 @@ def test_agents_that_are_not_evaluated_act_at_random_as_far_as_they_may(masked):
     class Company(CountingGroup):
         """Its crowd may do what it is allowed to."""
 
-        choices = set()
+        choices: ClassVar = set()
 
         def _check(self, actions):
             self._asked.pop("Crowd")

@@ -1,4 +1,4 @@
-"""Self-play under any schedule: policies, rotations, swaps, games that end late, in another order, or never; resumes."""
+"""Self-play under any schedule: policies, rotations, swaps, games that end late, out of order or never; resumes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""`--inference` plays with what was trained, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from runs import INLINE, Command, cartpole, changed, run_here, volley
+
+from pipeline.errors import RunError, RunFailed
+from pipeline.run import RunOptions
+from pipeline.run_folder import RunFolderError
+
+PLAIN = cartpole()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of `results` with a run in it."""
+    folder = tmp_path_factory.mktemp("trained")
+    run_here(changed(PLAIN, INLINE), folder / "results", "run")
+    return folder
+
+
+def files(run_folder):
+    """Every file with its content."""
+    return {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_it_prints_returns_until_it_is_told_to_stop_and_leaves_the_run_as_it_was(trained):
+    before = files(trained / "results" / "run")
+    command = Command(trained, PLAIN, "--inference")
+    try:
+        # Beyond max_steps (3000) too: playing has no end of its own.
+        command.until(lambda: "Step: 5000." in command.output, "some summaries")
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        command.assert_left_nothing()
+    finally:
+        command.end()
+    lines = [line for line in command.output.splitlines() if "CartPole. Step" in line]
+    rewards = [float(found.group(1)) for line in lines if (found := re.search(r"Mean Reward: ([\d.]+)\.", line))]
+    assert rewards
+    assert min(rewards) > 1
+    assert all("Not Training" in line for line in lines)
+    assert "Saving a checkpoint" not in command.output
+    assert files(command.run_folder) == before
+
+
+def test_the_hosts_may_all_be_inline_and_the_policy_acts_as_it_was_trained(trained):
+    stop = asyncio.Event()
+    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
+    before = files(trained / "results" / "run")
+    result = run_here(changed(PLAIN, INLINE), trained / "results", "run", options, inference=True)
+    assert result.behaviors["CartPole"].step > 0
+    assert files(trained / "results" / "run") == before
+
+
+def test_a_self_play_run_is_played_by_the_newest_policy_on_both_sides(tmp_path):
+    plain = volley(**INLINE, behaviors__Volley__max_steps=1500)
+    run_here(plain, tmp_path, "run")
+    before = files(tmp_path / "run")
+    stop = asyncio.Event()
+    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
+    result = run_here(plain, tmp_path, "run", options, inference=True)
+    assert result.behaviors["Volley"].step > 0
+    assert files(tmp_path / "run") == before
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(RunFolderError, match="no run 'nowhere'"):
+        run_here(changed(PLAIN, INLINE), tmp_path, "nowhere", inference=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_a_trained_policy_says_where_it_looked(tmp_path, trained):
+    result = run_here(changed(PLAIN, INLINE), tmp_path, "run")
+    for path in (result.folder / "CartPole").glob("*.pt"):
+        path.unlink()
+    with pytest.raises((RunError, RunFailed), match="holds no trained policy"):
+        run_here(changed(PLAIN, INLINE), tmp_path, "run", inference=True)

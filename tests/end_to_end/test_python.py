@@ -1,0 +1,172 @@
+"""`run(config)` from Python: a value comes back or an exception, and nothing of the caller's is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from runs import COMMAND, INLINE, PATIENCE_S, TROUBLED_ENV, cartpole, changed, digest, read_whole_checkpoint, run_here, troubled
+
+from config import RunConfig, load_config
+from pipeline.errors import RunError, RunFailed
+from pipeline.run import RunOptions, RunResult, run, run_async
+from pipeline.run_folder import RunFolderError
+
+PLAIN = changed(cartpole(), INLINE)
+
+SCRIPT = """
+import json, logging, os, signal, sys
+sys.path.insert(0, {root!r})
+from config import load_config
+from pipeline.run import run
+
+def surroundings():
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE)
+    return [
+        [str(signal.getsignal(number)) for number in watched],
+        [str(handler) for handler in logging.getLogger().handlers], logging.getLogger().level,
+        dict(os.environ), os.getcwd(), str(sys.excepthook), str(sys.stdout),
+    ]
+
+before = surroundings()
+result = run(load_config({config!r}))
+assert surroundings() == before, (surroundings(), before)
+behavior = result.behaviors["CartPole"]
+print(json.dumps({{
+    "step": behavior.step, "export": str(behavior.export), "checkpoint": result.checkpoint,
+    "interrupted": result.interrupted, "folder": str(result.folder), "run_id": result.run_id,
+}}))
+"""
+
+
+def test_a_script_without_a_main_guard_may_run_hosts_in_processes(tmp_path):
+    settings = {"results_dir": str(tmp_path / "results"), "run_id": "mine"}
+    config = tmp_path / "mine.yaml"
+    config.write_text(yaml.safe_dump({**cartpole(), "checkpoint_settings": settings}))
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(root=str(COMMAND.parent.parent), config=str(config)))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()  # once, and not once more in each host
+    said = json.loads(line)
+    assert said["step"] >= 3000
+    assert Path(said["export"]).is_file()
+    assert (said["run_id"], said["interrupted"]) == ("mine", False)
+    assert Path(said["folder"]) == tmp_path / "results" / "mine"
+    read_whole_checkpoint(tmp_path / "results" / "mine")
+
+
+def test_a_result_says_what_was_reached(tmp_path):
+    snapshots = []
+    result = run_here(PLAIN, tmp_path, "run", RunOptions(on_progress=snapshots.append))
+    assert isinstance(result, RunResult)
+    assert (result.run_id, result.folder, result.interrupted) == ("run", tmp_path / "run", False)
+    behavior = result.behaviors["CartPole"]
+    state = read_whole_checkpoint(result.folder)["trainer@learner-CartPole"]
+    assert (behavior.step, behavior.version) == (state["trainer"]["step"], state["trainer"]["version"])
+    assert behavior.recent_return == pytest.approx(sum(state["recent_returns"]) / len(state["recent_returns"]))
+    assert behavior.elo is None
+    assert behavior.export == tmp_path / "run" / "CartPole" / f"CartPole-{behavior.step}.pt"
+    assert result.checkpoint == 2
+    assert 0 < result.elapsed_s < PATIENCE_S
+
+
+def test_a_resumed_run_goes_on_where_it_was(tmp_path):
+    first = run_here(PLAIN, tmp_path, "run")
+    more = changed(PLAIN, {"behaviors__CartPole__max_steps": 5000})
+    second = run_here(more, tmp_path, "run", resume=True)
+    assert second.behaviors["CartPole"].step >= 5000
+    assert second.behaviors["CartPole"].version > first.behaviors["CartPole"].version
+    assert second.checkpoint > first.checkpoint
+    assert second.elapsed_s > first.elapsed_s
+
+
+def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed(tmp_path):
+    first = run_here(PLAIN, tmp_path, "run")
+    before = digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"])
+    second = run_here(PLAIN, tmp_path, "run", resume=True)
+    assert second.behaviors["CartPole"].step == first.behaviors["CartPole"].step
+    assert digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]) == before
+
+
+async def test_within_a_running_loop_it_is_awaited_and_may_be_cancelled(tmp_path):
+    plain = changed(PLAIN, {"behaviors__CartPole__max_steps": 10**7})
+    settings = {"results_dir": str(tmp_path), "run_id": "run"}
+    config = RunConfig.from_plain({**plain, "checkpoint_settings": settings})
+    others = asyncio.all_tasks()
+    began = asyncio.Event()
+    task = asyncio.create_task(run_async(config, RunOptions(on_progress=lambda snapshot: began.set())))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == others
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+async def test_runs_may_go_on_side_by_side_in_one_loop(tmp_path):
+    async def one(run_id, seed):
+        settings = {"results_dir": str(tmp_path), "run_id": run_id}
+        plain = changed(PLAIN, {"env_settings__seed": seed})
+        return await run_async(RunConfig.from_plain({**plain, "checkpoint_settings": settings}))
+
+    results = await asyncio.gather(one("first", 1), one("second", 2))
+    assert [result.run_id for result in results] == ["first", "second"]
+    assert all(result.behaviors["CartPole"].step >= 3000 for result in results)
+
+
+def test_a_failure_is_an_exception_that_says_which_stage_and_how_to_go_on(tmp_path):
+    plain = changed(troubled(trouble="raise", after=300), INLINE)
+    with pytest.raises(RunFailed) as failed:
+        run_here(plain, tmp_path, "run")
+    assert failed.value.stage == "actor"
+    assert "the motor is on fire" in str(failed.value)
+    assert "Traceback" not in str(failed.value)
+    assert "Traceback" in failed.value.detail
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_what_can_not_start_is_an_exception_and_leaves_no_folder(tmp_path):
+    plain = changed(PLAIN, {})
+    del plain["environment"]
+    with pytest.raises(RunError, match="nothing to run"):
+        run_here(plain, tmp_path, "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_the_same_name_is_not_overwritten(tmp_path):
+    result = run_here(PLAIN, tmp_path, "run")
+    before = digest(read_whole_checkpoint(result.folder))
+    with pytest.raises(RunFolderError, match="--resume.*--force|--force.*--resume"):
+        run_here(PLAIN, tmp_path, "run")
+    assert digest(read_whole_checkpoint(result.folder)) == before
+
+
+def test_nothing_of_the_callers_is_changed(tmp_path):
+    def surroundings():
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+        root = logging.getLogger()
+        return [signal.getsignal(n) for n in numbers], list(root.handlers), root.level, sys.excepthook, list(sys.path)
+
+    before = surroundings()
+    run_here(PLAIN, tmp_path, "run")
+    run_here(changed(troubled(), {**INLINE, "behaviors__CartPole__max_steps": 600}), tmp_path, "other")
+    with pytest.raises(RunFailed):
+        run_here(changed(troubled(trouble="raise", after=0), INLINE), tmp_path, "third")
+    assert surroundings() == before
+
+
+def test_a_file_is_run_as_it_is_loaded(tmp_path):
+    (tmp_path / "troubled_env.py").write_text(TROUBLED_ENV.read_text())
+    settings = {"results_dir": str(tmp_path / "results"), "run_id": "file"}
+    plain = changed(troubled(), {**INLINE, "behaviors__CartPole__max_steps": 600})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**plain, "checkpoint_settings": settings}))
+    result = run(load_config(tmp_path / "config.yaml", ["checkpoint_settings.run_id=other"]))
+    assert result.folder == tmp_path / "results" / "other"

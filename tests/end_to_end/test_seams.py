@@ -1,0 +1,66 @@
+"""Whole runs across the pipeline's seams: platforms, kinds of hosts, replicas, evaluation."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from runs import INLINE, cartpole, read_whole_checkpoint, run_here, volley, weights_digest
+
+from pipeline.export import read_policy
+
+
+def test_nothing_depends_on_the_platforms_fast_paths(start):
+    """Shared memory in files of the temporary folder, sockets in place of eventfd; two actors and self-play."""
+    command = start(volley(pipeline__hosts__actors__replicas=2), environment={"HEADRACE_PLATFORM": "plain"})
+    assert command.wait() == 0, command.output
+    assert "using files in" in command.output
+    assert {"actor-0", "actor-1"} <= set(re.findall(r"actor-\d", timers(command.run_folder)))
+    states = read_whole_checkpoint(command.run_folder)
+    assert states["ghost-Volley@main"]["counters"]["generation"] > 1
+    assert states["trainer@learner-Volley"]["trainer"]["step"] >= 6000
+    command.assert_left_nothing()
+
+
+@pytest.mark.parametrize(
+    ("actors", "learners", "replicas"),
+    [("inline", "process", 1), ("inline", "process", 2), ("process", "inline", 1), ("inline", "inline", 2)],
+)
+def test_hosts_of_different_kinds_work_together(tmp_path, actors, learners, replicas):
+    plain = cartpole(
+        pipeline__hosts__actors={"kind": actors, "replicas": replicas},
+        pipeline__hosts__learners__kind=learners,
+        record__edges=["trainer"],
+    )
+    result = run_here(plain, tmp_path, "run")
+    assert result.behaviors["CartPole"].step >= 3000
+    assert not result.interrupted
+    replay = {**cartpole(**INLINE), "replay": {"streams": [str(tmp_path / "run" / "streams" / "*.stream")]}}
+    run_here(replay, tmp_path, "replay")
+    assert weights_digest(tmp_path / "replay") == weights_digest(tmp_path / "run")
+
+
+def test_the_best_policy_of_the_evaluations_is_kept(tmp_path, caplog):
+    caplog.set_level("INFO")
+    result = run_here(cartpole(**INLINE, evaluation={"every": 500, "episodes": 8}), tmp_path, "run")
+    found = re.findall(r"Step: (\d+)\. Evaluation: ([\d.]+) ± [\d.]+ over 8 episodes(, the best so far)?", caplog.text)
+    assert len(found) >= 4
+    steps, means = [int(step) for step, _, _ in found], [float(mean) for _, mean, _ in found]
+    for i, (_, _, best) in enumerate(found):
+        assert bool(best) == all(means[i] > mean for mean in means[:i])
+    policy, spec, _ = read_policy(result.folder / "CartPole" / "CartPole-best.pt")
+    assert policy.step == steps[means.index(max(means))]
+    assert spec.name == "CartPole"
+
+
+def test_evaluation_has_a_process_of_its_own_where_actors_have(start):
+    command = start(cartpole(evaluation={"every": 500, "episodes": 4}))
+    command.pid_of("evaluation")
+    assert command.wait() == 0, command.output
+    assert "over 4 episodes, the best so far" in command.output
+    assert (command.run_folder / "CartPole" / "CartPole-best.pt").exists()
+    command.assert_left_nothing()
+
+
+def timers(run_folder):
+    return (run_folder / "run_logs" / "timers.json").read_text()

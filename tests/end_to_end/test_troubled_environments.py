@@ -1,0 +1,80 @@
+"""Environments that raise, hang, or give nonsense: restarted within limits, and named beyond them."""
+
+from __future__ import annotations
+
+import pytest
+from runs import INLINE, TROUBLED_ENV, changed, read_whole_checkpoint, run_here, troubled
+
+from pipeline.errors import RunFailed
+
+BEHAVIOR = "behaviors__CartPole__"
+
+
+def test_one_that_raises_is_restarted_and_the_run_comes_to_its_end(tmp_path, caplog):
+    plain = troubled(trouble="raise", once=str(tmp_path / "happened"))
+    result = run_here(changed(plain, {**INLINE, BEHAVIOR + "max_steps": 2000}), tmp_path, "run")
+    assert (tmp_path / "happened").exists()
+    assert "RuntimeError: the motor is on fire. Restarting it (restart 1)" in caplog.text
+    assert result.behaviors["CartPole"].step >= 2000
+
+
+def test_one_that_raises_again_and_again_ends_the_run_which_is_saved(start):
+    """By default there is one restart a minute."""
+    command = start(troubled(trouble="raise", after=300), beside=[TROUBLED_ENV])
+    assert command.wait() == 1, command.output
+    assert "Restarting it (restart 1)" in command.output
+    said = "the motor is on fire. It is not restarted again: it was restarted 1 times within 60 s"
+    assert said in command.output
+    assert "env_settings.restarts_rate_limit_n is 1" in command.output
+    assert "Go on from the last checkpoint with: --run-id run --resume" in command.output
+    assert "Traceback" not in command.output
+    # What was learned before is not lost: the trainer, which is sound, has saved where it stood.
+    states = read_whole_checkpoint(command.run_folder)
+    assert states["trainer@learner-CartPole"]["trainer"]["step"] > 1000
+    command.assert_left_nothing()
+
+
+def test_one_that_raises_from_the_beginning_is_named(tmp_path):
+    with pytest.raises(RunFailed, match="the motor is on fire.*not restarted again") as failed:
+        run_here(changed(troubled(trouble="raise", after=0), INLINE), tmp_path, "run")
+    assert failed.value.stage == "actor"
+    assert "the motor is on fire" in failed.value.detail
+
+
+def test_one_that_can_not_even_be_made_is_named(tmp_path):
+    plain = changed(troubled(), {**INLINE, "environment__options": {"colour": "red"}})
+    with pytest.raises(RunFailed, match=r"environment\.options do not fit.*colour"):
+        run_here(plain, tmp_path, "run")
+
+
+def test_one_that_hangs_is_killed_and_replaced(start, tmp_path):
+    plain = troubled(trouble="hang", once=str(tmp_path / "happened"))
+    command = start(changed(plain, {"env_settings__timeout_wait": 4}), beside=[TROUBLED_ENV])
+    assert command.wait() == 0, command.output
+    assert "actor-0 has not been heard of for 4 s (env_settings.timeout_wait): killing it" in command.output
+    assert "Starting it again" in command.output
+    states = read_whole_checkpoint(command.run_folder)
+    assert states["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
+    command.assert_left_nothing()
+
+
+@pytest.mark.parametrize("where", ["here", "in processes"])
+def test_a_reward_that_is_not_a_number_is_named_and_not_trained_on(tmp_path, start, where):
+    plain = troubled(trouble="nan", after=300)
+    if where == "here":
+        with pytest.raises(RunFailed) as failed:
+            run_here(changed(plain, INLINE), tmp_path, "run")
+        message = str(failed.value)
+    else:
+        command = start(plain, beside=[TROUBLED_ENV])
+        assert command.wait() == 1, command.output
+        command.assert_left_nothing()
+        message = command.output
+    assert "stage trainer failed on item" in message
+    assert "reward" in message
+    assert "agent " in message
+    assert "step " in message
+    assert "CartPole" in message
+    states = read_whole_checkpoint(tmp_path / "run" if where == "here" else command.run_folder)
+    weights = states["trainer@learner-CartPole"]["trainer"]["weights"]
+    assert all(abs(weight).max() < 100 for weight in weights.values())  # NaN is not
