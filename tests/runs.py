@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import os
@@ -239,10 +240,8 @@ class Command:
     def end(self) -> None:
         """Kill whatever is left of it."""
         for pid in self.processes():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.process.wait(PATIENCE_S)
 
     def assert_left_nothing(self) -> None:

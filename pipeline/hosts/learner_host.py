@@ -72,6 +72,7 @@ class LearnerHost:
             self._settings.max_steps,
             self._settings.reward_signals["extrinsic"].strength,
             TrainerPort(self._report),
+            reports_each=runtime.config.pipeline.deterministic,
         )
         state = runtime.saved_state(TRAINER)
         if state is not None:
@@ -135,10 +136,11 @@ class LearnerHost:
         return make_trainer(context, self._runtime.config.source_folder)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
-        # The export goes first, so that main knows of it when the checkpoint is whole.
+        assert self._stage is not None, "it is the stage that saves"
+        # Report and export go first, so that main knows of both when the checkpoint is whole.
+        self._stage.report_now()
         self._export()
         self._runtime.save_part(stage, number, state)
-        assert self._stage is not None, "it is the stage that saves"
         self._saved_step = self._stage.trainer.step
 
     def _export(self) -> None:

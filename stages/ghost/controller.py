@@ -218,7 +218,8 @@ class GhostController:
 
     def _current(self) -> Matchup:
         """The assignment in force, with the policies that it names."""
-        assert self._newest is not None and self._playing is not None
+        assert self._newest is not None
+        assert self._playing is not None
         opponent = self._playing
         policies = []
         for behavior_id in self._ids:

@@ -62,6 +62,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         strength: strength of the extrinsic reward, for its statistic.
         port: how it speaks to its host.
         restored_source: source under which rows that a resumed trainer brought along are accounted.
+        reports_each: report after each batch, however small: who waits for all to be at rest has to know.
     """
 
     may_block = True
@@ -74,6 +75,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         strength: float = 1.0,
         port: TrainerPort | None = None,
         restored_source: int = -1,
+        reports_each: bool = False,
     ) -> None:
         self.trainer = trainer
         self._behavior = behavior
@@ -81,6 +83,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._strength = strength
         self._port = port or TrainerPort()
         self._restored_source = restored_source
+        self._reports_each = reports_each
         self._context = StageContext("trainer")
         self._unlearned: deque[tuple[int, int]] = deque()
         self._returned: dict[int, int] = {}
@@ -126,7 +129,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._give_back_learned(self.held_rows)
         # A report costs main and this host a wake-up, and between two updates says little.
         self._unreported_rows += item.num_rows
-        if self.done or 2 * self._unreported_rows >= self.trainer.rows_per_update:
+        if self._reports_each or self.done or 2 * self._unreported_rows >= self.trainer.rows_per_update:
             self._report()
 
     def policy(self) -> PolicyUpdate:

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from runs import COMMAND, INLINE, PATIENCE_S, TROUBLED_ENV, cartpole, changed, digest, read_whole_checkpoint, run_here, troubled
+from runs import (
+    COMMAND,
+    INLINE,
+    PATIENCE_S,
+    TROUBLED_ENV,
+    cartpole,
+    changed,
+    digest,
+    read_whole_checkpoint,
+    run_here,
+    troubled,
+)
 
 from config import RunConfig, load_config
 from pipeline.errors import RunError, RunFailed
