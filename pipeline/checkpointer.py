@@ -53,6 +53,11 @@ class Checkpointer:
         """Number of the checkpoint that is under way."""
         return self._pending.number if self._pending is not None else None
 
+    @property
+    def missing(self) -> str:
+        """Names of the parts that the checkpoint under way still lacks."""
+        return ", ".join(sorted(self._pending.expected - self._pending.parts.keys())) if self._pending else ""
+
     def begin(self, expected: Iterable[str], now_s: float) -> int:
         """Announce the next checkpoint, in place of one that is under way; returns its number."""
         self._pending = _Pending(self._next, frozenset(expected), now_s)
@@ -90,8 +95,9 @@ class Checkpointer:
         """Give up a checkpoint that takes too long; whether there was one."""
         pending = self._pending
         if pending is not None and now_s - pending.since_s > PATIENCE_S:
-            missing = ", ".join(sorted(pending.expected - pending.parts.keys()))
-            log.warning("checkpoint %d is given up after %.0f s: no word of %s", pending.number, PATIENCE_S, missing)
+            log.warning(
+                "checkpoint %d is given up after %.0f s: no word of %s", pending.number, PATIENCE_S, self.missing
+            )
             self._pending = None
             return True
         return False

@@ -146,6 +146,8 @@ class Coordinator:
             finally:
                 for task in background:
                     task.cancel()
+        if self.failure is None:
+            self.saving.close()
         if self.failure is None and not self._playing:
             self.saving.write_status(final=True)
 

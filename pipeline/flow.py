@@ -12,8 +12,11 @@ nobody moves and nothing is on its way, the trainer holds the whole window, whic
 learns and returns them.
 
 Why the lag is bounded. A grant names the trainer's version at that time, and the actor may use it only with
-a policy at least that new. Within one window the trainer makes at most `max_policy_lag` further updates
-before it learns from it.
+a policy at least that new; what it began by an older one it sends off first. Within one window the trainer
+makes at most `max_policy_lag` further updates before it learns from it. A tick is never cut, so an actor may
+make as many steps beyond its cap as it has agents, less one; they come on top. All this holds of one actor,
+however slow the ways are. Of several, one that takes longer for a tick than the others for an update is
+overtaken: their credits come back and are granted anew while its own are still out.
 
 All counts are cumulative, so a message that is repeated or late does no harm. A source is one incarnation of
 an actor: what a dead one held is written off, and returns that still come for it are ignored.

@@ -95,6 +95,12 @@ class Saving:
         if self._checkpointer.give_up_if_overdue(now_s):
             self._ended("it took too long")
 
+    def close(self) -> None:
+        """All hosts have ended: a part that is not written by now won't be."""
+        number, missing = self._checkpointer.pending, self._checkpointer.missing
+        if number is not None and self._checkpointer.give_up(number):
+            self._failed(number, f"its hosts have ended, and there is no word of {missing}")
+
     def write_status(self, final: bool) -> None:
         """Write `training_status.json` and `timers.json`."""
         behaviors = {

@@ -421,7 +421,7 @@ class Flow:
         keeper = gather.add_producer()
         trainer = RememberingTrainer(name, trained.rows_per_update, trained.uses_all)
         up = self._channel(f"up {name}", lambda message: self._hear_learner(line, message))
-        stage = Finite(trainer, name, trained.updates, TrainerPort(up.send))
+        stage = Finite(trainer, name, trained.updates, TrainerPort(up.send), self.scenario.deterministic)
         meddler = Meddler(scenario.meddling, np.random.default_rng(scenario.seed))
         line = self.lines[name] = Line(trained, gather, keeper, trainer, stage, meddler, [gather])
         if scenario.self_play is not None:
@@ -561,8 +561,10 @@ class Flow:
 class Finite(TrainerStage):
     """A trainer stage that is done after a number of updates: counting steps would count what uses_all adds."""
 
-    def __init__(self, trainer: RememberingTrainer, behavior: str, updates: int, port: TrainerPort) -> None:
-        super().__init__(trainer, behavior, 1, port=port)
+    def __init__(
+        self, trainer: RememberingTrainer, behavior: str, updates: int, port: TrainerPort, reports_each: bool
+    ) -> None:
+        super().__init__(trainer, behavior, 1, port=port, reports_each=reports_each)
         self._updates = updates
 
         self.drained: list[TrajectoryBatch] = []

@@ -57,9 +57,13 @@ def cartpole(**changes: Any) -> Plain:
 
 
 def volley(**changes: Any) -> Plain:
-    """A tiny self-play run on the built-in game, in which teams, opponents and snapshots change many times."""
+    """A tiny self-play run on the built-in game, in which teams, opponents and snapshots change many times.
+
+    The game is made by its class: of `kind: builtin` there would be a film at the end, which takes a second.
+    """
+    game = "stages.environment.volley.group:VolleyGroup"
     plain: Plain = {
-        "environment": {"kind": "builtin", "id": "Volley", "num_envs": 16, "options": {"points_to_win": 1}},
+        "environment": {"kind": "gymnasium", "factory": game, "num_envs": 16, "options": {"points_to_win": 1}},
         "env_settings": {"seed": 5},
         "behaviors": {
             "Volley": {

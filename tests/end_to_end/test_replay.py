@@ -24,6 +24,7 @@ def recorded(request, tmp_path_factory):
     return request.param, plain, command.run_folder
 
 
+@pytest.mark.parametrize("recorded", ["CartPole"], indirect=True)
 def test_a_process_host_replays_a_run_of_processes(recorded, start):
     behavior, plain, run_folder = recorded
     replay = start(plain, "--replay", *streams(run_folder))

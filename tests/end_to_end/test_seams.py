@@ -44,7 +44,7 @@ def test_the_best_policy_of_the_evaluations_is_kept(tmp_path, caplog):
     caplog.set_level("INFO")
     result = run_here(cartpole(**INLINE, evaluation={"every": 500, "episodes": 8}), tmp_path, "run")
     found = re.findall(r"Step: (\d+)\. Evaluation: ([\d.]+) ± [\d.]+ over 8 episodes(, the best so far)?", caplog.text)
-    assert len(found) >= 4
+    assert len(found) >= 2  # how many policies a busy evaluation misses is a matter of time
     steps, means = [int(step) for step, _, _ in found], [float(mean) for _, mean, _ in found]
     for i, (_, _, best) in enumerate(found):
         assert bool(best) == all(means[i] > mean for mean in means[:i])

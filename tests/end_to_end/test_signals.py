@@ -42,3 +42,18 @@ def test_a_second_signal_ends_a_run_at_once_that_can_not_be_drained(start, tmp_p
     assert "ended at once" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
+
+
+def test_a_last_checkpoint_that_comes_to_nothing_is_a_failure(start):
+    command = start(LONG)
+    command.until(lambda: "Step: 1000." in command.output, "the first summary")
+    learner = command.pid_of("learner-CartPole")
+    os.kill(learner, signal.SIGSTOP)
+    command.interrupt()
+    command.until(lambda: "Training was interrupted" in command.output, "the signal's answer")
+    os.kill(learner, signal.SIGKILL)
+    assert command.wait() == 1, command.output
+    assert "the run's last checkpoint could not be written" in command.output
+    assert "no word of trainer@learner-CartPole" in command.output
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()

@@ -60,7 +60,7 @@ def test_one_that_hangs_is_killed_and_replaced(start, tmp_path):
 
 @pytest.mark.parametrize("where", ["here", "in processes"])
 def test_a_reward_that_is_not_a_number_is_named_and_not_trained_on(tmp_path, start, where):
-    plain = troubled(trouble="nan", after=300)
+    plain = troubled(trouble="nan", after=550)
     if where == "here":
         with pytest.raises(RunFailed) as failed:
             run_here(changed(plain, INLINE), tmp_path, "run")

@@ -232,13 +232,13 @@ def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
     folder: Path, hosts: Plain, host: str | None, name: str
 ):
     never = {"behaviors__CartPole__checkpoint_interval": 500000}  # so that the only checkpoint is that of the failure
-    bad = {"use": BAD + "Raises", "host": host, "with": {"on_item": 20}}
+    bad = {"use": BAD + "Raises", "host": host, "with": {"on_item": 8}}
     command = Command(folder, with_stages(bad, **never, **hosts))
     assert command.wait() == 1
     command.assert_left_nothing()
     told = command.output.splitlines()[-2:]
     assert re.search(
-        rf"stage {name} failed on item 20: TrajectoryBatch of CartPole \(\d+ trajectories, \d+ steps, from actor 0\): "
+        rf"stage {name} failed on item 8: TrajectoryBatch of CartPole \(\d+ trajectories, \d+ steps, from actor 0\): "
         r"ValueError: this one is too hot$",
         told[0],
     )
@@ -259,7 +259,7 @@ def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
         (BAD + "Returns", r"on item 1: .*process\(\) returned a TrajectoryBatch: use `yield`"),
         (BAD + "Coroutine", r"on item 1: .*process\(\) is async but yields nothing: use `yield`"),
         (BAD + "BadState", r"saving its part of checkpoint 0: TypeError: a state may hold plain values"),
-        (BAD + "HasNoState", r"on item 20: .*ValueError: this one is too hot"),
+        (BAD + "HasNoState", r"on item 8: .*ValueError: this one is too hot"),
         (BAD + "CannotStart", r"while starting: FileNotFoundError: .*nowhere"),
     ],
 )
@@ -267,7 +267,7 @@ def test_other_failures_are_named_as_well(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stage: str, doing: str, host: str | None
 ):
     monkeypatch.syspath_prepend(folder)
-    arguments = {"on_item": 20} if stage.endswith("HasNoState") else {}
+    arguments = {"on_item": 8} if stage.endswith("HasNoState") else {}
     placed = with_stages({"use": stage, "host": host, "with": arguments}, **INLINE)
     with pytest.raises(RunFailed, match=f"stage {stage.partition(':')[2]}.* failed {doing}"):
         run_here(placed, folder, "failing")

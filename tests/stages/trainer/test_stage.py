@@ -18,7 +18,8 @@ class Desk:
         self.reports = []
         self.statistics = RecordedStatistics()
         self.trainer = RememberingTrainer("Walker", rows_per_update, uses_all)
-        self.stage = TrainerStage(self.trainer, "Walker", max_steps, port=TrainerPort(self.reports.append), **options)
+        port = TrainerPort(self.reports.append)
+        self.stage = TrainerStage(self.trainer, "Walker", max_steps, port=port, reports_each=True, **options)
         self.stage.start(StageContext("trainer", statistics=self.statistics))
 
     def take(self, *lengths, **options):
@@ -54,6 +55,14 @@ def test_each_batch_is_reported():
     first, second = desk.reports
     assert (first.behavior, first.step, first.version, first.held) == ("Walker", 4, 0, 4)
     assert (second.step, second.version, second.held) == (10, 1, 0)
+
+
+def test_by_default_updates_are_reported_at_once_and_intake_by_the_half_buffer():
+    reports = []
+    stage = TrainerStage(RememberingTrainer("Walker", 10), "Walker", 1000, port=TrainerPort(reports.append))
+    for rows in (2, 2, 2, 3, 1, 4, 1):
+        list(stage.process(trajectories([rows])))
+    assert [(report.step, report.version) for report in reports] == [(6, 0), (10, 1), (15, 1)]
 
 
 # Credits. ------------------------------------------------------------------------------------------------------------
