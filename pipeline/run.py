@@ -159,6 +159,12 @@ def _result(coordinator: Coordinator, folder: RunFolder) -> RunResult:
 
 
 def _check(config: RunConfig) -> None:
+    ghosts = [name for name, settings in config.behaviors.items() if settings.self_play is not None]
+    if ghosts and len(config.behaviors) > 1:
+        raise RunError(
+            f"{ghosts[0]} has self_play and is not the only behaviour: for now self-play is symmetric, all teams under "
+            "one behaviour name; asymmetric games and other behaviours beside one come with a later version."
+        )
     if config.environment is None and config.replay is None:
         raise RunError(
             "nothing to run: the configuration has neither an `environment` section (kind: builtin or gymnasium) nor "
