@@ -42,7 +42,10 @@ def test_hosts_of_different_kinds_work_together(tmp_path, actors, learners, repl
 
 def test_the_best_policy_of_the_evaluations_is_kept(tmp_path, caplog):
     caplog.set_level("INFO")
-    result = run_here(cartpole(**INLINE, evaluation={"every": 500, "episodes": 8}), tmp_path, "run")
+    plain = cartpole(
+        pipeline__deterministic=True, evaluation={"every": 500, "episodes": 8}, behaviors__CartPole__max_steps=6000
+    )
+    result = run_here(plain, tmp_path, "run")
     found = re.findall(r"Step: (\d+)\. Evaluation: ([\d.]+) ± [\d.]+ over 8 episodes(, the best so far)?", caplog.text)
     assert len(found) >= 2  # how many policies a busy evaluation misses is a matter of time
     steps, means = [int(step) for step, _, _ in found], [float(mean) for _, mean, _ in found]
