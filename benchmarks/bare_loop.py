@@ -25,7 +25,7 @@ from config import BehaviorSettings
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.environment.protocol import ActionBatch
-from stages.policy import NumpyPolicy
+from stages.policy import ActingPolicy, NumpyPolicy, design_of
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
 
@@ -140,7 +140,7 @@ def run_bare(
     envs = gymnasium.make_vec(task.env_id, num_envs=task.num_envs, vector_kwargs=task.vector_kwargs)
     spec = behavior_spec(task.env_id, envs.single_observation_space, envs.single_action_space)
     trainer = PPOTrainer(TrainerContext(spec.name, settings, spec, seed=seed))
-    policy = NumpyPolicy(spec, settings.network_settings)
+    policy = NumpyPolicy(design_of(spec, settings))
     policy.load(trainer.policy())
     collector = Collector(envs, spec, policy, seed)
     solved_at = None
@@ -262,16 +262,17 @@ def action_writer(space: gymnasium.Space[Any]) -> Callable[[ActionBatch], NDArra
     return lambda actions: middle + half * actions.continuous
 
 
-def evaluate_policy(env_id: str, policy: NumpyPolicy, episodes: int, seed: int) -> float:
+def evaluate_policy(env_id: str, policy: ActingPolicy, episodes: int, seed: int) -> float:
     """Mean return of deterministic episodes in a fresh environment."""
     env = gymnasium.make(env_id)
     write, random = action_writer(env.action_space), np.random.default_rng(seed)
     returns = []
     for episode in range(episodes):
         observation, _ = env.reset(seed=10_000 + 1000 * seed + episode)
-        total, done = 0.0, False
+        total, done, recall = 0.0, False, None
         while not done:
-            action = write(policy.act((observation[None],), None, random, deterministic=True).actions)[0]
+            decision = policy.act((observation[None],), None, random, deterministic=True, recall=recall)
+            action, recall = write(decision.actions)[0], decision.recall
             observation, reward, terminated, truncated, _ = env.step(action)
             total += float(reward)
             done = terminated or truncated

@@ -21,10 +21,9 @@ import torch
 from bare_loop import TASKS, evaluate_policy
 
 from config import load_config
-from pipeline.export import read_policy
+from pipeline.export import load_acting_policy
 from pipeline.progress import ProgressSnapshot
 from pipeline.run import RunOptions, run
-from stages.policy import NumpyPolicy
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,14 +46,12 @@ def learn(task: str, seed: int, results: Path, changes: list[str]) -> tuple[int,
     began = time.monotonic()
     result = run(config, RunOptions(on_progress=watch))
     took = time.monotonic() - began
-    ((name, behavior),) = result.behaviors.items()
+    (behavior,) = result.behaviors.values()
     last = behavior.recent_return or 0.0
     if last >= TASKS[task].solved:
         solved.append(behavior.step)
     assert behavior.export is not None, "a run that ended well has exported"
-    update, spec, _ = read_policy(behavior.export)
-    policy = NumpyPolicy(spec, config.behavior_settings(name).network_settings)
-    policy.load(update)
+    policy = load_acting_policy(behavior.export)
     score = evaluate_policy(TASKS[task].env_id, policy, 30, seed)
     return behavior.step, last, score, min(solved, default=None), took
 

@@ -18,9 +18,9 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from config import RunConfig
-from pipeline.export import numbered, read_policy
+from pipeline.export import load_acting_policy, numbered, read_export
 from stages.environment.volley import Player, ScriptedPlayer, as_player, play_games, random_player
-from stages.policy import NumpyPolicy
+from stages.policy import design_of, make_policy
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
 
@@ -47,11 +47,11 @@ def main() -> None:
         ("scripted against random play", scripted, random_player(1), "wins", 0.95),
         ("scripted against the untrained policy", scripted, untrained(config, behavior, final), "wins", 0.90),
         ("scripted against itself", scripted, scripted, "score", 0.5),
-        ("final against scripted", player(config, behavior, final), scripted, "wins", 0.90),
+        ("final against scripted", player(final), scripted, "wins", 0.90),
         (
             "final against its first quarter",
-            player(config, behavior, final),
-            player(config, behavior, first_quarter),
+            player(final),
+            player(first_quarter),
             "wins",
             0.75,
         ),
@@ -65,19 +65,16 @@ def main() -> None:
     print(f"ELO: {ratings[0]:.0f} in the first summary, {ratings[-1]:.0f} in the last")
 
 
-def player(config: RunConfig, behavior: str, export: Path) -> Player:
+def player(export: Path) -> Player:
     """An exported policy as a player."""
-    update, spec, _ = read_policy(export)
-    policy = NumpyPolicy(spec, config.behavior_settings(behavior).network_settings)
-    policy.load(update)
-    return as_player(policy, seed=5)
+    return as_player(load_acting_policy(export), seed=5)
 
 
 def untrained(config: RunConfig, behavior: str, export: Path) -> Player:
     """The policy as it was before the first update."""
-    spec = read_policy(export)[1]
+    spec = read_export(export).design.spec
     settings = config.behavior_settings(behavior)
-    policy = NumpyPolicy(spec, settings.network_settings)
+    policy = make_policy(design_of(spec, settings))
     policy.load(PPOTrainer(TrainerContext(behavior, settings, spec, seed=3)).policy())
     return as_player(policy, seed=5)
 

@@ -1,16 +1,12 @@
 """The YAML of a run: its schema, and how it is read and checked. Imports nothing heavy."""
 
-from config.behaviors import (
-    BehaviorSettings,
-    PPOHyperparameters,
-    RewardSignalSettings,
-    Schedule,
-    SelfPlaySettings,
-)
-from config.environment import EnvironmentSettings, EvaluationSettings
+from config.behaviors import BehaviorSettings, SelfPlaySettings
+from config.environment import EnvironmentSettings, EvaluationSettings, ObservationSettings, WrapperSettings
 from config.errors import ConfigError, Mistake
+from config.hyperparameters import BCHyperparameters, PPOHyperparameters, SACHyperparameters, Schedule
+from config.imitation import BehavioralCloningSettings
 from config.load import load_config
-from config.network import Activation, NetworkSettings
+from config.network import Activation, MemorySettings, NetworkSettings
 from config.parameters import (
     CompletionCriteria,
     ConstantSampler,
@@ -33,6 +29,14 @@ from config.pipeline import (
     StagePlacement,
     WriterSettings,
 )
+from config.reward_signals import (
+    CuriositySettings,
+    ExtrinsicSettings,
+    GAILSettings,
+    RewardSignals,
+    RewardSignalSettings,
+    RNDSettings,
+)
 from config.run import CheckpointSettings, RunConfig, TorchSettings
 from config.streams import RecordSettings, ReplaySettings
 from config.unity import EngineSettings, EnvSettings
@@ -41,38 +45,49 @@ __all__ = [
     "STAGE_GROUP",
     "Activation",
     "ActorHosts",
+    "BCHyperparameters",
     "BehaviorSettings",
+    "BehavioralCloningSettings",
     "CheckpointSettings",
     "CompletionCriteria",
     "ConfigError",
     "ConstantSampler",
+    "CuriositySettings",
     "Curriculum",
     "EngineSettings",
     "EnvSettings",
     "EnvironmentParameter",
     "EnvironmentSettings",
     "EvaluationSettings",
+    "ExtrinsicSettings",
+    "GAILSettings",
     "GaussianSampler",
     "HostsSettings",
     "LearnerHosts",
     "Lesson",
+    "MemorySettings",
     "Mistake",
     "MultiRangeSampler",
     "NetworkSettings",
+    "ObservationSettings",
     "PPOHyperparameters",
     "PipelineSettings",
     "QueueSettings",
     "QueuesSettings",
+    "RNDSettings",
     "RecordSettings",
     "ReplaySettings",
     "RewardSignalSettings",
+    "RewardSignals",
     "RunConfig",
+    "SACHyperparameters",
     "Sampler",
     "Schedule",
     "SelfPlaySettings",
     "StagePlacement",
     "TorchSettings",
     "UniformSampler",
+    "WrapperSettings",
     "WriterSettings",
     "load_config",
 ]

@@ -3,89 +3,31 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from config.errors import Finding
-from config.fields import (
-    LATER,
-    Flag,
-    Float,
-    Int,
-    PlainMap,
-    Settings,
-    Text,
-    absent_until_later,
-    is_reference,
-    report,
-)
+from config.fields import Flag, Float, Int, Settings, Text, is_reference, report
+from config.hyperparameters import BUILT_IN, NO_SOURCE, Hyperparameters, PPOHyperparameters, SACHyperparameters
+from config.imitation import BehavioralCloningSettings
 from config.network import NetworkSettings
-
-Schedule = Literal["linear", "constant"]
+from config.reward_signals import ExtrinsicSettings, RewardSignals, RewardSignalSettings
 
 PPO = "ppo"
-_LATER_TRAINERS = ("sac", "poca")
-_LATER_SIGNALS = ("curiosity", "gail", "rnd")
+_LATER_TRAINERS = ("poca",)
+_FORMER_TRAINERS = {
+    "imitation": "'bc', with hyperparameters.teacher",
+    "offline_bc": "'bc', with hyperparameters.demo_path",
+    "online_bc": "'bc', with hyperparameters.teacher",
+}
+"""Trainers of ML-Agents' older versions, and what does the same here."""
 
-
-class PPOHyperparameters(Settings):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `ppo`."""
-
-    batch_size: Int = Field(1024, gt=0, description="Agent steps in one gradient step.")
-    buffer_size: Int = Field(
-        10240, gt=0, description="Agent steps collected before each update; at least `batch_size`."
-    )
-    learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = Field(
-        "linear", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
-    )
-    beta: Float = Field(5e-3, ge=0, description="Weight of the entropy bonus.")
-    beta_schedule: Schedule = Field(
-        "linear",
-        description="How `beta` changes up to `max_steps`.",
-        json_schema_extra={"default_text": "`learning_rate_schedule`"},
-    )
-    epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
-    epsilon_schedule: Schedule = Field(
-        "linear",
-        description="How `epsilon` changes up to `max_steps`.",
-        json_schema_extra={"default_text": "`learning_rate_schedule`"},
-    )
-    lambd: Float = Field(0.95, ge=0, le=1, description="λ of generalised advantage estimation.")
-    num_epoch: Int = Field(3, gt=0, description="Passes over the buffer in each update.")
-    shared_critic: Flag = Field(False, description="Whether actor and critic share the network's body.")
-    max_grad_norm: Float | None = Field(
-        None, gt=0, description="Gradients are scaled down to this norm; null: never. Not in ML-Agents."
-    )
-    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
-    ratio_per_dimension: Flag = Field(
-        False,
-        description="Clip the ratio per action dimension, as ML-Agents does, not per joint action. Not in ML-Agents.",
-    )
-
-    @model_validator(mode="after")
-    def _relate(self) -> PPOHyperparameters:
-        for name in ("beta_schedule", "epsilon_schedule"):
-            if not self._given(name):
-                self._fill(**{name: self.learning_rate_schedule})
-        if self.buffer_size < self.batch_size:
-            message = (
-                f"{self.buffer_size} is smaller than batch_size ({self.batch_size}); "
-                "raise buffer_size or lower batch_size"
-            )
-            report([Finding(("buffer_size",), message, (("batch_size",),))])
-        return self
-
-
-class RewardSignalSettings(Settings):
-    """One of a behaviour's `reward_signals`. So far there is `extrinsic`, the environment's own reward."""
-
-    gamma: Float = Field(0.99, ge=0, le=1, description="Discount per agent step.")
-    strength: Float = Field(1.0, description="Factor on the reward.")
-    network_settings: NetworkSettings | None = Field(
-        None, description="Accepted for ML-Agents' sake: the extrinsic reward has no network."
-    )
+_NOT_FOR_BC = {
+    "self_play": "its opponents would be what it imitates",
+    "behavioral_cloning": "it does nothing else, and its demo_path stands under hyperparameters",
+}
+"""Keys that contradict `trainer_type: bc`, and why."""
 
 
 class SelfPlaySettings(Settings):
@@ -114,32 +56,22 @@ class SelfPlaySettings(Settings):
 
 
 def _trainer_type(value: object) -> object:
-    if not isinstance(value, str) or value == PPO or is_reference(value):
+    if not isinstance(value, str) or value in BUILT_IN or is_reference(value):
         return value
+    expected = f"{', '.join(map(repr, BUILT_IN))} or your own 'module:Class'"
+    if value in _FORMER_TRAINERS:
+        raise ValueError(f"'{value}' is of an older version of ML-Agents; use {_FORMER_TRAINERS[value]}")
     if value in _LATER_TRAINERS:
-        raise ValueError(f"'{value}' is not available yet in this version; use 'ppo' or your own 'module:Class'")
-    hint = f"; did you mean '{PPO}'?" if get_close_matches(value.lower(), [PPO]) else ""
-    raise ValueError(f"'{value}' is no trainer; expected 'ppo' or your own 'module:Class'{hint}")
+        raise ValueError(f"'{value}' is not available yet in this version; use {expected}")
+    close = get_close_matches(value.lower(), BUILT_IN, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    raise ValueError(f"'{value}' is no trainer; expected {expected}{hint}")
 
 
-def _reward_signals(value: object) -> object:
-    if not isinstance(value, dict):
-        return value
-    findings = [Finding((name,), _about_signal(str(name))) for name in value if name != "extrinsic"]
-    if not value:
-        findings.append(Finding((), "is empty; list at least 'extrinsic', or leave the key out for the default", ((),)))
-    report(findings)
-    return value
-
-
-def _about_signal(name: str) -> str:
-    if name in _LATER_SIGNALS:
-        return f"the reward signal '{name}' {LATER}; only 'extrinsic' is available yet"
-    close = get_close_matches(name.lower(), ("extrinsic", *_LATER_SIGNALS), n=1)
-    return f"unknown reward signal; expected 'extrinsic'{f'; did you mean {close[0]!r}?' if close else ''}"
-
-
-Hyperparameters: TypeAlias = PPOHyperparameters | PlainMap
+def _likely_trainer(hyperparameters: dict[str, Any]) -> str:
+    """Guess which built-in trainer somebody had in mind who wrote these keys."""
+    fitting = [name for name, model in BUILT_IN.items() if hyperparameters.keys() <= model.model_fields.keys()]
+    return fitting[0] if fitting else PPO
 
 
 class BehaviorSettings(Settings):
@@ -147,22 +79,27 @@ class BehaviorSettings(Settings):
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
         PPO,
-        description="`ppo`, or `module:Class` for a trainer of your own. Required with `hyperparameters`.",
+        description="`ppo`, `sac`, `bc`, or `module:Class` for a trainer of your own. Required with `hyperparameters`.",
     )
     hyperparameters: Hyperparameters = Field(
         default_factory=PPOHyperparameters,
         description="What the trainer learns by. For a trainer of your own: any map, handed to it as it is.",
     )
     network_settings: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
-    reward_signals: Annotated[dict[str, RewardSignalSettings], BeforeValidator(_reward_signals)] = Field(
-        default_factory=lambda: {"extrinsic": RewardSignalSettings()},
-        description="Rewards by name. So far `extrinsic` only.",
-        json_schema_extra={"default_text": "`extrinsic`"},
+    reward_signals: RewardSignals = Field(
+        default_factory=lambda: RewardSignals(extrinsic=ExtrinsicSettings()),
+        description="What it is rewarded for, by name.",
+        json_schema_extra={"default_text": "`extrinsic` alone"},
     )
-    checkpoint_interval: Int = Field(500000, gt=0, description="Steps between checkpoints.")
-    keep_checkpoints: Int = Field(5, description="Newest checkpoints to keep; 0 or less: all.")
+    checkpoint_interval: Int = Field(
+        500000,
+        gt=0,
+        description="Steps between checkpoints, each with an exported policy; one more is made at the end.",
+    )
+    keep_checkpoints: Int = Field(5, description="Newest exported policies to keep; 0 or less: all.")
     even_checkpoints: Flag = Field(
-        False, description="Set `checkpoint_interval` to `max_steps` / `keep_checkpoints`, whatever it says."
+        False,
+        description="Set `checkpoint_interval` to `max_steps` / `keep_checkpoints` (rounded down), whatever it says.",
     )
     max_steps: Int = Field(500000, gt=0, description="Steps after which training ends.")
     time_horizon: Int = Field(
@@ -182,38 +119,76 @@ class BehaviorSettings(Settings):
         "`<results_dir>/<initialize_from>/<behaviour>/`.",
     )
     self_play: SelfPlaySettings | None = Field(None, description="Presence turns self-play on.")
-    behavioral_cloning: Annotated[PlainMap | None, absent_until_later("behavioural cloning")] = Field(
-        None, description=f"Imitation of a demonstration: {LATER}."
+    behavioral_cloning: BehavioralCloningSettings | None = Field(
+        None, description="Presence turns imitation of demonstrations on, beside what the trainer does."
     )
     framework: Text | None = Field(
         None, description="Accepted for ML-Agents' sake and without meaning: a warning says so."
     )
 
+    @property
+    def signals(self) -> dict[str, RewardSignalSettings]:
+        """The reward signals that were asked for, by name, in the order of the schema."""
+        asked = {name: getattr(self.reward_signals, name) for name in RewardSignals.model_fields}
+        return {name: signal for name, signal in asked.items() if signal is not None}
+
     @field_validator("hyperparameters", mode="wrap")
     @classmethod
     def _by_trainer(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
-        trainer = info.data.get("trainer_type")
-        if isinstance(value, PPOHyperparameters) or not isinstance(value, dict):
+        trainer = info.data.get("trainer_type", "")  # absent if it was refused already
+        model = BUILT_IN.get(trainer)
+        if model is not None and isinstance(value, Settings) and not isinstance(value, model):
+            raise ValueError(f"{type(value).__name__} does not fit trainer_type '{trainer}'; expected {model.__name__}")
+        if not isinstance(value, dict):
             return handler(value)
-        if trainer == PPO:
-            return PPOHyperparameters.model_validate(value)
-        return value  # for a trainer of the user's own, or one that was refused already
+        return value if model is None else model.model_validate(value)
 
     @model_validator(mode="before")
     @classmethod
     def _needs_trainer_type(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(data.get("hyperparameters"), dict) and "trainer_type" not in data:
-            message = "needs trainer_type beside it; add 'trainer_type: ppo' (or your own 'module:Class')"
+            likely = _likely_trainer(data["hyperparameters"])
+            message = f"needs trainer_type beside it; add 'trainer_type: {likely}' (or your own 'module:Class')"
             report([Finding(("hyperparameters",), message)])
         return data
 
     @model_validator(mode="after")
     def _derive(self) -> BehaviorSettings:
+        report(self._about_bc())
         if self.trainer_type != PPO and not self._given("hyperparameters"):
-            self._fill(hyperparameters={})
+            model = BUILT_IN.get(self.trainer_type)
+            self._fill(hyperparameters={} if model is None else model())
+        report(self._about_replay())
         if self.even_checkpoints:
             self._fill(checkpoint_interval=self._even_interval())
         return self
+
+    def _about_bc(self) -> list[Finding]:
+        if self.trainer_type != "bc":
+            return []
+        findings = [
+            Finding(
+                (key,),
+                f"does not go with trainer_type 'bc': {why}; leave it out ('{key}: null' if default_settings has it)",
+                (("trainer_type",),),
+            )
+            for key, why in _NOT_FOR_BC.items()
+            if getattr(self, key) is not None
+        ]
+        if not self._given("hyperparameters"):
+            findings.append(Finding(("hyperparameters",), NO_SOURCE, (("trainer_type",),)))
+        return findings
+
+    def _about_replay(self) -> list[Finding]:
+        memory, sac = self.network_settings.memory, self.hyperparameters
+        if memory is None or not isinstance(sac, SACHyperparameters) or sac.buffer_size >= memory.sequence_length:
+            return []
+        message = (
+            f"{sac.buffer_size} is smaller than network_settings.memory.sequence_length ({memory.sequence_length}): it "
+            "could hold no whole sequence; raise buffer_size or lower sequence_length"
+        )
+        other = ("network_settings", "memory", "sequence_length")
+        return [Finding(("hyperparameters", "buffer_size"), message, (other,))]
 
     def _even_interval(self) -> int:
         """Give ML-Agents' `int(max_steps / keep_checkpoints)`, refusing what would divide by zero there."""

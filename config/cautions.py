@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from config.fields import Settings
+from config.fields import changed
+from config.learning_cautions import learning_cautions
 from config.parameters import Curriculum
 
 if TYPE_CHECKING:
@@ -17,27 +18,51 @@ _UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas")
 
 def cautions(config: RunConfig) -> tuple[str, ...]:
     """Give a warning, with its path, for each thing in a valid configuration that its writer should know."""
-    found = [*_about_checkpoints(config), *_about_unity(config), *_about_curricula(config)]
-    for name, settings in config.behaviors.items():
-        found += [f"behaviors.{name}.{text}" for text in _about_behavior(settings)]
-    if config.default_settings is not None and not config.behaviors:
-        found += [f"default_settings.{text}" for text in _about_behavior(config.default_settings)]
+    found = [*_about_checkpoints(config), *_about_unity(config), *_about_curricula(config), *_about_lag(config)]
+    for path, settings in _behaviors(config):
+        found += [f"{path}.{text}" for text in (*learning_cautions(settings), *_about_start(config, settings))]
+        if settings.network_settings.deterministic and not _plays_only(config, settings):
+            found.append(
+                f"{path}.network_settings.deterministic: nothing new is tried while learning, which seldom goes well; "
+                "it is meant for --inference"
+            )
     return tuple(found)
 
 
-def _about_behavior(settings: BehaviorSettings) -> Iterator[str]:
-    if settings.threaded:
-        yield "threaded: has no meaning here, because the learner always runs apart"
-    if settings.framework is not None:
-        yield "framework: has no meaning; training is by torch"
-    if settings.self_play is not None and settings.self_play.team_change > settings.max_steps:
+def _behaviors(config: RunConfig) -> Iterator[tuple[str, BehaviorSettings]]:
+    for name, settings in config.behaviors.items():
+        yield f"behaviors.{name}", settings
+    if config.default_settings is not None and not config.behaviors:
+        yield "default_settings", config.default_settings
+
+
+def _plays_only(config: RunConfig, settings: BehaviorSettings) -> bool:
+    """Whether nothing is learned from how the agents act."""
+    return config.checkpoint_settings.inference or config.replay is not None or settings.trainer_type == "bc"
+
+
+def _about_start(config: RunConfig, settings: BehaviorSettings) -> Iterator[str]:
+    if settings.init_path is None:
+        return
+    source = config.checkpoint_settings.initialize_from
+    if config.checkpoint_settings.resume:
+        yield "init_path: has no effect, because 'resume: true' goes before it"
+    elif source is not None and any(sign in settings.init_path for sign in "/\\"):
+        yield f"init_path: goes before initialize_from, so nothing of run '{source}' is taken for this behaviour"
+
+
+def _about_lag(config: RunConfig) -> Iterator[str]:
+    settings = [settings for _, settings in _behaviors(config)]
+    if (
+        settings
+        and all(each.trainer_type == "sac" for each in settings)
+        and "max_policy_lag" in changed(config.pipeline)
+        and not config.pipeline.deterministic
+    ):
         yield (
-            f"self_play.team_change: {settings.self_play.team_change} steps are more than max_steps "
-            f"({settings.max_steps}), so only one team will ever learn"
+            "pipeline.max_policy_lag: has no effect on sac, which learns from steps of any age; steps_per_update keeps "
+            "its ratio of updates to steps"
         )
-    for name, signal in settings.reward_signals.items():
-        if signal.network_settings is not None:
-            yield f"reward_signals.{name}.network_settings: has no meaning; this reward has no network"
 
 
 def _about_checkpoints(config: RunConfig) -> Iterator[str]:
@@ -53,17 +78,13 @@ def _about_checkpoints(config: RunConfig) -> Iterator[str]:
 def _about_unity(config: RunConfig) -> Iterator[str]:
     if config.environment is None:
         return
-    for name in _changed(config.env_settings):
+    for name in changed(config.env_settings):
         if name in _UNITY_ALONE:
             yield f"env_settings.{name}: has no effect, because 'environment' says what to run"
-    if _changed(config.engine_settings):
+    if changed(config.engine_settings):
         yield "engine_settings: has no effect, because only Unity takes it"
     if config.environment_parameters:
         yield "environment_parameters: has no effect, because only Unity takes them"
-
-
-def _changed(settings: Settings) -> list[str]:
-    return [name for name, field in type(settings).model_fields.items() if getattr(settings, name) != field.default]
 
 
 def _about_curricula(config: RunConfig) -> Iterator[str]:

@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from config.errors import Finding
-from config.fields import Int, PlainMap, Reference, Settings, Text, not_yet, report
+from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, not_yet, report
 
 _INSTEAD = "use 'builtin' or 'gymnasium'"
+_SHORT = ("vector", "image", "set", "goal")
+
+
+def _short_form(value: Any) -> Any:
+    """Take `camera: image` for `camera: {kind: image}`, and `goal` for a vector that tells the goal."""
+    if not isinstance(value, str):
+        return value
+    if value not in _SHORT:
+        words = ", ".join(f"'{word}'" for word in _SHORT)
+        raise ValueError(
+            f"'{value}' is not known; expected one of {words}, or a map such as {{kind: set, goal: false}}"
+        )
+    return {"goal": True} if value == "goal" else {"kind": value}
+
+
+class ObservationSettings(Settings):
+    """What one of the environment's observations is taken for. Short: only `vector`, `image`, `set` or `goal`."""
+
+    kind: Literal["vector", "image", "set"] | None = Field(
+        None,
+        description="`vector`: numbers in a row; `image`: of rank 2, 3 or 4 (stacked frames); `set`: rows that are "
+        "things of one sort, in no order; null: as its space suggests.",
+    )
+    goal: Flag = Field(
+        False,
+        description="Whether it tells the agent's goal (see `goal_conditioning_type`). Where nothing is said about it, "
+        "a vector `desired_goal` does.",
+    )
+    channels: Literal["first", "last"] | None = Field(
+        None, description="Where an image has its channels; null: in its smallest dimension."
+    )
+    max_entities: Int | None = Field(
+        None, gt=0, description="Most things in a set of no fixed size (a `Sequence` space); null: 32."
+    )
+
+
+class WrapperSettings(Settings):
+    """A wrapper round each single environment."""
+
+    use: Reference = Field(
+        description="`module:callable` that takes an environment first, such as "
+        "`gymnasium.wrappers:TimeAwareObservation`; modules beside the YAML are found."
+    )
+    with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
 
 
 class EnvironmentSettings(Settings):
@@ -31,6 +75,14 @@ class EnvironmentSettings(Settings):
         json_schema_extra={"default_text": "`env_settings.num_envs`"},
     )
     options: PlainMap = Field(default_factory=dict, description="Keyword arguments for the environment.")
+    wrappers: Annotated[tuple[WrapperSettings, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="Wrappers round each single environment, the innermost first."
+    )
+    observations: dict[Text, Annotated[ObservationSettings, BeforeValidator(_short_form)]] = Field(
+        default_factory=dict,
+        description="What observations are taken for, by name: the key in a Dict, the index in a Tuple, with dots "
+        "where they are nested (`state.position`); `observation` where there is only one.",
+    )
     behavior: Text | None = Field(
         None,
         min_length=1,
@@ -52,6 +104,14 @@ class EnvironmentSettings(Settings):
         return []
 
     def _about_builtin(self) -> list[Finding]:
+        findings = [
+            Finding((name,), "does not go with kind 'builtin', only with kind 'gymnasium'; leave it out", (("kind",),))
+            for name in ("wrappers", "observations")
+            if getattr(self, name)
+        ]
+        return [*findings, *self._about_builtin_game()]
+
+    def _about_builtin_game(self) -> list[Finding]:
         if self.factory is not None:
             message = "does not go with kind 'builtin'; expected 'id', or kind 'gymnasium'"
             return [Finding(("factory",), message, (("kind",),))]

@@ -9,17 +9,20 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from config.errors import Finding, FindingsError, KeyPath
-from config.schema import alternatives, fields_of, is_model, models_at, tags_of
+from config.errors import Finding, FindingsError, KeyPath, dotted
+from config.schema import chooser_of, fields_of, models_at, sections_below, tags_of, value_at
 
 _MOVED = {
-    "parameter_randomization": "environment_parameters",
-    "play_against_current_self_ratio": "play_against_latest_model_ratio",
-    "pretraining": "behavioral_cloning",
-    "sequence_length": "network_settings.memory",
-    "memory_size": "network_settings.memory",
-    "trainer": "trainer_type",
-    "use_recurrent": "network_settings.memory",
+    "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",
+    "num_update": "'hyperparameters.steps_per_update' (train_interval / num_update)",
+    "parameter_randomization": "'environment_parameters'",
+    "play_against_current_self_ratio": "'play_against_latest_model_ratio'",
+    "pretraining": "'behavioral_cloning'",
+    "reward_signal_num_update": "'hyperparameters.reward_signal_steps_per_update' (train_interval / "
+    "reward_signal_num_update)",
+    "train_interval": "'hyperparameters.steps_per_update' (train_interval / num_update)",
+    "trainer": "'trainer_type'",
+    "use_recurrent": "'network_settings.memory'; give it content, or leave it out for false",
 }
 """Keys of ML-Agents' older formats, and where their meaning went."""
 
@@ -107,7 +110,7 @@ def _one(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> list[Find
     if kind == "missing":
         return [Finding(path, _missing(top, path, data))]
     if kind == "extra_forbidden":
-        return [Finding(path, _unknown(models_at(top, path[:-1], data), str(path[-1])))]
+        return [Finding(path, _unknown(top, path, data))]
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return [_tag(top, path, item, data)]
     return [Finding(path, _value(kind, context, value, item["msg"]))]
@@ -122,16 +125,63 @@ def _missing(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     return "is required but missing"
 
 
-def _unknown(models: list[type[BaseModel]], key: str) -> str:
+def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
+    """Explain a key that has no place where it stands: an older one, another trainer's, one from elsewhere, a slip."""
+    key, models = str(path[-1]), models_at(top, path[:-1], data)
     known = sorted({name for model in models for name in fields_of(model)})
-    if _MOVED.get(key, ".").partition(".")[0] in known:
-        return f"unknown key, from an older format of ML-Agents; its place now is '{_MOVED[key]}'"
-    for model in models:
-        for name, field in fields_of(model).items():
-            if any(is_model(below) and key in fields_of(below) for below in alternatives(field.annotation)):
-                return f"unknown key here; it belongs under '{name}'"
-    hint = suggest(key, known) or f"; expected one of {', '.join(known)}"
-    return f"unknown key{hint}"
+    if key in _MOVED:
+        return f"unknown key, from an older format of ML-Agents; its place now is {_MOVED[key]}"
+    others = [choice for choice in _choices(top, path[:-1], data) if key in fields_of(choice)]
+    if others:
+        chooser, _ = chooser_of(others[0]) or ("", "")
+        words = " and ".join(f"'{word}'" for _, word in filter(None, map(chooser_of, others)))
+        return f"unknown key for this {chooser}; it is a key of {words}"
+    place = _place_below(models, key, value_at(data, path[:-1]))
+    if place is not None:
+        return f"unknown key here; it belongs under '{place}'"
+    hint = suggest(key, known)
+    if hint:
+        return f"unknown key{hint}"
+    place = _place_above(top, path, data)
+    return f"unknown key here; it belongs {place}" if place else f"unknown key; expected one of {', '.join(known)}"
+
+
+def _choices(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseModel]]:
+    """What a section could be if the key beside it that chooses said so."""
+    return [
+        model
+        for parent in models_at(top, path[:-1], data)
+        for name, model in sections_below(parent, None)
+        if path and name == path[-1] and chooser_of(model) is not None
+    ]
+
+
+def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | None:
+    """Find the nearest section under a map that knows a key: its dotted path from there."""
+    nearest = [("", model, data) for model in models]
+    while nearest:
+        below = [
+            (f"{path}.{name}".lstrip("."), section, value_at(inside, (name,)))
+            for path, model, inside in nearest
+            for name, section in sections_below(model, inside)
+        ]
+        for path, section, _ in below:
+            if key in fields_of(section):
+                return path
+        nearest = below
+    return None
+
+
+def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
+    """Find where else in the file a key would be known, the nearest first: `under '…'`."""
+    for length in range(len(path) - 2, -1, -1):
+        around, models = path[:length], models_at(top, path[:length], data)
+        if any(path[-1] in fields_of(model) for model in models):
+            return f"under '{dotted(around)}'" if around else "at the top, beside 'behaviors'"
+        place = _place_below(models, str(path[-1]), value_at(data, around))
+        if place is not None:
+            return f"under '{dotted((*around, place))}'"
+    return None
 
 
 def _tag(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 
@@ -27,6 +27,9 @@ class Settings(BaseModel):
     # Built at the first use, not at import: `--help` need not wait for it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
+    chosen_by: ClassVar[tuple[str, str] | None] = None
+    """A key beside this section and the word there that makes it this model instead of another; None: no such key."""
+
     def _fill(self, **values: object) -> None:
         """Set fields whose default follows from other fields; for `after` validators only."""
         for name, value in values.items():
@@ -35,6 +38,12 @@ class Settings(BaseModel):
     def _given(self, name: str) -> bool:
         """Whether the user wrote this key, as opposed to its default."""
         return name in self.model_fields_set
+
+
+def changed(settings: Settings) -> list[str]:
+    """Give the keys whose values are not the default, whoever gave them: plain data has every key given."""
+    fields = type(settings).model_fields.items()
+    return [name for name, field in fields if getattr(settings, name) != field.get_default(call_default_factory=True)]
 
 
 def report(findings: Sequence[Finding]) -> None:
@@ -89,17 +98,6 @@ def not_yet(**words: str) -> BeforeValidator:
     def check(value: object) -> object:
         if isinstance(value, str) and value in words:
             raise ValueError(f"'{value}' {LATER}; {words[value]}")
-        return value
-
-    return BeforeValidator(check)
-
-
-def absent_until_later(what: str) -> BeforeValidator:
-    """Refuse anything but null under a key whose meaning comes with a later version."""
-
-    def check(value: object) -> object:
-        if value is not None:
-            raise ValueError(f"{what} {LATER}; leave the key out")
         return value
 
     return BeforeValidator(check)

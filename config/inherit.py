@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config.behaviors import PPO, PPOHyperparameters
+from config.behaviors import PPO
+from config.hyperparameters import BUILT_IN
 from config.parameters import Lesson
 
 
 def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Merge `default_settings` and unfold lessons; doing it twice is doing it once.
+    """Merge `default_settings` and unfold lessons.
+
+    A reward signal of `default_settings` is dropped where a behaviour has null for it. So this is to be done once.
 
     Args:
         plain: the YAML as plain data; it is not changed.
@@ -42,7 +45,7 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
     theirs, ours = default.get("trainer_type", PPO), own.get("trainer_type", default.get("trainer_type", PPO))
     if isinstance(hyperparameters, Mapping) and theirs != ours:
         # Nobody here knows the schema of a trainer of the user's own: nothing of another's is sure to fit.
-        known = PPOHyperparameters.model_fields if ours == PPO else {}
+        known = BUILT_IN[ours].model_fields if isinstance(ours, str) and ours in BUILT_IN else {}
         dropped = [key for key in hyperparameters if key not in known]
         inherited["hyperparameters"] = {key: value for key, value in hyperparameters.items() if key in known}
         if not inherited["hyperparameters"]:
@@ -52,7 +55,14 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
                 f"behaviors.{name}: its trainer_type '{ours}' does not take over these hyperparameters of "
                 f"default_settings (trainer_type '{theirs}'): {', '.join(dropped)}"
             )
-    return _merge(inherited, own)
+    merged = _merge(inherited, own)
+    signals, inherited_signals = merged.get("reward_signals"), default.get("reward_signals")
+    if isinstance(signals, Mapping) and isinstance(inherited_signals, Mapping):
+        dropped_signals = [
+            name for name in signals if signals[name] is None and inherited_signals.get(name) is not None
+        ]
+        merged["reward_signals"] = {name: body for name, body in signals.items() if name not in dropped_signals}
+    return merged
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

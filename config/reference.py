@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from config.run import RunConfig
-from config.schema import alternatives, fields_of, is_model, tags_of
+from config.schema import alternatives, chooser_of, fields_of, is_model, tags_of
 
 _INTRODUCTION = """# The configuration file
 
@@ -46,18 +46,15 @@ _TYPES = {bool: "true or false", int: "whole number", float: "number", str: "tex
 
 def reference() -> str:
     """Describe every key of the YAML, as Markdown."""
-    return "\n".join([_INTRODUCTION, *_section("", RunConfig, 2, set())])
+    return "\n".join([_INTRODUCTION, *_section("", RunConfig, 2, {})])
 
 
-def _section(path: str, model: type[BaseModel], level: int, told: set[type[BaseModel]]) -> Iterator[str]:
-    """Describe a model and those below it, each where it is met first."""
-    if model in told:
-        return
-    told.add(model)
-    yield f"{'#' * min(level, 4)} {f'`{path}`' if path else 'Sections'}"
+def _section(path: str, model: type[BaseModel], level: int, told: dict[type[BaseModel], str]) -> Iterator[str]:
+    """Describe a model and those below it; of what was met before, say only where (`told`)."""
+    told[model] = path
+    yield f"{'#' * min(level, 4)} {f'`{path}`{_choice_of(model)}' if path else 'Sections'}"
     yield ""
-    yield " ".join((model.__doc__ or "").split())
-    yield ""
+    yield from _paragraphs(model.__doc__ or "")
     yield "| Key | Type | Default | Range | Meaning |"
     yield "|---|---|---|---|---|"
     for key, field in fields_of(model).items():
@@ -65,15 +62,30 @@ def _section(path: str, model: type[BaseModel], level: int, told: set[type[BaseM
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
     for key, field in fields_of(model).items():
-        yield from _below(f"{path}.{key}" if path else key, field, level + 1, told)
+        for where, section in _below(f"{path}.{key}" if path else key, field):
+            if section not in told:
+                yield from _section(where, section, level + 1, told)
+            elif not tags_of(section):
+                yield f"The keys of `{where}` are those of `{told[section]}`."
+                yield ""
 
 
-def _below(path: str, field: FieldInfo, level: int, told: set[type[BaseModel]]) -> Iterator[str]:
+def _paragraphs(docstring: str) -> Iterator[str]:
+    for paragraph in docstring.split("\n\n"):
+        yield " ".join(paragraph.split())
+        yield ""
+
+
+def _below(path: str, field: FieldInfo) -> Iterator[tuple[str, type[BaseModel]]]:
     for kind in alternatives(field.annotation):
         suffix, inner = _unpacked(kind)
-        for model in inner:
-            if is_model(model):
-                yield from _section(f"{path}{suffix}{_tag_of(model)}", model, level, told)
+        yield from ((f"{path}{suffix}{_tag_of(model)}", model) for model in inner if is_model(model))
+
+
+def _choice_of(model: type[BaseModel]) -> str:
+    """Say which key beside a section makes it this one."""
+    chooser = chooser_of(model)
+    return f" (`{chooser[0]}: {chooser[1]}`)" if chooser else ""
 
 
 def _unpacked(kind: Any) -> tuple[str, list[Any]]:
@@ -93,7 +105,7 @@ def _tag_of(model: type[BaseModel]) -> str:
 
 def _type_of(field: FieldInfo) -> str:
     kinds = list(dict.fromkeys(_type_name(kind) for kind in alternatives(field.annotation)))
-    if type(None) in get_args(field.annotation):
+    if type(None) in get_args(field.annotation) and not _is_absent(field):
         kinds.append("null")
     return ", ".join(kinds)
 
@@ -112,12 +124,20 @@ def _default_of(field: FieldInfo) -> str:
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "default_text" in extra:
         return str(extra["default_text"])
+    if _is_absent(field):
+        return "not there"
     if field.is_required():
         return "required"
     default = field.get_default(call_default_factory=True)
     if isinstance(default, BaseModel):
         return "its defaults"
     return f"`{json.dumps(default)}`"
+
+
+def _is_absent(field: FieldInfo) -> bool:
+    """Whether the key is there or not, but can't be null."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and extra.get("absent") is True
 
 
 def _range_of(field: FieldInfo) -> str:
@@ -127,6 +147,8 @@ def _range_of(field: FieldInfo) -> str:
             bounds.append(f"> {constraint.gt}")
         elif isinstance(constraint, annotated_types.Ge):
             bounds.append(f"≥ {constraint.ge}")
+        elif isinstance(constraint, annotated_types.Lt):
+            bounds.append(f"< {constraint.lt}")
         elif isinstance(constraint, annotated_types.Le):
             bounds.append(f"≤ {constraint.le}")
         elif isinstance(constraint, annotated_types.MinLen):

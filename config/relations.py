@@ -7,9 +7,11 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from config.errors import Finding, KeyPath
+from config.hyperparameters import BCHyperparameters
 from config.parameters import Curriculum
 
 if TYPE_CHECKING:
+    from config.behaviors import BehaviorSettings
     from config.run import RunConfig
 
 _BEHAVIORS: KeyPath = ("behaviors",)
@@ -20,6 +22,7 @@ def relate(config: RunConfig) -> list[Finding]:
     """Find what contradicts itself between sections."""
     return [
         *_about_behaviors(config),
+        *_about_teachers(config),
         *_about_environment(config),
         *_about_names(config),
         *_about_ghosts(config),
@@ -34,6 +37,25 @@ def _about_behaviors(config: RunConfig) -> Iterator[Finding]:
         if name in ("", ".", "..") or any(sign in name for sign in "?/\\"):
             message = "can't be a behaviour's name, which is a folder's as well: no '?', '/' or '\\', and not empty"
             yield Finding((*_BEHAVIORS, name), message)
+
+
+def _about_teachers(config: RunConfig) -> Iterator[Finding]:
+    behaviors: list[tuple[KeyPath, str | None, BehaviorSettings]] = [
+        ((*_BEHAVIORS, name), name, settings) for name, settings in config.behaviors.items()
+    ]
+    if config.default_settings is not None:
+        behaviors.append((_DEFAULT, None, config.default_settings))
+    for path, name, settings in behaviors:
+        bc, where = settings.hyperparameters, (*path, "hyperparameters", "teacher")
+        if not isinstance(bc, BCHyperparameters) or bc.teacher is None:
+            continue
+        teacher = bc.teacher
+        if teacher == name:
+            others = ", ".join(other for other in config.behaviors if other != name) or "none so far"
+            message = f"'{teacher}' is this behaviour itself; expected another one of this run ({others})"
+            yield Finding(where, message, (where,))
+        else:
+            yield from _listed(config, where, teacher)
 
 
 def _about_environment(config: RunConfig) -> Iterator[Finding]:

@@ -128,8 +128,18 @@ class RunConfig(Settings):
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
 
     def to_plain(self) -> dict[str, Any]:
-        """Give the configuration, defaults filled in, as plain data for YAML, JSON or msgpack."""
-        return self.model_dump(mode="json", by_alias=True)
+        """Give the configuration, defaults filled in, as plain data for YAML, JSON or msgpack.
+
+        `default_settings` holds only what was given: the rest would be merged under behaviours that do without it.
+        """
+        plain = self.model_dump(mode="json", by_alias=True)
+        if self.default_settings is not None:
+            given = self.default_settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            plain["default_settings"] = {"trainer_type": self.default_settings.trainer_type, **given}
+            for settings in plain["behaviors"].values():
+                signals = settings["reward_signals"]
+                signals.update({name: None for name in given.get("reward_signals", ()) if name not in signals})
+        return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], path: Path | None = None) -> RunConfig:

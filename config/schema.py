@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -41,10 +42,25 @@ def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseM
     """
     here: list[Any] = [top]
     for key in path:
-        here = [one for kind in here for one in _below(kind, key)]
-        data = _get(data, key)
+        here = [one for kind in here for one in _below(kind, key) if not is_model(one) or _chosen(one, data)]
+        data = value_at(data, (key,))
         here = [kind for kind in here if not is_model(kind) or _fits(kind, data)]
     return [kind for kind in here if is_model(kind)]
+
+
+def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Give the sections that a model may hold under its keys: `(key, model)`, or `('key.<name>', model)` in maps.
+
+    Args:
+        model: whose keys they are.
+        data: the plain data for it; its keys choose between alternatives, where they say.
+    """
+    for key, field in fields_of(model).items():
+        for kind in alternatives(field.annotation):
+            name, inside = (
+                (f"{key}.<name>", alternatives(get_args(kind)[1])) if get_origin(kind) is dict else (key, [kind])
+            )
+            yield from ((name, section) for section in inside if is_model(section) and _chosen(section, data))
 
 
 def _below(kind: Any, key: str | int) -> list[Any]:
@@ -59,17 +75,32 @@ def _below(kind: Any, key: str | int) -> list[Any]:
     return []
 
 
-def _get(data: Any, key: str | int) -> Any:
-    try:
-        return data[key]
-    except (LookupError, TypeError):
-        return None
+def value_at(data: Any, path: KeyPath) -> Any:
+    """Give what stands at a path of plain data, None if nothing does."""
+    for key in path:
+        try:
+            data = data[key]
+        except (LookupError, TypeError):
+            return None
+    return data
 
 
 def tags_of(model: type[BaseModel]) -> dict[str, str]:
     """Give the keys of a model that can hold one word only, which tells it from others, and that word."""
     words = {key: get_args(field.annotation) for key, field in fields_of(model).items() if _is_literal(field)}
     return {key: choice[0] for key, choice in words.items() if len(choice) == 1}
+
+
+def chooser_of(model: type[BaseModel]) -> tuple[str, str] | None:
+    """Give the key beside a section, and the word there, that make it this model; None if there is no such key."""
+    chosen_by: tuple[str, str] | None = getattr(model, "chosen_by", None)
+    return chosen_by
+
+
+def _chosen(model: type[BaseModel], beside: Any) -> bool:
+    """Whether nothing beside a section says that it is another model."""
+    chosen_by = chooser_of(model)
+    return chosen_by is None or value_at(beside, chosen_by[:1]) in (None, chosen_by[1])
 
 
 def _is_literal(field: FieldInfo) -> bool:

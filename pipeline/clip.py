@@ -6,8 +6,7 @@ import logging
 from pathlib import Path
 
 from config import RunConfig
-from pipeline.export import read_policy
-from stages.policy import NumpyPolicy
+from pipeline.export import load_acting_policy
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +33,7 @@ def write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export:
     from stages.environment.volley import ScriptedPlayer, VolleyGroup, as_player
     from stages.environment.volley.clip import write_clip
 
-    update, spec, _ = read_policy(export)
-    policy = NumpyPolicy(spec, config.behavior_settings(behavior).network_settings)
-    policy.load(update)
+    policy = load_acting_policy(export, config.source_folder)
     path = run_folder / behavior / "clip.gif"
     players = (as_player(policy, SEED, deterministic=True), ScriptedPlayer().act)
     write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,13 +24,13 @@ from pipeline.console import ConsoleWriter
 from pipeline.edges import LocalEdges
 from pipeline.errors import RunError
 from pipeline.flow import CreditLedger, CreditRequest, Grant
-from pipeline.graph import actor_names, expected_parts, learner_name, route
+from pipeline.graph import actor_names, demonstrated, expected_parts, learner_name, route, students_of, teacher_of
 from pipeline.hosts.handle import HostHandle
 from pipeline.hosts.runtime import describe_failure, plain_statistics
 from pipeline.inference import InferenceStage, trained_policy
 from pipeline.launching import Launcher
 from pipeline.lines import Line
-from pipeline.main_path import MainPath
+from pipeline.main_path import MainPath, drain
 from pipeline.main_stages import MainStages
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.reporting import Reporter
@@ -90,7 +91,7 @@ class Coordinator:
         self._seed = seed
         self._resumed = checkpoint
         self._playing = config.checkpoint_settings.inference
-        self._replay_edge = recorded_edge(config.replay.streams) if config.replay is not None else ""
+        self._replay_edge = _replay_edge(config)
         self._best: dict[str, float] = dict(checkpoint.progress.get("best", {})) if checkpoint else {}
         self._collector = StatisticsCollector(seed)
         timers = Timers()
@@ -203,8 +204,27 @@ class Coordinator:
         )
         if self._playing:
             await self._start_playing(line)
+        elif teacher_of(self.config, name) is not None:
+            self._run_all(await self._launcher.start_student(line))
         else:
+            for student in students_of(self.config, name):
+                if student not in self.lines:
+                    await self._add_line(replace(spec, behavior_id=student))
+                path.students.append(self._launcher.feed_of(student))
             self._run_all(await self._launcher.start_learner(line, way.through_main))
+
+    async def _drain_student(self, line: Line, spec: BehaviorSpec) -> None:
+        """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""
+        name = line.behavior
+        teacher = teacher_of(self.config, name)
+        if teacher is None or self._playing or f"trajectories/{name}" in self._launcher.ends:
+            return
+        if (spec.observations, spec.actions) != (line.spec.observations, line.spec.actions):
+            raise RunError(
+                f"{name} can't imitate {teacher}: {teacher} has {line.spec.observations} and {line.spec.actions}, "
+                f"{name} has {spec.observations} and {spec.actions}"
+            )
+        self._run_all([drain(await self._launcher.gather(name))])
 
     async def _start_playing(self, line: Line) -> None:
         """In a trainer's place: its newest policy, and somebody who counts what is played with it."""
@@ -294,7 +314,9 @@ class Coordinator:
             except (ConfigError, RunError) as error:
                 self._fail(describe_failure("main", error))
                 return
-        self.lines[spec.name].path.add_behavior(spec.behavior_id)
+        line = self.lines[spec.name]
+        line.path.add_behavior(spec.behavior_id)
+        await self._drain_student(line, spec)
         if not self._replay_edge:  # a recording acts by nobody's policy
             await self._launcher.open_policies(slot, spec.behavior_id)
             self._catch_up(slot, spec.behavior_id)
@@ -312,7 +334,8 @@ class Coordinator:
 
     def _hear_learner(self, message: control.LearnerReady) -> None:
         self._starvation.add_trainer(message.behavior, message.rows_per_update)
-        if message.bounds_lag and not self._replay_edge:
+        imitates = teacher_of(self.config, message.behavior) is not None
+        if message.bounds_lag and not self._replay_edge and not imitates:
             lag = self.config.pipeline.max_policy_lag
             self._ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
         else:
@@ -502,3 +525,10 @@ class Coordinator:
                         self.config.env_settings.timeout_wait,
                     )
                     host.kill()
+
+
+def _replay_edge(config: RunConfig) -> str:
+    """Where what stands in the actors' place was recorded; empty if they act. Demonstrations go to trainers as such."""
+    if config.replay is not None:
+        return recorded_edge(config.replay.streams)
+    return TRAINER_EDGE if demonstrated(config) else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from config import RunConfig, StagePlacement
+from config import BCHyperparameters, RunConfig, StagePlacement
 
 ACTOR_STAGES = "environment → agent_processor"
 
@@ -59,12 +59,38 @@ def route(config: RunConfig, behavior: str) -> Route:
     hosts = config.pipeline.hosts
     before, after = names("agent_processor"), names("ghost")
     joined = hosts.actors.kind == "inline" and hosts.learners.kind == "process"
-    return Route(behavior, self_play, before, after, joined, self_play or bool(before or after) or joined)
+    through_main = self_play or bool(before or after) or joined or bool(students_of(config, behavior))
+    return Route(behavior, self_play, before, after, joined, through_main)
+
+
+def teacher_of(config: RunConfig, behavior: str) -> str | None:
+    """The behaviour whose trajectories this one imitates as they come; None if it imitates none."""
+    hyperparameters = config.behavior_settings(behavior).hyperparameters
+    return hyperparameters.teacher if isinstance(hyperparameters, BCHyperparameters) else None
+
+
+def students_of(config: RunConfig, behavior: str) -> list[str]:
+    """The behaviours that imitate this one as it acts; none where nothing is learned."""
+    if config.checkpoint_settings.inference:
+        return []
+    return [name for name in config.behaviors if teacher_of(config, name) == behavior]
+
+
+def demonstrated(config: RunConfig) -> dict[str, str]:
+    """The behaviours that learn from demonstrations alone, without acting, and where these are."""
+    if config.replay is not None or config.checkpoint_settings.inference:
+        return {}
+    asked = {name: settings.hyperparameters for name, settings in config.behaviors.items()}
+    return {
+        name: each.demo_path
+        for name, each in asked.items()
+        if isinstance(each, BCHyperparameters) and each.demo_path is not None
+    }
 
 
 def actor_names(config: RunConfig) -> list[str]:
-    """Names of the actor hosts; a recording stands in one actor's place."""
-    if config.replay is not None:
+    """Names of the actor hosts; a recording, or demonstrations, stand in one actor's place."""
+    if config.replay is not None or demonstrated(config):
         return ["actor-0"]
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]
 
@@ -116,6 +142,8 @@ def describe(config: RunConfig) -> str:
     lines = []
     if config.replay is not None:
         lines.append(f"replay of {', '.join(config.replay.streams)} (speed {config.replay.speed})")
+    elif demonstrated(config):
+        lines.append(f"demonstrations for {', '.join(demonstrated(config))}, over and over; nobody acts")
     elif config.environment is not None:
         environment = config.environment
         what = environment.id or environment.factory

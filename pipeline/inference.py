@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import RunError
-from pipeline.export import numbered, read_policy
+from pipeline.export import numbered, read_export
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages.stage import Stage, StageContext
 from stages.trainer.stage import TrainerReport
@@ -61,6 +61,6 @@ def trained_policy(run_folder: Path, behavior: str) -> PolicyUpdate:
             "its name with --run-id"
         )
     try:
-        return read_policy(found[-1])[0]
+        return read_export(found[-1]).update
     except (OSError, ValueError) as error:
         raise RunError(str(error)) from error

@@ -101,6 +101,20 @@ class Launcher:
         self._tell_actors(behavior)
         return runners
 
+    async def start_student(self, line: Line) -> list[Runner]:
+        """Start a learner that imitates another behaviour: main feeds it, no actor does."""
+        behavior = line.behavior
+        plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=line.spec.to_plain())
+        links = self._wiring.learner_links() if self._config.pipeline.hosts.learners.kind == "process" else None
+        line.learner = host = await self._start(plan, links)
+        updates = self.ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
+        self.ends[f"learn/{behavior}"] = await self._wiring.feed(behavior, host)
+        return line.path.policies(updates)
+
+    def feed_of(self, behavior: str) -> Outlet[Any]:
+        """Main's end of the queue that feeds a behaviour's learner."""
+        return self.ends[f"learn/{behavior}"]  # type: ignore[return-value]
+
     async def gather(self, behavior: str) -> Inlet[Any]:
         """Main's end of the queue into which all actors put a behaviour's trajectories, where no learner takes them."""
         inlet = self.ends[f"trajectories/{behavior}"] = await self._wiring.gather(behavior, list(self.actors.values()))

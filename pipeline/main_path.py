@@ -59,6 +59,8 @@ class MainPath:
             state = stages.saved_state(main_stage_name("ghost", route.behavior))
             if state is not None:
                 self.ghost.load_state_dict(state)
+        self.students: list[Outlet[Any]] = []
+        """Inlets of trainers that imitate this behaviour: what goes to its trainer goes to them too."""
         self._stages = self._build()
 
     def add_behavior(self, behavior_id: str) -> None:
@@ -71,12 +73,13 @@ class MainPath:
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """What carries trajectories from the actors' queue to the learner's."""
         stages = self._stages
+        last: Any = _Copies([outlet, *self.students]) if self.students else outlet
         if not stages:
-            return [_carry(inlet, outlet)]
+            return [_carry(inlet, last)]
         runners = []
         source: Any = inlet
         for i, (name, stage) in enumerate(stages):
-            sink: Any = outlet if i + 1 == len(stages) else AgentManagerQueue(f"{name} out", LOCAL_BOUND)
+            sink: Any = last if i + 1 == len(stages) else AgentManagerQueue(f"{name} out", LOCAL_BOUND)
             state = None if isinstance(stage, GhostStage) else self._main.saved_state(name)
             runners.append(
                 StageRunner(stage, source, sink, self._main.context(name), self._main.hooks(name), state=state).run()
@@ -128,6 +131,21 @@ class MainPath:
         self._publisher.publish_matchup(matchup)
 
 
+class _Copies:
+    """Several sinks as one: all get every item, and the slowest sets the pace."""
+
+    def __init__(self, sinks: list[Outlet[Any]]) -> None:
+        self._sinks = sinks
+
+    async def put(self, item: Any) -> None:
+        for sink in self._sinks:
+            await sink.put(item)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
 class _Into:
     """The publisher as a sink: publishing never waits, so no queue has to stand before it."""
 
@@ -140,6 +158,15 @@ class _Into:
 
     def close(self) -> None:
         """Other behaviours' policies still come."""
+
+
+async def drain(inlet: Any) -> None:
+    """Take trajectories that nobody learns from."""
+    try:
+        async for item in inlet:
+            del item
+    finally:
+        inlet.close()
 
 
 async def _carry(inlet: Any, outlet: Any) -> None:

@@ -18,11 +18,13 @@ from pipeline.checkpoint import Checkpoint, newest
 from pipeline.clip import write_final_clip
 from pipeline.coordinator import Coordinator
 from pipeline.errors import RunError, RunFailed
+from pipeline.graph import demonstrated
 from pipeline.hosts.custom_stages import check_stages
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.run_folder import RunFolder
 from pipeline.seeds import choose_seed
 from pipeline.statistics_writers import check_writers
+from pipeline.warm_start import initial_policy
 from queues.errors import StreamError
 from stages.errors import StageError
 
@@ -165,13 +167,23 @@ def _check(config: RunConfig) -> None:
             f"{ghosts[0]} has self_play and is not the only behaviour: for now self-play is symmetric, all teams under "
             "one behaviour name; asymmetric games and other behaviours beside one come with a later version."
         )
-    if config.environment is None and config.replay is None:
+    offline = demonstrated(config)
+    others = [name for name in config.behaviors if name not in offline]
+    if offline and others:
+        raise RunError(
+            f"{next(iter(offline))} learns from demonstrations alone, and {others[0]} does not: they can't be trained in one "
+            f"run; train {', '.join(offline)} in a run of its own, or let it imitate a `teacher` of this run."
+        )
+    if config.environment is None and config.replay is None and not offline:
         raise RunError(
             "nothing to run: the configuration has neither an `environment` section (kind: builtin or gymnasium) nor "
             "`replay`. Unity builds and the Unity Editor come with a later version."
         )
     if config.replay is not None:
         _check_streams(config.replay.streams)
+    if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
+        for name in config.behaviors:
+            initial_policy(config, name)
     mistakes = check_writers(config)
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += check_stages(config)

@@ -82,3 +82,8 @@ def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Col
 def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
     """Columns [K] at the cut: the observation after the last row, and the action before the first one."""
     return (*observation_columns(spec, "next_obs_"), *action_columns(spec, "previous_"))
+
+
+def memory_column(size: int) -> Column:
+    """`memories` [.., size]: what a recurrent policy remembered *before* the row's decision, [h, c] end to end."""
+    return Column("memories", "float32", (size,))

@@ -7,25 +7,40 @@ control channel and in stream headers, and sizes every buffer; the columns deriv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from queues.errors import SpecError
 
+ObservationKind = Literal["vector", "set", "image"]
+
 
 @dataclass(frozen=True, slots=True)
 class ObservationSpec:
-    """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8)."""
+    """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8).
+
+    Its rank says what it is: 1 a vector, 2 a set of things (rows of zeros where there are fewer), 3 an image.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
+    channels_last: bool = False
+    """Of an image: [height, width, channels] instead of [channels, height, width]."""
+    goal: bool = False
+    """Whether it tells the agent's goal (ML-Agents' goal signal) rather than the state of the world."""
 
     @property
     def size(self) -> int:
         """Number of elements of one observation."""
         return prod(self.shape)
+
+    @property
+    def kind(self) -> ObservationKind:
+        """What it is: `vector` (rank 0 or 1), `set` (rank 2) or `image` (rank 3)."""
+        return "vector" if len(self.shape) < 2 else "set" if len(self.shape) == 2 else "image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +90,16 @@ class BehaviorSpec:
         """The spec as dictionaries, lists and scalars, for msgpack and JSON."""
         return {
             "behavior_id": self.behavior_id,
-            "observations": [{"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in self.observations],
+            "observations": [
+                {
+                    "name": o.name,
+                    "shape": list(o.shape),
+                    "dtype": o.dtype,
+                    "channels_last": o.channels_last,
+                    "goal": o.goal,
+                }
+                for o in self.observations
+            ],
             "actions": {
                 "continuous_size": self.actions.continuous_size,
                 "discrete_branches": list(self.actions.discrete_branches),
@@ -96,7 +120,13 @@ class BehaviorSpec:
             return cls(
                 behavior_id=str(plain["behavior_id"]),
                 observations=tuple(
-                    ObservationSpec(str(o["name"]), tuple(int(s) for s in o["shape"]), str(o["dtype"]))
+                    ObservationSpec(
+                        str(o["name"]),
+                        tuple(int(s) for s in o["shape"]),
+                        str(o["dtype"]),
+                        bool(o.get("channels_last", False)),  # older streams don't say
+                        bool(o.get("goal", False)),
+                    )
                     for o in plain["observations"]
                 ),
                 actions=ActionSpec(
@@ -115,6 +145,7 @@ def behavior_name(behavior_id: str) -> str:
     return behavior_id.partition("?")[0]
 
 
+@lru_cache(maxsize=1024)
 def behavior_team(behavior_id: str) -> int:
     """The team id in a behaviour id, 0 where none is stated.
 

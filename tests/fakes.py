@@ -282,6 +282,8 @@ class EchoPolicy:
     It writes into each trajectory which version and snapshot really acted, beside the columns that are asked of it.
     """
 
+    memory_size = previous_action_size = 0
+
     def __init__(self, spec: BehaviorSpec) -> None:
         self.spec = spec
         self.loaded: PolicyUpdate | None = None
@@ -291,7 +293,10 @@ class EchoPolicy:
         assert update.behavior_id in (self.spec.behavior_id, self.spec.name)
         self.loaded = replace(update, weights=update.weights.copy())
 
-    def act(self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False) -> Decision:
+    def act(
+        self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False, recall: Any = None
+    ) -> Decision:
+        assert recall is None, "a policy without memory is given none"
         assert self.loaded is not None, f"{self.spec.behavior_id} acts before it has weights"
         (who,) = observations
         assert who.dtype == np.int64

@@ -586,7 +586,9 @@ class Watched(EchoPolicy):
         super().__init__(spec)
         self._run = run
 
-    def act(self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False) -> Any:
+    def act(
+        self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False, recall: Any = None
+    ) -> Any:
         assert self.loaded is not None
         if self.loaded.snapshot < 0:
             for agent, tick in observations[0][:, [AGENT, TICK]].tolist():
@@ -595,7 +597,7 @@ class Watched(EchoPolicy):
                     key = (self.spec.name, tick + 1)
                 self._run.decided.add((agent, tick))
                 self._run.acted[key] = max(self._run.acted.get(key, -1), self.loaded.version)
-        return super().act(observations, masks, random, deterministic)
+        return super().act(observations, masks, random, deterministic, recall)
 
 
 class Tap:

@@ -81,6 +81,52 @@ def volley(**changes: Any) -> Plain:
     return changed(plain, changes)
 
 
+def sac(**changes: Any) -> Plain:
+    """A tiny run of SAC on Pendulum, whose checkpoints hold the replay buffer."""
+    plain: Plain = {
+        "environment": {"kind": "gymnasium", "id": "Pendulum-v1", "num_envs": 2},
+        "env_settings": {"seed": 7},
+        "behaviors": {
+            "Pendulum": {
+                "trainer_type": "sac",
+                "max_steps": 600,
+                "summary_freq": 200,
+                "checkpoint_interval": 200,
+                "hyperparameters": {
+                    "batch_size": 16,
+                    "buffer_size": 400,
+                    "buffer_init_steps": 40,
+                    "steps_per_update": 2,
+                    "save_replay_buffer": True,
+                },
+                "network_settings": {"hidden_units": 16, "num_layers": 1, "normalize": True},
+                "reward_signals": {"extrinsic": {}, "rnd": {"network_settings": {"hidden_units": 8}}},
+            }
+        },
+    }
+    return changed(plain, changes)
+
+
+def remembering(**changes: Any) -> Plain:
+    """A tiny run of PPO with a memory and curiosity on CartPole."""
+    return cartpole(
+        **{
+            "environment__num_envs": 4,
+            "behaviors__CartPole__max_steps": 1200,
+            "behaviors__CartPole__summary_freq": 400,
+            "behaviors__CartPole__checkpoint_interval": 400,
+            "behaviors__CartPole__hyperparameters__buffer_size": 120,
+            "behaviors__CartPole__hyperparameters__batch_size": 40,
+            "behaviors__CartPole__network_settings__memory": {"memory_size": 8, "sequence_length": 8},
+            "behaviors__CartPole__reward_signals": {
+                "extrinsic": {},
+                "curiosity": {"strength": 0.1, "network_settings": {"hidden_units": 8}},
+            },
+            **changes,
+        }
+    )
+
+
 def troubled(**options: Any) -> Plain:
     """A tiny run on `end_to_end/troubled_env.py`, which has to lie beside the YAML; see there for the options."""
     plain = cartpole(environment__factory="troubled_env:TroubledEnv", environment__options=options)

@@ -17,8 +17,9 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "ray", "tensorboard"}
 """Slow to import: at module level only where a module can't be without it."""
 HEAVY_ALLOWED = {
     "gymnasium": (
+        "stages/environment/actions.py",
         "stages/environment/gymnasium_group.py",
-        "stages/environment/spaces.py",
+        "stages/environment/observations.py",
         "stages/environment/vectorising.py",
     ),
     "torch": (

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages import StageError
-from stages.policy import policy_layout
-from stages.policy.network import ActorCritic
+from stages.policy import design_of, policy_layout
+from stages.policy.network import ActorCritic, Inputs
 from stages.trainer import Trainer, TrainerContext
 from stages.trainer.adam import Adam
 
@@ -43,10 +43,11 @@ class Reinforce(Trainer):
             where = f"behaviors.{context.behavior}.hyperparameters"
             raise StageError(f"{where}: {error} is missing, got {given}") from error
         self._context = context
-        self._gamma = settings.reward_signals["extrinsic"].gamma
-        self._layout = policy_layout(spec, settings.network_settings)
+        self._gamma = settings.signals["extrinsic"].gamma
+        design = design_of(spec, settings)
+        self._layout = policy_layout(design)
         random = np.random.default_rng(context.seed)
-        self._network = ActorCritic(spec, settings.network_settings, 1, True, random, context.device)
+        self._network = ActorCritic(design, 1, True, random, context.device)
         self._adam = Adam(self._network.values, self._network.gradients)
         self._batches: list[Arrays] = []
         self._step = self._version = 0
@@ -81,10 +82,10 @@ class Reinforce(Trainer):
     def learn(self) -> int:
         """One gradient step on everything that was added; returns the rows used."""
         data = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
-        inputs = torch.from_numpy(data["obs_0"].astype(np.float32))
+        inputs = Inputs(torch.from_numpy(data["obs_0"].astype(np.float32)))
         actions = torch.from_numpy(data["discrete_actions"][:, 0].astype(np.int64))
         with torch.no_grad():
-            _, after = self._network(torch.from_numpy(data["next_obs_0"].astype(np.float32)))
+            _, after = self._network(Inputs(torch.from_numpy(data["next_obs_0"].astype(np.float32))))
         bootstraps = np.where(data["terminated"], 0.0, after[:, 0].numpy())
         returns = torch.from_numpy(discounted_returns(data["rewards"], data["lengths"], bootstraps, self._gamma))
         logits, values = self._network(inputs)

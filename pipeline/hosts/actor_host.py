@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from config import RunConfig
@@ -16,6 +16,7 @@ from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.router import Router
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
 from queues.agent_manager_queue import AgentManagerQueue
+from queues.columns import Column, memory_column
 from queues.ends import Inlet
 from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec
@@ -30,9 +31,11 @@ from stages.environment.lineup import Lineups
 from stages.environment.protocol import EnvironmentGroup
 from stages.environment.stage import EnvironmentStage
 from stages.loop import run_source
-from stages.policy.numpy_policy import NumpyPolicy
+from stages.policy.design import design_of
+from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
 from stages.replay.recorder import Recorder
+from stages.trainer.pacing import USUAL_BUFFER_SIZE, longest_piece, rows_per_update
 
 AGENT_ID_RANGE = 2**40
 """Agent ids of one actor's environments; replica r has those from r × this on."""
@@ -64,7 +67,7 @@ class ActorHost:
         self._actor = Actor(
             environment,
             AgentProcessor(
-                lambda name: config.behavior_settings(name).time_horizon,
+                lambda name: longest_piece(config.behavior_settings(name), agents_of(config)),
                 plan.source,
                 min_rows=rows_per_batch(config),
             ),
@@ -173,7 +176,8 @@ class _StreamTap:
         if self._recorder is None:
             plan = self._runtime.plan
             path = next_stream_path(plan.folder / "streams", plan.name, "agent_processor")
-            header = StreamHeader.of(plan.run_id, time.time(), ("agent_processor",), self._specs, plan.config)
+            extra = remembered_columns(self._runtime.config, self._specs)
+            header = StreamHeader.of(plan.run_id, time.time(), ("agent_processor",), self._specs, plan.config, extra)
             self._writer = StreamWriter(path, header)
             self._recorder = Recorder(self._writer, "agent_processor")
         self._recorder.tap(item)
@@ -197,9 +201,15 @@ class _Tapped:
         self._sink.close()
 
 
+def remembered_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict[str, tuple[Column, ...]]:
+    """The columns that policies with a memory add to decisions, by behaviour name."""
+    memories = {spec.name: config.behavior_settings(spec.name).network_settings.memory for spec in specs}
+    return {name: (memory_column(memory.memory_size),) for name, memory in memories.items() if memory is not None}
+
+
 def policy_maker(config: RunConfig) -> Callable[[BehaviorSpec], ActingPolicy]:
     """What makes acting policies for behaviours."""
-    return lambda spec: NumpyPolicy(spec, config.behavior_settings(spec.name).network_settings)
+    return lambda spec: make_policy(design_of(spec, config.behavior_settings(spec.name), config.source_folder))
 
 
 def group_maker(config: RunConfig) -> Callable[[], EnvironmentGroup]:
@@ -213,7 +223,10 @@ def group_maker(config: RunConfig) -> Callable[[], EnvironmentGroup]:
     return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder)
 
 
-_USUAL_BUFFER_SIZE = 1024
+def agents_of(config: RunConfig) -> int:
+    """How many agents act at a time, as far as the configuration tells: environments × actors."""
+    environments = config.environment.num_envs if config.environment is not None else config.env_settings.num_envs
+    return environments * config.pipeline.hosts.actors.replicas
 
 
 def rows_per_batch(config: RunConfig) -> int:
@@ -221,16 +234,9 @@ def rows_per_batch(config: RunConfig) -> int:
 
     Fewer would cost more messages than they are worth; more would let the trainer wait for the last ones.
     """
-    sizes = [_buffer_size(s.hyperparameters) for s in config.behaviors.values()] or [_USUAL_BUFFER_SIZE]
+    agents = agents_of(config)
+    sizes = [rows_per_update(s, agents) for s in config.behaviors.values()] or [USUAL_BUFFER_SIZE]
     return max(1, min(sizes) // (4 * config.pipeline.hosts.actors.replicas))
-
-
-def _buffer_size(hyperparameters: Any) -> int:
-    """`buffer_size`, also of a trainer of the user's own if it calls it so; flow control copes with any guess."""
-    if isinstance(hyperparameters, Mapping):
-        size = hyperparameters.get("buffer_size")
-        return size if isinstance(size, int) else _USUAL_BUFFER_SIZE
-    return int(getattr(hyperparameters, "buffer_size", _USUAL_BUFFER_SIZE))
 
 
 def _expects_assignments(config: RunConfig) -> bool:

@@ -7,18 +7,23 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from pipeline.checkpoint import folder_of
 from pipeline.control import (
     ControlEnd,
     Exported,
     LearnerReady,
     OpenEdge,
+    PartFailed,
     SaveNow,
     Stop,
 )
 from pipeline.export import export_policy
+from pipeline.graph import teacher_of
+from pipeline.hosts.actor_host import agents_of, remembered_columns
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
 from pipeline.seeds import derive_seed
+from pipeline.warm_start import initial_policy, warm_start
 from queues.ends import Outlet
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
@@ -70,13 +75,11 @@ class LearnerHost:
             trainer,
             plan.behavior,
             self._settings.max_steps,
-            self._settings.reward_signals["extrinsic"].strength,
+            extrinsic.strength if (extrinsic := self._settings.reward_signals.extrinsic) is not None else 0.0,
             TrainerPort(self._report),
             reports_each=runtime.config.pipeline.deterministic,
         )
-        state = runtime.saved_state(TRAINER)
-        if state is not None:
-            stage.load_state_dict(state)
+        self._restore(stage)
         policy = stage.policy()
         runtime.control.send(
             LearnerReady(
@@ -124,6 +127,7 @@ class LearnerHost:
 
     def _make_trainer(self) -> Trainer:
         plan = self._runtime.plan
+        teacher = teacher_of(self._runtime.config, plan.behavior)
         context = TrainerContext(
             behavior=plan.behavior,
             settings=self._settings,
@@ -131,23 +135,51 @@ class LearnerHost:
             # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=choose_device(self._runtime.config.torch_settings.device),
+            agents=agents_of(self._runtime.config),
+            folder=self._runtime.config.source_folder,
             statistics=self._runtime.statistics,
+            teacher_squashed=teacher is not None
+            and self._runtime.config.behavior_settings(teacher).trainer_type == "sac",
         )
-        return make_trainer(context, self._runtime.config.source_folder)
+        return make_trainer(context)
+
+    def _restore(self, stage: TrainerStage) -> None:
+        """Go on from the checkpoint, if the run resumes; else from the weights that it was told to start from."""
+        runtime = self._runtime
+        state = runtime.saved_state(TRAINER)
+        if state is not None:
+            assert runtime.checkpoint is not None, "the state was read from it"
+            stage.load_state_dict(state)
+            warning = stage.trainer.load_bulk(runtime.checkpoint.folder)
+            if warning is not None:
+                runtime.context(TRAINER).log.warning("%s: %s", runtime.plan.behavior, warning)
+        elif runtime.checkpoint is None:
+            path = initial_policy(runtime.config, runtime.plan.behavior)
+            if path is not None:
+                warm_start(stage.trainer, path, self._spec, self._settings)
+                runtime.context(TRAINER).log.info("%s: starting from %s", runtime.plan.behavior, path)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         assert self._stage is not None, "it is the stage that saves"
+        runtime, trainer = self._runtime, self._stage.trainer
         # Report and export go first, so that main knows of both when the checkpoint is whole.
         self._stage.report_now()
         self._export()
-        self._runtime.save_part(stage, number, state)
+        try:
+            folder = folder_of(runtime.plan.folder / "checkpoints", number)
+            folder.mkdir(parents=True, exist_ok=True)
+            trainer.save_bulk(folder)
+        except OSError as error:
+            runtime.control.send(PartFailed(number, runtime.part_name(stage), str(error)))
+            return
+        runtime.save_part(stage, number, state)
         self._saved_step = self._stage.trainer.step
 
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self._runtime.plan, self._stage.trainer
         try:
-            path = export_policy(plan.folder, trainer.policy(), self._spec, self._settings)
+            path = export_policy(plan.folder, trainer.policy(), self._spec, self._settings, learner=trainer.warm_state())
         except OSError as error:  # the checkpoint is what counts; an export can be made from it later
             self._runtime.context(TRAINER).log.warning("exporting the policy failed: %s", error)
             return
@@ -178,7 +210,12 @@ class _InletTap:
         # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
         env_settings = {**plan.config["env_settings"], "seed": plan.seed}
         header = StreamHeader.of(
-            plan.run_id, time.time(), (TRAINER,), (spec,), {**plan.config, "env_settings": env_settings}
+            plan.run_id,
+            time.time(),
+            (TRAINER,),
+            (spec,),
+            {**plan.config, "env_settings": env_settings},
+            remembered_columns(runtime.config, (spec,)),
         )
         self._writer = StreamWriter(path, header)
         self._recorder = Recorder(self._writer, TRAINER)

@@ -1,4 +1,4 @@
-"""The replay host: a recording in an actor's place.
+"""The replay host: a recording, or demonstrations, in an actor's place.
 
 What was recorded behind the agent processor goes the whole way again: custom stages of the actor host, main's stages,
 trainer. What was recorded at a trainer's inlet goes straight to the trainer: it has that way behind it.
@@ -10,7 +10,8 @@ import asyncio
 from typing import Any
 
 from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, SourceEnded, Stop
-from pipeline.graph import placed
+from pipeline.graph import demonstrated, placed
+from pipeline.hosts.actor_host import rows_per_batch
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.router import Router
@@ -19,6 +20,7 @@ from queues.agent_manager_queue import AgentManagerQueue
 from queues.messages import Barrier
 from stages.loop import run_source
 from stages.replay.source import ReplaySource
+from stages.trainer.imitation.source import DemonstrationSource
 
 
 class ReplayHost:
@@ -32,9 +34,7 @@ class ReplayHost:
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
         self._runtime = runtime = HostRuntime(plan, control, edges)
-        replay = runtime.config.replay
-        assert replay is not None, "there is no replay host without it"
-        self._source = ReplaySource(replay.streams, plan.replay_edge, speed=replay.speed)
+        self._source = _make_source(runtime)
         self._router = Router()
         # Main sends one checkpoint at a time, and one stop.
         self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)
@@ -92,3 +92,11 @@ class ReplayHost:
                 case Stop():
                     self._source.request_stop()
                     self._commands.put_nowait(None)
+
+
+def _make_source(runtime: HostRuntime) -> ReplaySource | DemonstrationSource:
+    """A recording, if there is one to replay; else demonstrations, for those behaviours that learn from nothing else."""
+    config = runtime.config
+    if config.replay is not None:
+        return ReplaySource(config.replay.streams, runtime.plan.replay_edge, speed=config.replay.speed)
+    return DemonstrationSource(demonstrated(config), rows_per_batch(config), config.source_folder)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from queues.messages import Array, StepBatch, TrajectoryBatch
 from stages.agent.outbox import Closed, Episodes, Outbox
 from stages.agent.pages import Column, Pages
-from stages.agent.slots import NOBODY, Numbers, Slots, enlarged
+from stages.slots import NOBODY, Numbers, Slots, enlarged
 
 log = logging.getLogger(__name__)
 

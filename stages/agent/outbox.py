@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from queues.messages import Array, Columns, TrajectoryBatch
 from stages.agent.pages import Pages
-from stages.agent.slots import Element, Numbers
+from stages.slots import Element, Numbers
 
 # Plain tuples of arrays: to make a frozen dataclass costs more than all else that is done with these.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from queues.errors import ShapeError
 from queues.messages import Array, Columns, StepBatch
-from stages.agent.slots import FreeNumbers, Numbers, enlarged
+from stages.slots import FreeNumbers, Numbers, enlarged
 
 _ACTIONS = ("continuous_actions", "discrete_actions")
 

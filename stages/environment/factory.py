@@ -40,11 +40,11 @@ def make_group(
         BrokenEnvironmentError: if making it failed.
     """
     if settings.factory is not None:
-        return _from_factory(settings.factory, settings.options, behavior, num_envs, folder)
+        return _from_factory(settings, settings.factory, behavior, num_envs, folder)
     assert settings.id is not None, "the schema asks for an id or a factory"
     if settings.kind == "builtin":
         return _builtin(settings.id, settings.options, behavior, num_envs)
-    return _registered(settings.id, settings.options, behavior, num_envs, folder)
+    return _registered(settings, settings.id, behavior, num_envs, folder)
 
 
 def _builtin(game: str, options: Mapping[str, Any], behavior: str, num_envs: int) -> EnvironmentGroup:
@@ -61,7 +61,7 @@ def _builtin(game: str, options: Mapping[str, Any], behavior: str, num_envs: int
 
 
 def _registered(
-    env_id: str, options: Mapping[str, Any], behavior: str, num_envs: int, folder: Path | None
+    settings: EnvironmentSettings, env_id: str, behavior: str, num_envs: int, folder: Path | None
 ) -> EnvironmentGroup:
     from stages.environment.gymnasium_group import GymnasiumGroup
     from stages.environment.vectorising import make_vector
@@ -70,21 +70,37 @@ def _registered(
     module, _, _ = env_id.rpartition(":")
     if module:  # Gymnasium imports it too, but does not look next to the YAML
         import_module(module, folder, name)
-    return GymnasiumGroup(make_vector(env_id, num_envs, options, name), behavior, name)
+    envs = make_vector(env_id, num_envs, settings.options, name, _wrap(settings, folder, name))
+    return GymnasiumGroup(envs, behavior, name, settings.observations)
+
+
+def _wrap(settings: EnvironmentSettings, folder: Path | None, name: str) -> Callable[[Any], Any] | None:
+    """What puts the settings' wrappers round a single environment, None where there are none."""
+    if not settings.wrappers:
+        return None
+    from stages.environment.vectorising import wrapping
+
+    wrappers = []
+    for wrapper in settings.wrappers:
+        found = load_attribute(wrapper.use, folder, "environment wrapper")
+        if not callable(found):
+            raise LoadError(f"environment wrapper {wrapper.use!r}: expected a class or function, got {found!r}")
+        wrappers.append((wrapper.use, found, wrapper.with_))
+    return wrapping(wrappers, name)
 
 
 def _from_factory(
-    reference: str, options: Mapping[str, Any], behavior: str, num_envs: int, folder: Path | None
+    settings: EnvironmentSettings, reference: str, behavior: str, num_envs: int, folder: Path | None
 ) -> EnvironmentGroup:
     """Call the user's factory: it gets the options, and `num_envs` and `behavior` if it takes them."""
     what = f"environment factory {reference!r}"
     make = load_attribute(reference, folder, "environment factory")
     if not callable(make):
         raise LoadError(f"{what}: expected something to call that makes an environment, got {make!r}")
-    arguments = _arguments(make, options, {"num_envs": num_envs, "behavior": behavior}, what)
+    arguments = _arguments(make, settings.options, {"num_envs": num_envs, "behavior": behavior}, what)
     made = _call(make, arguments, what)
     if isinstance(made, EnvironmentGroup):
-        return made
+        return _as_it_is(made, settings, what)
 
     from gymnasium import Env
     from gymnasium.vector import VectorEnv
@@ -97,7 +113,19 @@ def _from_factory(
     from stages.environment.gymnasium_group import GymnasiumGroup
     from stages.environment.vectorising import vectorise
 
-    return GymnasiumGroup(vectorise(made, partial(make, **arguments), num_envs, what), behavior, what)
+    envs = vectorise(made, partial(make, **arguments), num_envs, what, _wrap(settings, folder, what))
+    return GymnasiumGroup(envs, behavior, what, settings.observations)
+
+
+def _as_it_is(group: EnvironmentGroup, settings: EnvironmentSettings, what: str) -> EnvironmentGroup:
+    for key in ("wrappers", "observations"):
+        if getattr(settings, key):
+            group.close()
+            raise StageError(
+                f"environment.{key}: does not go with {what}, which gave an EnvironmentGroup of its own making "
+                f"({type(group).__name__}); expected Gymnasium environments, or leave it out"
+            )
+    return group
 
 
 def _arguments(

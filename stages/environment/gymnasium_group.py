@@ -9,8 +9,8 @@ The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes giv
   environment takes an action for the instance and ignores it; so nobody is asked for one, and no transition
   is made of it.
 
-Where the vector environment comes from is in `vectorising`, how spaces become columns in `spaces`. All three
-need gymnasium; `factory` imports them only when it has to.
+Where the vector environment comes from is in `vectorising`, how spaces become columns in `observations` and `actions`.
+All four need gymnasium; `factory` imports them only when it has to.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
+from config import ObservationSettings
 from queues.messages import Array
 from queues.specs import BehaviorSpec
+from stages.environment.actions import action_mapping, action_masks
+from stages.environment.observations import observation_parts, take_rows
 from stages.environment.protocol import ActionBatch, AgentSteps, StepResult
-from stages.environment.spaces import action_mapping, action_masks, observation_parts
 from stages.errors import BrokenEnvironmentError, StageError
 
 log = logging.getLogger(__name__)
@@ -57,12 +59,19 @@ class GymnasiumGroup:
         envs: the vector environment, in any autoreset mode; the group closes it.
         behavior: the behaviour id of all agents.
         name: what messages call the environment.
+        observations: what its observations are to be taken for, by name, where their spaces do not tell.
 
     Raises:
-        StageError: if a space is not supported, or the autoreset mode is none.
+        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], behavior: str, name: str) -> None:
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        behavior: str,
+        name: str,
+        observations: Mapping[str, ObservationSettings] | None = None,
+    ) -> None:
         self.num_envs: int = envs.num_envs
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._envs = envs
@@ -71,7 +80,7 @@ class GymnasiumGroup:
         self._closed = False
         try:
             self._mode = _autoreset_mode(envs, name)
-            self._parts = observation_parts(envs.single_observation_space, name)
+            self._parts = observation_parts(envs.single_observation_space, name, observations)
             self._actions = action_mapping(envs.single_action_space, envs.num_envs, name)
         except StageError:
             self.close()
@@ -258,7 +267,7 @@ class GymnasiumGroup:
         return StepResult({self._behavior: steps})
 
     def _final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> Any:
-        """The endings' observations in SAME_STEP mode, batched: an array of them, or an array of objects."""
+        """The endings' observations in SAME_STEP mode, batched; they come so, or as an array of objects."""
         finals = infos.get("final_obs")
         if finals is None:
             raise BrokenEnvironmentError(
@@ -266,12 +275,12 @@ class GymnasiumGroup:
                 f"infos['final_obs'] is missing (there are: {', '.join(infos) or 'none'}); is "
                 "metadata['autoreset_mode'] right?"
             )
-        if isinstance(finals, np.ndarray) and finals.dtype != object:
-            return finals[ended]
+        space = self._envs.single_observation_space
+        if not isinstance(finals, np.ndarray) or finals.dtype != object:
+            return take_rows(space, finals, ended)
         chosen = [finals[i] for i in ended]
         if any(final is None for final in chosen):
             raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
-        space = self._envs.single_observation_space
         return concatenate(space, chosen, cast("Array", create_empty_array(space, len(chosen))))
 
     def _masks(self, infos: Mapping[str, Any], which: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
@@ -292,7 +301,7 @@ class GymnasiumGroup:
     def _extract(self, call: str, raw: Any) -> tuple[Array, ...]:
         try:
             return tuple([part.extract(raw) for part in self._parts])
-        except (IndexError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
                 f"{self._name}: an observation from {call}() does not fit its space "
                 f"{self._envs.single_observation_space}: {_told(error)}"

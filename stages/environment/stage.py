@@ -18,9 +18,10 @@ from queues.columns import GAME_COLUMNS
 from queues.messages import Array, Columns, PolicyUpdate, StepBatch
 from queues.specs import BehaviorSpec
 from stages.environment.lineup import Lineup, Lineups
+from stages.environment.memories import AgentMemories
 from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, StepResult
 from stages.errors import BrokenEnvironmentError
-from stages.policy.protocol import Decision
+from stages.policy.protocol import ActingPolicy, Decision, Recall
 from stages.stage import Source, StageContext
 
 Parts = list[tuple[Lineup, NDArray[np.intp] | None]]
@@ -29,6 +30,10 @@ Parts = list[tuple[Lineup, NDArray[np.intp] | None]]
 
 class EnvironmentStage(Source[StepBatch]):
     """Steps one group of environments.
+
+    For policies with memory it keeps what each agent remembers, from decision to decision and no longer than the
+    agent's episode. What a decision brings to mind is kept once the group is stepped with it, so that a decision which
+    is taken anew starts from the same memories.
 
     Args:
         make_group: builds the group; called again when it has to be restarted.
@@ -53,6 +58,8 @@ class EnvironmentStage(Source[StepBatch]):
         self._result = StepResult({})
         self._finished: dict[str, Columns] = {}
         self._actions: dict[str, ActionBatch] = {}
+        self._memories: dict[str, AgentMemories] = {}
+        self._to_remember: list[tuple[AgentMemories, NDArray[np.int64], NDArray[np.int64], Recall]] = []
         self._decided_from: Mapping[str, Any] = {}
         self._known: set[str] = set()
         self._random = np.random.default_rng(0)
@@ -87,6 +94,7 @@ class EnvironmentStage(Source[StepBatch]):
         """Start all instances anew; everything that follows is determined by the seed and the policies."""
         self._random = np.random.default_rng(seed)
         self._result = await self._call("reset", lambda group: group.reset(seed))
+        self._memories, self._to_remember = {}, []
         self._announce()
         self._finished = {}
         self._lineups.open_games(self.num_envs)
@@ -115,6 +123,9 @@ class EnvironmentStage(Source[StepBatch]):
     async def advance(self) -> None:
         """Step the group with the actions last decided."""
         actions = self._actions
+        for memories, agent_ids, episode_ids, recall in self._to_remember:
+            memories.keep(agent_ids, episode_ids, recall)
+        self._to_remember = []
         self._result = await self._call("step", lambda group: group.step(actions))
         if len(self.specs) > len(self._known):
             self._announce()
@@ -159,7 +170,7 @@ class EnvironmentStage(Source[StepBatch]):
                 self._lineups.add_behavior(spec)
 
     def _decide(self) -> list[StepBatch]:
-        self._actions = {}
+        self._actions, self._to_remember = {}, []
         return [
             self._decide_for(behavior_id, steps, self._finished.get(behavior_id, {}))
             for behavior_id, steps in self._result.steps.items()
@@ -169,20 +180,28 @@ class EnvironmentStage(Source[StepBatch]):
     def _decide_for(self, behavior_id: str, steps: AgentSteps, games: Columns) -> StepBatch:
         deciding = slice(steps.ended, None)
         observations = tuple(o[deciding] for o in steps.observations)
-        count = len(steps.agent_ids) - steps.ended
+        agent_ids = steps.agent_ids + self._first_agent_id
+        count = len(agent_ids) - steps.ended
         nobody: Parts = [(self._lineups.current, None)]
         parts = self._lineups.split(steps.env_ids[deciding]) if count else nobody
+        first = parts[0][0]
+        memories = self._memories_of(behavior_id, first.players[behavior_id].policy)
+        recall = None
+        if memories is not None:
+            memories.forget(agent_ids[: steps.ended])
+            recall = memories.recall(agent_ids[deciding], steps.episode_ids[deciding])
         if len(parts) == 1:
-            lineup = parts[0][0]
-            decision = self._act(lineup, behavior_id, observations, steps.action_masks)
-            stamp = _Stamp.filled(count, lineup, behavior_id)
+            decision = self._act(first, behavior_id, observations, steps.action_masks, recall)
+            stamp = _Stamp.filled(count, first, behavior_id)
         else:
-            decision, stamp = self._decide_mixed(parts, behavior_id, observations, steps.action_masks, count)
+            decision, stamp = self._decide_mixed(parts, behavior_id, observations, steps.action_masks, recall, count)
+        if memories is not None and decision.recall is not None:
+            self._to_remember.append((memories, agent_ids[deciding], steps.episode_ids[deciding], decision.recall))
         self._actions[behavior_id] = decision.actions
         return StepBatch(
             behavior_id=behavior_id,
             group=0,
-            agent_ids=steps.agent_ids + self._first_agent_id,
+            agent_ids=agent_ids,
             env_ids=steps.env_ids,
             episode_ids=steps.episode_ids,
             observations=steps.observations,
@@ -198,13 +217,29 @@ class EnvironmentStage(Source[StepBatch]):
             games=games,
         )
 
+    def _memories_of(self, behavior_id: str, policy: ActingPolicy) -> AgentMemories | None:
+        """What the agents of a behaviour id remember, whichever of its policies acts; None without memory."""
+        if not policy.memory_size:
+            return None
+        memories = self._memories.get(behavior_id)
+        if memories is None:
+            memories = AgentMemories.of(policy, self.specs[behavior_id].actions)
+            assert memories is not None
+            self._memories[behavior_id] = memories
+        return memories
+
     def _act(
-        self, lineup: Lineup, behavior_id: str, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None
+        self,
+        lineup: Lineup,
+        behavior_id: str,
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+        recall: Recall | None,
     ) -> Decision:
         policy = lineup.players[behavior_id].policy
-        decision = policy.act(observations, masks, self._random, self._deterministic)
+        decision = policy.act(observations, masks, self._random, self._deterministic, recall)
         if masks is not None:
-            return Decision(decision.actions, {**decision.columns, "action_masks": masks})
+            return Decision(decision.actions, {**decision.columns, "action_masks": masks}, decision.recall)
         return decision
 
     def _decide_mixed(
@@ -213,16 +248,19 @@ class EnvironmentStage(Source[StepBatch]):
         behavior_id: str,
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
+        recall: Recall | None,
         count: int,
     ) -> tuple[Decision, _Stamp]:
         """One act() per lineup, put together again in the order of the rows."""
         stamp = _Stamp.empty(count)
         columns: dict[str, Array] = {}
         continuous = discrete = None
+        after = None if recall is None else Recall(recall.memories.copy(), recall.previous_actions.copy())
         for lineup, rows in parts:
             assert rows is not None
             part_masks = masks[rows] if masks is not None else None
-            part = self._act(lineup, behavior_id, tuple(o[rows] for o in observations), part_masks)
+            part_recall = None if recall is None else Recall(recall.memories[rows], recall.previous_actions[rows])
+            part = self._act(lineup, behavior_id, tuple(o[rows] for o in observations), part_masks, part_recall)
             if continuous is None or discrete is None:
                 continuous = np.empty((count, *part.actions.continuous.shape[1:]), np.float32)
                 discrete = np.empty((count, *part.actions.discrete.shape[1:]), np.int32)
@@ -230,10 +268,13 @@ class EnvironmentStage(Source[StepBatch]):
             continuous[rows], discrete[rows] = part.actions.continuous, part.actions.discrete
             for name, column in part.columns.items():
                 columns[name][rows] = column
+            if after is not None and part.recall is not None:
+                after.memories[rows] = part.recall.memories
+                after.previous_actions[rows] = part.recall.previous_actions
             stamp.fill(rows, lineup, behavior_id)
         assert continuous is not None
         assert discrete is not None
-        return Decision(ActionBatch(continuous, discrete), columns), stamp
+        return Decision(ActionBatch(continuous, discrete), columns, after), stamp
 
     def _finish_games(self, result: StepResult) -> dict[str, Columns]:
         """Game columns by the learning team's behaviour id; the instances' next games get the current lineup."""

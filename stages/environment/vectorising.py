@@ -1,16 +1,17 @@
 """Making the vector environment that a Gymnasium group drives, of an id or of what a factory gave.
 
 The environment's own vectorised implementation is taken where there is one, else `SyncVectorEnv`; no
-processes of its own for each instance, since actors are processes already.
+processes of its own for each instance, since actors are processes already. Wrappers go round single environments, so
+with them it is always `SyncVectorEnv`, unless another way is asked for.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
@@ -19,9 +20,16 @@ from stages.errors import BrokenEnvironmentError, StageError
 
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
+Wrap = Callable[[AnyEnv], AnyEnv]
+"""Puts all wrappers round a single environment."""
+
+_PACKAGES = {"ALE": ("ale_py", "ale-py")}
+"""Module and distribution that register the ids of a namespace (`ALE/Pong-v5`), imported by themselves."""
 
 
-def make_vector(env_id: str, num_envs: int, options: Mapping[str, Any], name: str) -> AnyVectorEnv:
+def make_vector(
+    env_id: str, num_envs: int, options: Mapping[str, Any], name: str, wrap: Wrap | None = None
+) -> AnyVectorEnv:
     """Make a registered environment.
 
     Args:
@@ -31,13 +39,18 @@ def make_vector(env_id: str, num_envs: int, options: Mapping[str, Any], name: st
             (`sync`, `vector_entry_point`, `async`); without it, the vectorised one is taken where there is
             one.
         name: what messages call the environment.
+        wrap: wraps each single environment; then the vectorised implementation is not taken by itself.
 
     Raises:
-        StageError: if there is no such environment.
+        StageError: if there is no such environment, its package is not installed, or wrappers do not go with the
+            `vectorization_mode`.
         BrokenEnvironmentError: if making it failed.
     """
+    _register(env_id, name)
     try:
-        return _make(env_id, num_envs, dict(options))
+        return _make(env_id, num_envs, dict(options), wrap)
+    except StageError:
+        raise
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise StageError(f"{name}: {error}") from error
     except Exception as error:
@@ -46,7 +59,9 @@ def make_vector(env_id: str, num_envs: int, options: Mapping[str, Any], name: st
         ) from error
 
 
-def vectorise(made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str) -> AnyVectorEnv:
+def vectorise(
+    made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str, wrap: Wrap | None = None
+) -> AnyVectorEnv:
     """Make a vector environment of what a factory gave.
 
     Args:
@@ -54,12 +69,17 @@ def vectorise(made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs:
         make: makes another single environment.
         num_envs: number of instances.
         name: what messages call the environment.
+        wrap: wraps each single environment.
 
     Raises:
-        StageError: if a vector environment is of another size, or `make` gives the same object again.
+        StageError: if a vector environment is of another size or should be wrapped, or `make` gives the same object
+            again.
         BrokenEnvironmentError: if `make` raises.
     """
     if isinstance(made, VectorEnv):
+        if wrap is not None:
+            made.close()
+            raise StageError(f"{name} gave a vector environment, but environment.wrappers wrap single ones; wrap in it")
         if made.num_envs == num_envs:
             return made
         made.close()
@@ -71,7 +91,7 @@ def vectorise(made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs:
         singles = [made, *(make() for _ in range(num_envs - 1))]
         if len({id(env) for env in singles}) < num_envs:
             raise StageError(f"{name} gave the same environment twice; it must make a new one at each call")
-        return _in_turn([partial(_itself, env) for env in singles])
+        return _in_turn([partial(_itself, env) for env in singles], wrap)
     except StageError:
         raise
     except Exception as error:
@@ -80,7 +100,50 @@ def vectorise(made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs:
         ) from error
 
 
-def _make(env_id: str, num_envs: int, options: dict[str, Any]) -> AnyVectorEnv:
+def wrapping(wrappers: Sequence[tuple[str, Callable[..., Any], Mapping[str, Any]]], name: str) -> Wrap:
+    """Make one function of several wrappers.
+
+    Args:
+        wrappers: what the YAML calls it, the class or function, and its keyword arguments; the innermost first.
+        name: what messages call the environment.
+
+    Returns:
+        a function that raises StageError if a wrapper raises, or gives no environment.
+    """
+
+    def wrap(env: AnyEnv) -> AnyEnv:
+        for use, wrapper, arguments in wrappers:
+            try:
+                wrapped = wrapper(env, **arguments)
+            except Exception as error:
+                raise StageError(
+                    f"{name}: environment wrapper {use!r} with {dict(arguments)} raised {type(error).__name__}: {error}"
+                ) from error
+            if not isinstance(wrapped, gymnasium.Env):
+                raise StageError(
+                    f"{name}: environment wrapper {use!r} gave a {type(wrapped).__name__}; expected a gymnasium.Env"
+                )
+            env = wrapped
+        return env
+
+    return wrap
+
+
+def _register(env_id: str, name: str) -> None:
+    """Import the package that an id belongs to, if it is known and the id does not say it itself."""
+    module, distribution = _PACKAGES.get(env_id.partition("/")[0], (None, None))
+    if module is None or env_id in gymnasium.registry:
+        return
+    try:
+        gymnasium.register_envs(importlib.import_module(module))
+    except ImportError as error:
+        raise StageError(
+            f"{name} comes with the package {distribution}, which can't be imported ({error}); install it with: "
+            f"python -m pip install {distribution}"
+        ) from error
+
+
+def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None) -> AnyVectorEnv:
     module, _, registered = env_id.rpartition(":")
     if module:
         importlib.import_module(module)
@@ -88,15 +151,28 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any]) -> AnyVectorEnv:
     if mode is None:
         spec = gymnasium.registry.get(registered)
         own = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
-        mode = "vector_entry_point" if own else "sync"
+        mode = "vector_entry_point" if own and wrap is None else "sync"
     if mode == "sync":
-        return _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs)
+        return _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap)
+    if wrap is not None:
+        if mode == "vector_entry_point":
+            raise StageError(
+                "environment.wrappers wrap single environments, of which vectorization_mode 'vector_entry_point' has "
+                "none; leave one of the two out"
+            )
+        return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=[cast("Any", wrap)], **options)
     return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
 
 
-def _in_turn(makers: list[Callable[[], AnyEnv]]) -> AnyVectorEnv:
+def _in_turn(makers: list[Callable[[], AnyEnv]], wrap: Wrap | None) -> AnyVectorEnv:
+    if wrap is not None:
+        makers = [partial(_wrapped, make, wrap) for make in makers]
     # Observations need no second copy: the group makes one when it takes them over.
     return _KeepingVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _wrapped(make: Callable[[], AnyEnv], wrap: Wrap) -> AnyEnv:
+    return wrap(make())
 
 
 class _KeepingVectorEnv(SyncVectorEnv[Any, Any]):

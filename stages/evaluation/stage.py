@@ -12,7 +12,8 @@ import numpy as np
 
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
-from stages.environment.protocol import ActionBatch, EnvironmentGroup, StepResult
+from stages.environment.memories import AgentMemories
+from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, StepResult
 from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext
 
@@ -99,6 +100,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         spec = group.behavior_specs[self._behavior_id]
         policy = self._make_policy(spec)
         policy.load(update)
+        player = _Player(policy, AgentMemories.of(policy, spec.actions), random)
         running: dict[int, float] = {}
         returns: list[float] = []
         # A fixed share per environment: the first to end would be the short episodes, which often score otherwise.
@@ -114,7 +116,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
                         ended_in[env_id] += 1
                         if ended_in[env_id] <= quota and len(returns) < self._episodes:
                             returns.append(total)
-            actions = {i: self._decide(i, policy, result, group.behavior_specs, random) for i in result.steps}
+            actions = {i: self._decide(i, player, result, group.behavior_specs, random) for i in result.steps}
             result = await _settled(group.step(actions))
             await asyncio.sleep(0)
         return np.array(returns), spec
@@ -122,15 +124,14 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
     def _decide(
         self,
         behavior_id: str,
-        policy: ActingPolicy,
+        player: _Player,
         result: StepResult,
         specs: Mapping[str, BehaviorSpec],
         random: np.random.Generator,
     ) -> ActionBatch:
         steps, actions = result.steps[behavior_id], specs[behavior_id].actions
-        observations = tuple(o[steps.ended :] for o in steps.observations)
         if behavior_id == self._behavior_id:
-            return policy.act(observations, steps.action_masks, random, deterministic=True).actions
+            return player.decide(steps)
         count = len(steps.agent_ids) - steps.ended
         continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
         scores = random.random((count, actions.mask_size))
@@ -139,6 +140,28 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         branches = np.split(scores, np.cumsum(actions.discrete_branches)[:-1], axis=1)
         discrete = np.stack([branch.argmax(axis=1) for branch in branches], axis=1) if actions.mask_size else scores
         return ActionBatch(continuous, discrete.astype(np.int32))
+
+
+class _Player:
+    """The policy that is evaluated, its agents' memories, and its source of chance."""
+
+    def __init__(self, policy: ActingPolicy, memories: AgentMemories | None, random: np.random.Generator) -> None:
+        self._policy = policy
+        self._memories = memories
+        self._random = random
+
+    def decide(self, steps: AgentSteps) -> ActionBatch:
+        """The best actions for the agents that ask for one."""
+        observations = tuple(o[steps.ended :] for o in steps.observations)
+        agent_ids, episode_ids = steps.agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
+        recall = None
+        if self._memories is not None:
+            self._memories.forget(steps.agent_ids[: steps.ended])
+            recall = self._memories.recall(agent_ids, episode_ids)
+        decision = self._policy.act(observations, steps.action_masks, self._random, deterministic=True, recall=recall)
+        if self._memories is not None and decision.recall is not None:
+            self._memories.keep(agent_ids, episode_ids, decision.recall)
+        return decision.actions
 
 
 async def _settled(result: Any) -> StepResult:

@@ -1,9 +1,23 @@
-"""Policies: what acts, in NumPy. What is trained is in `stages.policy.network`, which imports torch."""
+"""Policies: what acts. What is trained is in `stages.policy.network`, which imports torch."""
 
-from stages.policy.encoders import ObservationEncoder
+from stages.policy.design import PolicyDesign, design_of
+from stages.policy.factory import make_policy
 from stages.policy.layout import policy_layout
 from stages.policy.normalizer import Normalizer
 from stages.policy.numpy_policy import NumpyPolicy
-from stages.policy.protocol import ActingPolicy, Decision
+from stages.policy.observations import Encoded, ObservationLayout
+from stages.policy.protocol import ActingPolicy, Decision, Recall
 
-__all__ = ["ActingPolicy", "Decision", "Normalizer", "NumpyPolicy", "ObservationEncoder", "policy_layout"]
+__all__ = [
+    "ActingPolicy",
+    "Decision",
+    "Encoded",
+    "Normalizer",
+    "NumpyPolicy",
+    "ObservationLayout",
+    "PolicyDesign",
+    "Recall",
+    "design_of",
+    "make_policy",
+    "policy_layout",
+]

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of actions, in torch, as pure functions.
 
 Written out instead of using `torch.distributions`: at game-agent sizes the dispatch of its checks and
-broadcasts costs more than the arithmetic. What is sampled, and by which formula, is in `numpy_policy`.
+broadcasts costs more than the arithmetic. What actors sample, and by which formula, is in `sampling`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from math import e, log, pi
 import torch
 from torch import Tensor
 
+from stages.policy.sampling import LOG_SIGMA_LIMITS
+
+_LOG_TWO = log(2.0)
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
@@ -24,6 +27,35 @@ def gaussian_log_probs(mu: Tensor, log_sigma: Tensor, actions: Tensor) -> Tensor
 def gaussian_entropy(log_sigma: Tensor) -> Tensor:
     """Entropy in nats, the mean over dimensions (as ML-Agents weighs it): a scalar of log_sigma [C]."""
     return log_sigma.mean() + _HALF_LOG_TWO_PI_E
+
+
+def squashed_sample(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw tanh(u) with u = μ + σ·noise, so that gradients flow into μ and σ; σ is clamped as actors clamp it.
+
+    Haarnoja et al. (2018), "Soft Actor-Critic", appendix C, here per dimension:
+    log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u).
+
+    Args:
+        mu: [B, C] means of u.
+        log_sigma: [B, C] log of its standard deviations, not clamped yet.
+        noise: [B, C] standard normal.
+
+    Returns:
+        [B, C] actions in [-1, 1], and [B, C] their log-probabilities, finite where an action is rounded to ±1.
+    """
+    log_sigma = log_sigma.clamp(*LOG_SIGMA_LIMITS)
+    u = torch.addcmul(mu, log_sigma.exp(), noise)
+    log_probs = torch.addcmul(-_HALF_LOG_TWO_PI - log_sigma, noise, noise, value=-0.5) - log_tanh_slope(u)
+    return torch.tanh(u), log_probs
+
+
+def log_tanh_slope(u: Tensor) -> Tensor:
+    """log(1 - tanh² u) of any shape: the log of tanh's derivative, exact also where tanh u is ±1 in float32.
+
+    1 - tanh² u = 4 / (e^u + e^-u)², so its log is 2·(log 2 - |u| - log(1 + e^(-2|u|))).
+    """
+    size = u.abs()
+    return 2.0 * (_LOG_TWO - size - torch.nn.functional.softplus(-2.0 * size))
 
 
 def categorical_log_probs(logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:

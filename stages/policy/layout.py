@@ -1,50 +1,62 @@
 """Names and shapes of the tensors that a policy consists of, in the order of `PolicyUpdate.weights`.
 
-Trainer and actors derive it from the same spec and settings; a policy that was made for others is refused by
-it. Matrices are stored [in, out]: a layer is `inputs @ weight + bias`.
+Trainer and actors derive it from the same design; a policy that was made for another is refused by it. The matrices of
+plain designs are stored [in, out], a layer is `inputs @ weight + bias`; all others as their torch modules have them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from config import NetworkSettings
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
-from stages.policy.encoders import ObservationEncoder
+from stages.policy.design import PolicyDesign
+from stages.policy.observations import ObservationLayout
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
 MASK_PENALTY = np.float32(-1e8)
 """Added to the logits of forbidden choices: their probability is exactly 0, and p·log p is 0, not NaN."""
 
-ACTION_LIMIT = 3.0
-"""A bounded continuous action leaves the policy as clip(a, -3, 3) / 3, as ML-Agents has it."""
+NORMALIZER_MEAN = "normalizer.mean"
+NORMALIZER_INVERSE_STD = "normalizer.inverse_std"
 
 
-def policy_layout(spec: BehaviorSpec, settings: NetworkSettings) -> Layout:
-    """(name, shape) of each tensor of the acting part of the network, and of the normaliser if there is one.
+def policy_layout(design: PolicyDesign) -> Layout:
+    """(name, shape) of each tensor of the acting part of the network, after those of the normaliser if there is one.
 
-    `action` is one layer for all heads: its columns are the means of the continuous actions, then the logits
-    of each branch.
+    A plain design has `body.<layer>.weight` and `.bias`, `action.weight` and `.bias` (one layer for all heads, see
+    `PolicyDesign.head_size`), and `log_sigma` where continuous actions are not squashed. For any other these are the
+    parameters of an `ActorNetwork`; that imports torch.
+
+    Raises:
+        StageError: if there is nothing to observe, or an observation can't be learned from.
+        LoadError: if the design names a network of the user's own that can't be loaded.
     """
-    inputs = ObservationEncoder(spec).size
+    vectors = ObservationLayout(design.spec).vector_size
     tensors: list[tuple[str, tuple[int, ...]]] = []
-    if settings.normalize:
-        tensors += [("normalizer.mean", (inputs,)), ("normalizer.inverse_std", (inputs,))]
-    width = inputs
-    for layer in range(settings.num_layers):
-        tensors += [
-            (f"body.{layer}.weight", (width, settings.hidden_units)),
-            (f"body.{layer}.bias", (settings.hidden_units,)),
-        ]
-        width = settings.hidden_units
-    heads = spec.actions.continuous_size + spec.actions.mask_size
-    tensors += [("action.weight", (width, heads)), ("action.bias", (heads,))]
-    if spec.actions.continuous_size:
-        tensors.append(("log_sigma", (spec.actions.continuous_size,)))
+    if design.settings.normalize and vectors:
+        tensors += [(NORMALIZER_MEAN, (vectors,)), (NORMALIZER_INVERSE_STD, (vectors,))]
+    if design.plain:
+        tensors += _perceptron(design, vectors)
+    else:
+        from stages.policy.torch_policy import actor_tensors
+
+        tensors += actor_tensors(design)
     return tuple(tensors)
+
+
+def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, ...]]]:
+    tensors: list[tuple[str, tuple[int, ...]]] = []
+    hidden, continuous = design.settings.hidden_units, design.spec.actions.continuous_size
+    for layer in range(design.settings.num_layers):
+        tensors += [(f"body.{layer}.weight", (width, hidden)), (f"body.{layer}.bias", (hidden,))]
+        width = hidden
+    tensors += [("action.weight", (width, design.head_size)), ("action.bias", (design.head_size,))]
+    if continuous and not design.squashed:
+        tensors.append(("log_sigma", (continuous,)))
+    return tensors
 
 
 def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
@@ -57,20 +69,20 @@ def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
 
 
 def check_layout(update: PolicyUpdate, expected: Layout) -> None:
-    """Refuse a policy that was made for another network.
+    """Refuse a policy that was made for another network. The order of its tensors does not matter.
 
     Raises:
         StageError: naming the first tensor that differs, what was expected and what came.
     """
-    for (name, shape), (got_name, got_shape) in zip(expected, update.layout, strict=False):
-        if (name, shape) != (got_name, tuple(got_shape)):
-            raise StageError(
-                f"{update.behavior_id}: policy version {update.version} does not fit this network: "
-                f"expected tensor {name} {shape}, got {got_name} {tuple(got_shape)}; "
-                "was it trained with other network_settings?"
-            )
-    if len(expected) != len(update.layout):
-        raise StageError(
-            f"{update.behavior_id}: policy version {update.version} has {len(update.layout)} tensors, "
-            f"expected {len(expected)}; was it trained with other network_settings?"
-        )
+    got = {name: tuple(shape) for name, shape in update.layout}
+    about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
+    mend = "was it trained with other network_settings?"
+    for name, shape in expected:
+        if name not in got:
+            raise StageError(f"{about}: expected tensor {name} {shape}, got none of that name; {mend}")
+        if got[name] != shape:
+            raise StageError(f"{about}: expected tensor {name} {shape}, got {name} {got[name]}; {mend}")
+    unknown = [name for name in got if name not in dict(expected)]
+    if unknown:
+        names = ", ".join(name for name, _ in expected)
+        raise StageError(f"{about}: expected tensors {names}, got {unknown[0]} {got[unknown[0]]} as well; {mend}")

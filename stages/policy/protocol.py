@@ -1,7 +1,7 @@
 """What acts: the small interface between the environment stage and whatever computes actions.
 
-Behind it stands a NumPy forward pass of the trainer's network (`numpy_policy`), or anything else that can load the
-same flat weights. Acting is over columns: one call per tick, group and policy, never per agent.
+Behind it stands a forward pass in NumPy (`numpy_policy`) or in torch (`torch_policy`), or anything else that can load
+the same flat weights. Acting is over columns: one call per tick, group and policy, never per agent.
 """
 
 from __future__ import annotations
@@ -18,17 +18,39 @@ from stages.environment.protocol import ActionBatch
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """What d agents remember when they decide; in an episode's first decision zeros, and `first_action_features`."""
+
+    memories: NDArray[np.float32]
+    """[d, m]"""
+    previous_actions: NDArray[np.float32]
+    """[d, P] the agent's last action as the environment got it: continuous values, then a one-hot per branch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What a policy decided for d agents."""
 
     actions: ActionBatch
     """What goes to the environment: squashed to [-1, 1] where bounded."""
     columns: Mapping[str, Array]
-    """[d, ...] what goes into the trajectory: the policy's own actions, log_probs, declared extras."""
+    """[d, ...] what goes into the trajectory: the policy's own actions, log_probs, `memories` before the decision."""
+    recall: Recall | None = None
+    """What the agents will remember at their next decision; None without memory."""
 
 
 class ActingPolicy(Protocol):
     """A policy of one behaviour id, as an actor holds it."""
+
+    @property
+    def memory_size(self) -> int:
+        """m, 0 for a policy without memory."""
+        ...
+
+    @property
+    def previous_action_size(self) -> int:
+        """P, 0 for a policy without memory."""
+        ...
 
     def load(self, update: PolicyUpdate) -> None:
         """Take up the weights of an update (copied)."""
@@ -40,6 +62,7 @@ class ActingPolicy(Protocol):
         masks: NDArray[np.bool_] | None,
         random: np.random.Generator,
         deterministic: bool = False,
+        recall: Recall | None = None,
     ) -> Decision:
         """Decide for d agents.
 
@@ -48,6 +71,7 @@ class ActingPolicy(Protocol):
             masks: [d, sum of branches] true = allowed, or None.
             random: the source of all chance in the decision.
             deterministic: mean and most likely choice instead of a sample.
+            recall: what the agents remember; None counts as the first decision of an episode.
 
         Raises:
             NotFiniteError: if the result is not finite.

@@ -7,10 +7,14 @@ hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from stages.policy.network.flat import write_named
 
 _BETA_1 = 0.9
 _BETA_2 = 0.999
@@ -49,6 +53,30 @@ class Adam:
         """The two running moments, by name; not copies."""
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}
 
+    def state_dict(self, named_views: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Any]:
+        """Step count, and the moments by parameter name; copies, on the host.
+
+        Args:
+            named_views: views into a vector as long as the parameters, by name (`Flat.named_views`).
+        """
+        moments = {
+            moment: {name: view.cpu().numpy().copy() for name, view in named_views(vector).items()}
+            for moment, vector in self.moments().items()
+        }
+        return {"steps": self.steps, **moments}
+
+    def load_state_dict(
+        self, named_views: Callable[[Tensor], Mapping[str, Tensor]], state: Mapping[str, Any], what: str = "optimizer"
+    ) -> None:
+        """Continue from `state_dict()`; `what` it is called in messages.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        for name, moment in self.moments().items():
+            write_named(named_views(moment), state[name], f"{what} {name}")
+        self.steps = int(state["steps"])
+
     def snapshot(self) -> tuple[int, Tensor, Tensor]:
         """A copy of the state, for `restore`."""
         return self.steps, self.first_moment.clone(), self.second_moment.clone()
@@ -58,3 +86,9 @@ class Adam:
         self.steps = snapshot[0]
         self.first_moment.copy_(snapshot[1])
         self.second_moment.copy_(snapshot[2])
+
+
+def clip_norm(gradients: Tensor, limit: float) -> None:
+    """Scale gradients in place so that their norm is at most `limit`, as torch's `clip_grad_norm_` does."""
+    norm = torch.linalg.vector_norm(gradients)
+    gradients.mul_((limit / (norm + 1e-6)).clamp_(max=1.0))

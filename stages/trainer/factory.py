@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from stages.errors import LoadError
 from stages.loading import load_attribute
 from stages.trainer.protocol import Trainer, TrainerContext
 
 
-def make_trainer(context: TrainerContext, folder: Path | None = None) -> Trainer:
+def make_trainer(context: TrainerContext) -> Trainer:
     """Make a behaviour's trainer.
 
     Args:
         context: what it is built from.
-        folder: the YAML's folder, whose modules can be named.
 
     Raises:
         LoadError: if the class can't be imported, is no Trainer, or asks for columns that no policy gives.
@@ -24,7 +21,15 @@ def make_trainer(context: TrainerContext, folder: Path | None = None) -> Trainer
         from stages.trainer.ppo import PPOTrainer
 
         return PPOTrainer(context)
-    found = load_attribute(kind, folder, f"behaviors.{context.behavior}.trainer_type")
+    if kind == "sac":
+        from stages.trainer.sac import SACTrainer
+
+        return SACTrainer(context)
+    if kind == "bc":
+        from stages.trainer.bc import BCTrainer
+
+        return BCTrainer(context)
+    found = load_attribute(kind, context.folder, f"behaviors.{context.behavior}.trainer_type")
     if not (isinstance(found, type) and issubclass(found, Trainer)):
         raise LoadError(
             f"behaviors.{context.behavior}.trainer_type: {kind} is not a class derived from stages.trainer.Trainer, "

@@ -9,12 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from config import BehaviorSettings
 from queues.columns import Column
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec
+from stages.errors import StageError
 from stages.stage import NoStatistics, Statistics
 
 
@@ -30,6 +32,12 @@ class TrainerContext:
     """The observations and actions (of the first behaviour id with this name; all must agree)."""
     seed: int = 0
     device: str = "cpu"
+    agents: int = 1
+    """How many agents act at a time, as far as it is known before: environments × actors."""
+    folder: Path | None = None
+    """The YAML's folder: modules named in the settings lie there, and relative paths start there."""
+    teacher_squashed: bool = False
+    """Whether the trajectories are of a teacher that acts as SAC does (tanh), in continuous actions of its own."""
     statistics: Statistics = field(default_factory=NoStatistics)
 
 
@@ -94,3 +102,43 @@ class Trainer(ABC):
         Raises:
             StageError: if the state belongs to another network or spec; the message says which tensor differs.
         """
+
+    def save_bulk(self, folder: Path) -> None:
+        """Write what belongs to a checkpoint and is too large for `state_dict()` (a replay memory) into a folder.
+
+        Called right after `state_dict()`, with a folder that is the checkpoint's own and whole only when it is.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+
+    def load_bulk(self, folder: Path) -> str | None:
+        """Read what `save_bulk` wrote; called after `load_state_dict`.
+
+        Returns:
+            a warning if there was something to read and it is missing or broken: what it goes on without; else None.
+        """
+        return None
+
+    def warm_state(self) -> dict[str, Any]:
+        """What a new run of the same trainer may start from, beside the policy: critics, normaliser. Kept in exports.
+
+        Plain values and NumPy arrays of numbers, nested in dicts.
+        """
+        return {}
+
+    def warm_start(self, state: Mapping[str, Any]) -> None:
+        """Start from `warm_state()` of another run, with a fresh optimizer, at step 0.
+
+        Raises:
+            StageError: if it belongs to another network or spec; the message names the tensor.
+        """
+        raise StageError(f"{type(self).__name__} can't start from another run (init_path, initialize_from)")
+
+    def take_weights(self, tensors: Mapping[str, Any]) -> None:
+        """Start from the acting part of an exported policy, by the names of `policy().layout`.
+
+        Raises:
+            StageError: if this trainer can't, or a tensor does not fit; the message names it.
+        """
+        raise StageError(f"{type(self).__name__} can't start from an exported policy (init_path, initialize_from)")

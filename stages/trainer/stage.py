@@ -59,7 +59,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         trainer: what learns.
         behavior: the behaviour name.
         max_steps: agent steps after which it learns no more.
-        strength: strength of the extrinsic reward, for its statistic.
+        strength: strength of the extrinsic reward, for its statistic; 0 if it is not learned from.
         port: how it speaks to its host.
         restored_source: source under which rows that a resumed trainer brought along are accounted.
         reports_each: report after each batch, however small: who waits for all to be at rest has to know.
@@ -178,7 +178,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         used = self.trainer.learn()
         took = time.perf_counter() - began
         self._learn_s += took
-        self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
+        add = self._context.statistics.add
+        add(self._behavior, "Pipeline/Update Duration", took)
+        add(self._behavior, "Pipeline/Update Experiences", float(used))
+        if self._recent:
+            add(self._behavior, "Pipeline/Update Mean Return", float(np.mean(self._recent)))
         self._give_back_learned(used)
         self._policy = self.trainer.policy()
         return self._policy
@@ -206,9 +210,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         statistics = self._context.statistics
         statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
         statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
-        statistics.extend(
-            self._behavior, "Policy/Extrinsic Reward", [value * self._strength for value in returns], "mean"
-        )
+        if self._strength:
+            scaled = [value * self._strength for value in returns]
+            statistics.extend(self._behavior, "Policy/Extrinsic Reward", scaled, "mean")
 
     def _report(self) -> None:
         self._unreported_rows = 0

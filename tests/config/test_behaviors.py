@@ -46,7 +46,7 @@ ML_AGENTS_DEFAULTS = {
 OURS = {
     "framework": None,  # ML-Agents drops it before its schema sees it
     "hyperparameters": {"max_grad_norm": None, "adam_epsilon": 1e-8, "ratio_per_dimension": False},
-    "network_settings": {"activation": "swish"},
+    "network_settings": {"network": None, "activation": "swish"},
 }
 
 
@@ -84,6 +84,20 @@ def test_even_checkpoints_divide_max_steps():
     assert settings.checkpoint_interval == 333
 
 
+@pytest.mark.parametrize(
+    ("max_steps", "keep", "interval"), [(1000, 1, 1000), (1000, 5, 200), (1001, 5, 200), (7, 7, 1)]
+)
+def test_with_even_checkpoints_as_many_as_are_kept_fit_into_the_run(max_steps: int, keep: int, interval: int):
+    settings = BehaviorSettings(even_checkpoints=True, max_steps=max_steps, keep_checkpoints=keep)
+    assert settings.checkpoint_interval == interval
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_keeping_all_checkpoints_is_no_mistake_as_long_as_they_are_not_to_be_even(keep: int):
+    settings = BehaviorSettings(keep_checkpoints=keep)
+    assert (settings.keep_checkpoints, settings.checkpoint_interval) == (keep, 500000)
+
+
 def test_a_trainer_of_the_users_own_gets_its_hyperparameters_as_they_are():
     settings = BehaviorSettings.model_validate(
         {"trainer_type": "my_pkg.mine:Trainer", "hyperparameters": {"temperature": 3, "batch_size": "big"}}
@@ -108,6 +122,22 @@ def test_a_whole_number_may_be_written_in_any_way_that_is_whole(load, given: str
 
 PLACE = "config.yaml:1: behaviors.B"
 MISTAKES = [
+    ("gamma: 0.9", "gamma: unknown key here; it belongs under 'reward_signals.extrinsic'"),
+    ("sequence_length: 9", "sequence_length: unknown key here; it belongs under 'network_settings.memory'"),
+    ("num_envs: 9", "num_envs: unknown key here; it belongs under 'environment'"),
+    ("run_id: a", "run_id: unknown key here; it belongs under 'checkpoint_settings'"),
+    (
+        "brain_to_imitate: A",
+        "brain_to_imitate: unknown key, from an older format of ML-Agents; its place now is 'hyper",
+    ),
+    (
+        "num_update: 1",
+        "num_update: unknown key, from an older format of ML-Agents; its place now is 'hyperparameters.st",
+    ),
+    (
+        "pretraining: {}",
+        "pretraining: unknown key, from an older format of ML-Agents; its place now is 'behavioral_clo",
+    ),
     ("max_steps: 1.7", "max_steps: 1.7 does not fit; expected a whole number"),
     ("max_steps: true", "max_steps: true does not fit; expected a whole number"),
     ("max_steps: many", "max_steps: 'many' does not fit; expected a whole number"),
@@ -132,15 +162,20 @@ MISTAKES = [
         "trainer: ppo",
         "trainer: unknown key, from an older format of ML-Agents; its place now is 'trainer_type'",
     ),
-    ("trainer_type: sac", "trainer_type: 'sac' is not available yet in this version"),
     ("trainer_type: poca", "trainer_type: 'poca' is not available yet in this version"),
     (
         "trainer_type: pppo",
-        "trainer_type: 'pppo' is no trainer; expected 'ppo' or your own 'module:Class'; did you",
+        "trainer_type: 'pppo' is no trainer; expected 'ppo', 'sac', 'bc' or your own 'module:Class'; did you mean 'ppo'?",
     ),
     ("trainer_type: null", "trainer_type: nothing (null) does not fit; expected text"),
-    ("trainer_type: my.Trainer", "trainer_type: 'my.Trainer' is no trainer; expected 'ppo' or your own"),
-    ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: ppo'"),
+    ("trainer_type: my.Trainer", "trainer_type: 'my.Trainer' is no trainer; expected 'ppo', 'sac', 'bc' or your own"),
+    (
+        "trainer_type: offline_bc",
+        "trainer_type: 'offline_bc' is of an older version of ML-Agents; use 'bc', with hyper",
+    ),
+    ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: ppo' (or your"),
+    ("hyperparameters: {tau: 0.1}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: sac' (or your"),
+    ("hyperparameters: {depth: 1}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: ppo' (or your"),
     ("hyperparameters: null", "hyperparameters: nothing (null) does not fit; expected a map"),
     ("network_settings: null", "network_settings: nothing (null) does not fit; expected a map"),
     ("network_settings: {hidden_units: 0}", "network_settings.hidden_units: 0 is out of range"),
@@ -157,30 +192,25 @@ MISTAKES = [
         "network_settings: {vis_encoder_type: a}",
         "network_settings.vis_encoder_type: unknown key; did you mean 'vis_",
     ),
+    ("network_settings: {memory: {memory_size: 7}}", "network_settings.memory.memory_size: 7 is odd; expected an even"),
+    ("network_settings: {memory: {memory_size: 0}}", "network_settings.memory.memory_size: 0 is out of range"),
+    ("network_settings: {memory: {sequence_length: 0}}", "network_settings.memory.sequence_length: 0 is out of range"),
+    ("network_settings: {memory: 64}", "network_settings.memory: 64 does not fit; expected a map"),
     (
-        "network_settings: {memory: {}}",
-        "network_settings.memory: memory (a recurrent network) comes with a later",
+        "network_settings: {memory_size: 64}",
+        "network_settings.memory_size: unknown key here; it belongs under 'memory'",
     ),
-    ("behavioral_cloning: {}", "behavioral_cloning: behavioural cloning comes with a later version"),
-    ("reward_signals: {}", "reward_signals: is empty; list at least 'extrinsic'"),
+    ("network_settings: {network: MyNet}", "network_settings.network: 'MyNet' is not of the form module:Name"),
+    ("behavioral_cloning: {}", "behavioral_cloning.demo_path: is required but missing: Demonstrations"),
+    ("behavioral_cloning: {demo_path: ''}", "behavioral_cloning.demo_path: is empty"),
+    ("behavioral_cloning: {demo_path: a, steps: -1}", "behavioral_cloning.steps: -1 is out of range"),
+    ("behavioral_cloning: {demo_path: a, strength: -1}", "behavioral_cloning.strength: -1 is out of range"),
+    ("behavioral_cloning: {demo_path: a, samples_per_update: -1}", "behavioral_cloning.samples_per_update: -1 is out"),
+    ("behavioral_cloning: {demo_path: a, num_epoch: 0}", "behavioral_cloning.num_epoch: 0 is out of range"),
+    ("behavioral_cloning: {demo_path: a, batch_size: 0}", "behavioral_cloning.batch_size: 0 is out of range"),
     (
-        "reward_signals: {extrinsic: }",
-        "reward_signals.extrinsic: nothing (null) does not fit; expected a map",
-    ),
-    (
-        "reward_signals: {extrinsic: {}, gail: {}}",
-        "reward_signals.gail: the reward signal 'gail' comes with a later",
-    ),
-    ("reward_signals: {curiosity: {}}", "reward_signals.curiosity: the reward signal 'curiosity' comes with"),
-    ("reward_signals: {rnd: {}}", "reward_signals.rnd: the reward signal 'rnd' comes with"),
-    (
-        "reward_signals: {extrinsc: {}}",
-        "reward_signals.extrinsc: unknown reward signal; expected 'extrinsic'; did",
-    ),
-    ("reward_signals: {extrinsic: {gamma: 1.1}}", "reward_signals.extrinsic.gamma: 1.1 is out of range"),
-    (
-        "reward_signals: {extrinsic: {strength: .nan}}",
-        "reward_signals.extrinsic.strength: nan does not fit; expecte",
+        "behavioral_cloning: {demo_path: a, batch: 9}",
+        "behavioral_cloning.batch: unknown key; did you mean 'batch_size'?",
     ),
     (
         "self_play: {play_against_latest_model_ratio: 1.2}",
@@ -223,7 +253,7 @@ PPO_MISTAKES = [
     ("shared_critic: 'true'", "shared_critic: 'true' does not fit; expected true or false"),
     ("max_grad_norm: 0", "max_grad_norm: 0 is out of range"),
     ("adam_epsilon: 0", "adam_epsilon: 0 is out of range"),
-    ("tau: 0.005", "tau: unknown key; expected one of"),
+    ("tau: 0.005", "tau: unknown key for this trainer_type; it is a key of 'sac'"),
 ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config import BehaviorSettings, ConfigError, PPOHyperparameters, RunConfig, load_config
+from config import BehaviorSettings, ConfigError, PPOHyperparameters, RunConfig, SACHyperparameters, load_config
 
 
 def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_of):
@@ -28,8 +28,12 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
               beta: much
             self_play: {windw: 3}
           Other:
-            trainer_type: sac
+            trainer_type: poca
             hyperparameters: {tau: 0.005}
+          Third:
+            trainer_type: sac
+            hyperparameters: {tau: 0, beta: 1}
+            reward_signals: {extrinsic: , gail: {strenght: 1}}
         environment: {kind: gymnasum, id: 5}
         pipeline:
           deterministic: true
@@ -45,11 +49,16 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
         "config.yaml:8: behaviors.Tennis.hyperparameters.buffer_size: 1000",
         "config.yaml:9: behaviors.Tennis.hyperparameters.beta: 'much' does not fit",
         "config.yaml:10: behaviors.Tennis.self_play.windw: unknown key",
-        "config.yaml:12: behaviors.Other.trainer_type: 'sac'",
-        "config.yaml:14: environment.kind: 'gymnasum'",
-        "config.yaml:17: pipeline.max_policy_lag: 2 contradicts 'deterministic: true', which needs 0",
-        "config.yaml:18: pipeline.hosts.actors.kind: 'ray' comes with a later version",
-        "config.yaml:20: evaluation.every: 0",
+        "config.yaml:12: behaviors.Other.trainer_type: 'poca'",
+        "config.yaml:16: behaviors.Third.hyperparameters.tau: 0",
+        "config.yaml:16: behaviors.Third.hyperparameters.beta: unknown key for this trainer_type",
+        "config.yaml:17: behaviors.Third.reward_signals.extrinsic: nothing (null) does not fit",
+        "config.yaml:17: behaviors.Third.reward_signals.gail.demo_path:",
+        "config.yaml:17: behaviors.Third.reward_signals.gail.strenght: unknown key",
+        "config.yaml:18: environment.kind: 'gymnasum'",
+        "config.yaml:21: pipeline.max_policy_lag: 2 contradicts 'deterministic: true', which needs 0",
+        "config.yaml:22: pipeline.hosts.actors.kind: 'ray' comes with a later version",
+        "config.yaml:24: evaluation.every: 0",
         "--set nonsense: expected path.to.key=value",
         "--set debug=1: debug: 1 does not fit",
     ]
@@ -192,7 +201,7 @@ def test_default_settings_lie_under_every_behavior_key_by_key(load):
     assert (a.hyperparameters.batch_size, a.hyperparameters.buffer_size, a.max_steps) == (20, 100, 7)
     assert a.self_play is not None
     assert (a.self_play.window, b.self_play, b.max_steps) == (3, None, 8)
-    assert (b.reward_signals["extrinsic"].gamma, b.reward_signals["extrinsic"].strength) == (0.5, 2.0)
+    assert (b.signals["extrinsic"].gamma, b.signals["extrinsic"].strength) == (0.5, 2.0)
 
 
 def test_schedules_and_intervals_follow_what_was_merged_and_not_the_defaults_own(load):
@@ -274,17 +283,7 @@ def test_an_unlisted_behavior_without_default_settings_is_a_mistake(load, tmp_pa
 # --- warnings
 
 WARNINGS = [
-    ("behaviors: {B: {threaded: true}}", "behaviors.B.threaded: has no meaning here"),
-    ("behaviors: {B: {framework: tensorflow}}", "behaviors.B.framework: has no meaning"),
     ("default_settings: {threaded: true}", "default_settings.threaded: has no meaning here"),
-    (
-        "behaviors: {B: {self_play: {team_change: 9}, max_steps: 8}}",
-        "behaviors.B.self_play.team_change: 9 steps are",
-    ),
-    (
-        "behaviors: {B: {reward_signals: {extrinsic: {network_settings: {}}}}}",
-        "behaviors.B.reward_signals.extrinsic.network_settings: has no meaning",
-    ),
     (
         "behaviors: {B: {}}\ncheckpoint_settings: {load_model: true}",
         "checkpoint_settings.load_model: is deprecated",
@@ -343,6 +342,22 @@ FULL = """
         even_checkpoints: true
         max_steps: 90
       B: {trainer_type: "mine:Trainer", hyperparameters: {deep: {list: [1, 2.5, null, text]}}}
+      C:
+        trainer_type: sac
+        hyperparameters: {steps_per_update: 0.5, save_replay_buffer: true, entropy_coefficient: fixed, init_entcoef: 0.2}
+        network_settings:
+          normalize: true
+          vis_encode_type: match3
+          memory: {sequence_length: 16, memory_size: 32}
+          goal_conditioning_type: none
+          network: "mine:Network"
+        reward_signals:
+          curiosity: {encoding_size: 32, strength: 0.02}
+          gail: {demo_path: "expert/*.stream", use_vail: true, network_settings: {hidden_units: 16}}
+          rnd: {gamma: 0.5}
+        behavioral_cloning: {demo_path: expert, steps: 10000, samples_per_update: 64, num_epoch: 1}
+        init_path: C-5000.pt
+      D: {trainer_type: bc, hyperparameters: {teacher: A, held_out: 0.25}}
     environment: {kind: gymnasium, factory: "mine:make", num_envs: 3, options: {a: [1]}, behavior: A}
     environment_parameters:
       x: 1
@@ -363,6 +378,24 @@ def test_plain_data_is_json_and_gives_the_same_configuration_back(load):
     assert again.to_plain() == plain
     assert again.pipeline.stages[0].with_ == {"limit": 1}
     assert again.behaviors["B"].hyperparameters == {"deep": {"list": [1, 2.5, None, "text"]}}
+    assert list(again.behaviors["C"].signals) == ["curiosity", "gail", "rnd"]
+    assert again.behaviors == load(FULL).behaviors
+
+
+def test_plain_data_of_behaviors_that_differ_from_default_settings_gives_no_new_warnings(load):
+    config = load(
+        "default_settings: {max_steps: 7000000}\nbehaviors: {B: {trainer_type: sac}, C: {trainer_type: 'a:B'}}"
+    )
+    assert RunConfig.from_plain(config.to_plain()).warnings == config.warnings == ()
+
+
+def test_default_settings_built_in_python_survive_the_way_to_plain_data_and_back():
+    default = BehaviorSettings(hyperparameters=PPOHyperparameters(beta=0.5))
+    behaviors = {"B": BehaviorSettings(max_steps=9)}
+    config = RunConfig.model_validate({"behaviors": behaviors, "default_settings": default})
+    again = RunConfig.from_plain(config.to_plain())
+    assert again.default_settings == default
+    assert again.behaviors == behaviors
 
 
 def test_plain_data_is_a_file_that_loads_as_the_same_configuration(load):
@@ -403,6 +436,8 @@ WORDS = st.sampled_from([
     "ppo", "sac", "a:B", "hyperparameters", "batch_size", "buffer_size", "reward_signals",
     "extrinsic", "self_play", "even_checkpoints", "keep_checkpoints", "kind", "gymnasium",
     "builtin", "id", "factory", "curriculum", "completion_criteria", "name", "value",
+    "sac", "bc", "gail", "curiosity", "rnd", "demo_path", "teacher", "behavioral_cloning", "memory",
+    "network_settings", "sequence_length", "memory_size", "encoding_size", "beta", "tau", "gamma",
     "sampler_type", "uniform", "sampler_parameters", "deterministic", "hosts", "actors", "stages",
     "use", "after", "with", "streams", "speed", "edges", "all", "ghost", "max", "behavior",
 ])
@@ -505,6 +540,98 @@ def test_a_file_as_written_for_ml_agents_loads(load):
     assert config.behaviors["Walker"].max_steps == 30_000_000
     assert (config.environment, config.env_settings.num_envs) == (None, 8)
     assert [warning.split(":")[0] for warning in config.warnings] == ["behaviors.Walker.threaded"]
+
+
+ML_AGENTS_IMITATION_FILE = """
+    behaviors:
+      Stacker:
+        trainer_type: ppo
+        hyperparameters:
+          batch_size: 256
+          buffer_size: 2560
+          learning_rate: 0.0002
+          beta: 0.02
+          epsilon: 0.25
+          lambd: 0.9
+          num_epoch: 4
+          learning_rate_schedule: linear
+          shared_critic: false
+        network_settings:
+          normalize: false
+          hidden_units: 96
+          num_layers: 1
+          vis_encode_type: nature_cnn
+          memory:
+            memory_size: 64
+            sequence_length: 32
+          goal_conditioning_type: hyper
+          deterministic: false
+        reward_signals:
+          extrinsic:
+            gamma: 0.98
+            strength: 0.9
+            network_settings:
+              normalize: false
+              hidden_units: 128
+              num_layers: 2
+          curiosity:
+            gamma: 0.97
+            strength: 0.05
+            network_settings: {hidden_units: 64}
+            learning_rate: 0.0001
+          gail:
+            gamma: 0.96
+            strength: 0.1
+            encoding_size: 48
+            learning_rate: 0.0001
+            use_actions: true
+            use_vail: true
+            demo_path: Demos/Stacker.demo
+          rnd: {gamma: 0.95, strength: 0.01, learning_rate: 0.0005}
+        behavioral_cloning:
+          demo_path: Demos/Stacker.demo
+          steps: 40000
+          strength: 0.3
+          samples_per_update: 512
+        keep_checkpoints: 4
+        even_checkpoints: true
+        max_steps: 400000
+        time_horizon: 64
+        summary_freq: 5000
+      Runner:
+        trainer_type: sac
+        hyperparameters:
+          learning_rate: 0.0004
+          learning_rate_schedule: linear
+          batch_size: 96
+          buffer_size: 150000
+          buffer_init_steps: 2000
+          tau: 0.01
+          steps_per_update: 12.0
+          save_replay_buffer: true
+          init_entcoef: 0.3
+          reward_signal_steps_per_update: 6.0
+        network_settings: {normalize: true, hidden_units: 48, num_layers: 3, vis_encode_type: simple}
+        reward_signals: {rnd: {gamma: 0.9, strength: 0.5}}
+        max_steps: 3e6
+        time_horizon: 500
+        summary_freq: 12000
+    torch_settings: {device: null}
+"""
+
+
+def test_a_file_for_ml_agents_with_memory_imitation_and_all_signals_loads(load):
+    config = load(ML_AGENTS_IMITATION_FILE)
+    stacker, runner = config.behaviors["Stacker"], config.behaviors["Runner"]
+    assert list(stacker.signals) == ["extrinsic", "curiosity", "gail", "rnd"]
+    assert stacker.checkpoint_interval == 100_000
+    assert isinstance(runner.hyperparameters, SACHyperparameters)
+    assert (runner.hyperparameters.steps_per_update, runner.max_steps) == (12, 3_000_000)
+    assert [warning.split(": ")[0] for warning in config.warnings] == [
+        "behaviors.Stacker.reward_signals.extrinsic.network_settings",
+        "behaviors.Stacker.reward_signals.gail.encoding_size",
+        "behaviors.Runner.time_horizon",
+    ]
 
 
 EXAMPLES = Path(__file__).parents[2] / "config" / "examples"

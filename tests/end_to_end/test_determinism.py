@@ -6,7 +6,7 @@ import random
 import shutil
 
 import pytest
-from runs import Command, cartpole, digest, read_whole_checkpoint, run_here, volley
+from runs import Command, cartpole, digest, read_whole_checkpoint, remembering, run_here, sac, volley
 
 from pipeline import checkpointer
 from pipeline.hosts import runtime
@@ -22,6 +22,9 @@ VOLLEY = volley(
     behaviors__Volley__checkpoint_interval=1_100,
     behaviors__Volley__network_settings__normalize=True,
 )
+SAC = sac(pipeline__deterministic=True, behaviors__Pendulum__checkpoint_interval=70)
+MEMORY = remembering(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
+RUNS = {"CartPole": CARTPOLE, "Volley": VOLLEY, "SAC": SAC, "memory": MEMORY}
 
 
 def states(run_folder):
@@ -29,10 +32,10 @@ def states(run_folder):
     return {part: digest(state) for part, state in read_whole_checkpoint(run_folder).items()}
 
 
-@pytest.fixture(scope="module", params=["CartPole", "Volley"])
+@pytest.fixture(scope="module", params=list(RUNS))
 def whole(request, tmp_path_factory):
     """A run that was never interrupted: its configuration, its folder, and copies made at each of its checkpoints."""
-    plain = {"CartPole": CARTPOLE, "Volley": VOLLEY}[request.param]
+    plain = RUNS[request.param]
     results = tmp_path_factory.mktemp(request.param)
     copies = []
     write = checkpointer.write_manifest

@@ -5,23 +5,38 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from runs import INLINE, Command, cartpole, changed, run_here, streams, trainer_digest, volley, weights_digest
+from runs import (
+    INLINE,
+    Command,
+    cartpole,
+    changed,
+    remembering,
+    run_here,
+    sac,
+    streams,
+    trainer_digest,
+    volley,
+    weights_digest,
+)
 
 from pipeline.run import RunOptions
 
 
-@pytest.fixture(scope="module", params=["CartPole", "Volley"])
+RUNS = {"CartPole": cartpole(), "Volley": volley(), "SAC": sac(), "memory": remembering()}
+
+
+@pytest.fixture(scope="module", params=list(RUNS))
 def recorded(request, tmp_path_factory):
     """A default run with process hosts and lag 1, recorded: its behaviour, its configuration, its folder."""
     folder = tmp_path_factory.mktemp(request.param)
-    plain = cartpole() if request.param == "CartPole" else volley()
+    plain = RUNS[request.param]
     command = Command(folder, plain, "--record")
     try:
         assert command.wait() == 0, command.output
         command.assert_left_nothing()
     finally:
         command.end()
-    return request.param, plain, command.run_folder
+    return next(iter(plain["behaviors"])), plain, command.run_folder
 
 
 @pytest.mark.parametrize("recorded", ["CartPole"], indirect=True)

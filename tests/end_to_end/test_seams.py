@@ -7,7 +7,7 @@ import re
 import pytest
 from runs import INLINE, cartpole, read_whole_checkpoint, run_here, volley, weights_digest
 
-from pipeline.export import read_policy
+from pipeline.export import read_export
 
 
 def test_nothing_depends_on_the_platforms_fast_paths(start):
@@ -51,9 +51,9 @@ def test_the_best_policy_of_the_evaluations_is_kept(tmp_path, caplog):
     steps, means = [int(step) for step, _, _ in found], [float(mean) for _, mean, _ in found]
     for i, (_, _, best) in enumerate(found):
         assert bool(best) == all(means[i] > mean for mean in means[:i])
-    policy, spec, _ = read_policy(result.folder / "CartPole" / "CartPole-best.pt")
-    assert policy.step == steps[means.index(max(means))]
-    assert spec.name == "CartPole"
+    best = read_export(result.folder / "CartPole" / "CartPole-best.pt")
+    assert best.update.step == steps[means.index(max(means))]
+    assert best.design.spec.name == "CartPole"
 
 
 def test_evaluation_has_a_process_of_its_own_where_actors_have(start):

@@ -13,14 +13,14 @@ from runs import Command, Plain, read_whole_checkpoint
 
 from config import RunConfig, load_config
 from pipeline.errors import RunFailed
-from pipeline.export import read_policy
+from pipeline.export import read_export
 from pipeline.hosts.actor_host import rows_per_batch
 from pipeline.run import run
 from queues.messages import TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages import StageError
 from stages.loading import load_attribute
-from stages.policy import NumpyPolicy
+from stages.policy import design_of, make_policy
 from stages.trainer import TrainerContext
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
@@ -97,7 +97,7 @@ def test_what_it_will_learn_survives_saving_and_loading():
 
 def test_actors_can_act_with_its_policies():
     trainer = make()
-    policy = NumpyPolicy(SPEC, RunConfig.from_plain(example()).behavior_settings("LongPole").network_settings)
+    policy = make_policy(design_of(SPEC, RunConfig.from_plain(example()).behavior_settings("LongPole")))
     policy.load(trainer.policy())
     decision = policy.act((np.zeros((3, 4), np.float32),), None, np.random.default_rng(0))
     assert decision.columns["discrete_actions"].shape == (3, 1)
@@ -120,7 +120,7 @@ def test_it_runs_in_process_hosts(folder: Path):
     state = read_whole_checkpoint(command.run_folder)["trainer@learner-LongPole"]["trainer"]
     assert state["step"] >= 3000
     assert state["version"] == state["adam"]["steps"] >= 3000 // 512
-    policy, _, _ = read_policy(next((command.run_folder / "LongPole").glob("*.pt")))
+    policy = read_export(next((command.run_folder / "LongPole").glob("*.pt"))).update
     assert policy.version == state["version"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ import torch
 from fakes_files import Faulty, Recorder, Stopped
 
 from config import BehaviorSettings
-from pipeline.export import export_policy, numbered, read_policy
+from pipeline.export import export_policy, load_acting_policy, numbered, read_export
 from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import NumpyPolicy, policy_layout
+from stages.errors import StageError
+from stages.policy import PolicyDesign, design_of, make_policy, policy_layout
 
 SPEC = BehaviorSpec("Ball?team=0", (ObservationSpec("court", (5,)),), ActionSpec(1, (3, 2)))
 SETTINGS = BehaviorSettings.model_validate(
@@ -21,8 +23,13 @@ SETTINGS = BehaviorSettings.model_validate(
 )
 
 
-def policy(step=100, seed=0):
-    layout = policy_layout(SPEC, SETTINGS.network_settings)
+def settings_for(trainer_type="ppo", **network_settings):
+    block = {"trainer_type": trainer_type, "network_settings": {"hidden_units": 8, **network_settings}}
+    return BehaviorSettings.model_validate(block)
+
+
+def policy(step=100, seed=0, spec=SPEC, settings=SETTINGS):
+    layout = policy_layout(design_of(spec, settings))
     size = sum(int(np.prod(shape)) for _, shape in layout)
     weights = np.random.default_rng(seed).normal(size=size).astype(np.float32)
     return PolicyUpdate("Ball", step // 50, weights, layout, step)
@@ -36,23 +43,76 @@ def test_a_policy_that_is_read_is_the_one_that_was_written(tmp_path):
     written = policy()
     path = export_policy(tmp_path, written, SPEC, SETTINGS)
     assert path == tmp_path / "Ball" / "Ball-100.pt"
-    read, spec, network_settings = read_policy(path)
-    assert spec == SPEC
-    assert (read.version, read.step, read.layout) == (2, 100, written.layout)
-    np.testing.assert_array_equal(read.weights, written.weights)
-    assert network_settings == SETTINGS.network_settings.model_dump(mode="json")
+    read = read_export(path)
+    assert read.design == PolicyDesign(SPEC, SETTINGS.network_settings)
+    assert (read.update.version, read.update.step, read.update.layout) == (2, 100, written.layout)
+    np.testing.assert_array_equal(read.update.weights, written.weights)
+    assert (read.trainer_type, read.learner) == ("ppo", None)
 
 
 def test_a_policy_that_is_read_acts_like_the_one_that_was_written(tmp_path):
-    read, spec, _ = read_policy(export_policy(tmp_path, policy(), SPEC, SETTINGS))
-    observations = (np.random.default_rng(1).normal(size=(20, 5)).astype(np.float32),)
-    decisions = []
-    for update in (policy(), read):
-        acting = NumpyPolicy(spec, SETTINGS.network_settings)
-        acting.load(update)
-        decisions.append(acting.act(observations, None, np.random.default_rng(2)))
-    np.testing.assert_array_equal(decisions[0].actions.continuous, decisions[1].actions.continuous)
-    np.testing.assert_array_equal(decisions[0].actions.discrete, decisions[1].actions.discrete)
+    assert_acts_alike(tmp_path, SPEC, SETTINGS)
+
+
+def assert_acts_alike(folder, spec, settings):
+    written = policy(spec=spec, settings=settings)
+    original = make_policy(design_of(spec, settings))
+    original.load(written)
+    read = load_acting_policy(export_policy(folder, written, spec, settings))
+    random = np.random.default_rng(1)
+    recalls = [None, None]
+    for _ in range(2):
+        observations = tuple(random.normal(size=(20, *o.shape)).astype(o.dtype) for o in spec.observations)
+        decisions = [
+            acting.act(observations, None, np.random.default_rng(2), recall=recall)
+            for acting, recall in zip((original, read), recalls, strict=True)
+        ]
+        assert decisions[0].columns.keys() == decisions[1].columns.keys()
+        for name, column in decisions[0].columns.items():
+            np.testing.assert_array_equal(column, decisions[1].columns[name])
+        recalls = [decision.recall for decision in decisions]
+    return read
+
+
+def test_a_squashed_policy_is_read_as_one(tmp_path):
+    assert_acts_alike(tmp_path, SPEC, settings_for("sac"))
+    assert read_export(tmp_path / "Ball" / "Ball-100.pt").design.squashed
+
+
+def test_a_policy_with_memory_and_images_is_read_as_one(tmp_path):
+    spec = BehaviorSpec("Ball", (ObservationSpec("court", (5,)), ObservationSpec("camera", (1, 20, 20))), SPEC.actions)
+    memory = {"memory_size": 4, "sequence_length": 2}
+    read = assert_acts_alike(tmp_path, spec, settings_for("sac", memory=memory, normalize=True))
+    assert read.memory_size == 4
+
+
+def test_a_network_of_the_user_s_own_is_looked_for_beside_the_yaml(tmp_path):
+    settings = settings_for(network="no_such_module_here:Net")
+    written = PolicyUpdate("Ball", 2, np.zeros(1, np.float32), (("body.weight", (1,)),), 100)
+    path = export_policy(tmp_path, written, SPEC, settings)
+    assert read_export(path, Path("some/folder")).design.folder == Path("some/folder")
+    with pytest.raises(StageError, match="no_such_module_here"):
+        load_acting_policy(path, tmp_path)
+
+
+def test_files_of_older_versions_hold_policies_that_are_not_squashed(tmp_path):
+    path = export_policy(tmp_path, policy(), SPEC, SETTINGS)
+    content = torch.load(path, weights_only=True)
+    for name in ("squashed", "trainer_type"):
+        del content[name]
+    torch.save(content, path)
+    read = read_export(path)
+    assert not read.design.squashed
+    assert (read.trainer_type, read.learner) == ("", None)
+
+
+def test_what_a_trainer_can_start_from_is_read_as_it_was_written(tmp_path):
+    learner = {"critic": {"weight": np.arange(6.0).reshape(2, 3), "count": np.int64(3) * np.ones(2, np.int64)}, "step": 7}
+    read = read_export(export_policy(tmp_path, policy(), SPEC, SETTINGS, learner=learner)).learner
+    assert read["step"] == 7
+    for name, array in learner["critic"].items():
+        assert read["critic"][name].dtype == array.dtype
+        np.testing.assert_array_equal(read["critic"][name], array)
 
 
 def test_the_file_is_one_of_plain_tensors(tmp_path):
@@ -96,10 +156,10 @@ def test_whatever_goes_wrong_every_export_that_is_there_is_whole(tmp_path, stop)
             with contextlib.suppress(OSError, Stopped):
                 export_policy(folder, policy(step, seed=step), SPEC, SETTINGS, files=files)
         for path in numbered(folder / "Ball", "Ball"):
-            read, _, _ = read_policy(path)
+            read = read_export(path).update
             np.testing.assert_array_equal(read.weights, policy(read.step, seed=read.step).weights)
         if not stop:  # an export lost is an export lost, the others are there
-            assert {read_policy(path)[0].step for path in numbered(folder / "Ball", "Ball")} & {200, 300}
+            assert {read_export(path).update.step for path in numbered(folder / "Ball", "Ball")} & {200, 300}
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"PK\x03\x04 half a zip"])
@@ -107,7 +167,7 @@ def test_a_file_that_is_none_is_named(tmp_path, content):
     path = tmp_path / "Ball-1.pt"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"Ball-1\.pt: is not an exported policy"):
-        read_policy(path)
+        read_export(path)
 
 
 def test_a_file_that_would_run_code_when_read_is_refused(tmp_path):
@@ -118,9 +178,9 @@ def test_a_file_that_would_run_code_when_read_is_refused(tmp_path):
     path = tmp_path / "Ball-1.pt"
     torch.save({"weights": {}, "spec": Trap()}, path)
     with pytest.raises(ValueError, match="is not an exported policy"):
-        read_policy(path)
+        read_export(path)
 
 
 def test_a_file_that_is_not_there_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        read_policy(tmp_path / "Ball-1.pt")
+        read_export(tmp_path / "Ball-1.pt")

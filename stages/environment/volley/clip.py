@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from stages.environment.volley.group import VolleyGroup
-from stages.environment.volley.play import Player
+from stages.environment.volley.play import Player, PolicyPlayer
 from stages.environment.volley.rendering import LIVELY_COLOURS, draw
 from stages.environment.volley.rules import TICK_S
 
@@ -51,6 +51,9 @@ def write_clip(
     try:
         while len(film) < frames:
             steps = [result.steps[behavior_id] for behavior_id in group.behavior_ids]
+            for player, seen in zip(players, steps, strict=True):
+                if isinstance(player, PolicyPlayer):
+                    player.forget(seen.env_ids[: seen.ended].astype(np.int64))
             decided = [
                 player(tuple(o[seen.ended :] for o in seen.observations))
                 for player, seen in zip(players, steps, strict=True)

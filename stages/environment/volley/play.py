@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queues.messages import Array
 from stages.environment.protocol import ActionBatch
 from stages.environment.volley.group import ACTIONS, VolleyGroup
 
-if TYPE_CHECKING:  # a game needs no policy of ours to be played
+if TYPE_CHECKING:
     from stages.policy.protocol import ActingPolicy
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
@@ -76,10 +77,38 @@ def play_games(player_a: Player, player_b: Player, games: int, seed: int, **opti
     return Tally(*(int((outcomes == outcome).sum()) for outcome in (1.0, 0.5, 0.0)))
 
 
-def as_player(policy: ActingPolicy, seed: int, deterministic: bool = False) -> Player:
-    """A trained policy as a player, with a source of chance of its own."""
-    random = np.random.default_rng(seed)
-    return lambda observations: policy.act(observations, None, random, deterministic).actions
+class PolicyPlayer:
+    """A trained policy as a player, with a source of chance of its own.
+
+    What a policy with memory remembers is kept by row: the same row is the same agent, until `forget` is called.
+    """
+
+    def __init__(self, policy: ActingPolicy, seed: int, deterministic: bool) -> None:
+        from stages.environment.memories import AgentMemories  # a game needs no policy of ours to be played
+
+        self._policy = policy
+        self._deterministic = deterministic
+        self._random = np.random.default_rng(seed)
+        self._memories = AgentMemories.of(policy, ACTIONS)
+
+    def __call__(self, observations: tuple[Array, ...]) -> ActionBatch:
+        """One action per row."""
+        rows = np.arange(len(observations[0]))
+        recall = None if self._memories is None else self._memories.recall(rows, np.zeros_like(rows))
+        decision = self._policy.act(observations, None, self._random, self._deterministic, recall)
+        if self._memories is not None and decision.recall is not None:
+            self._memories.keep(rows, np.zeros_like(rows), decision.recall)
+        return decision.actions
+
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """The episodes of these rows have ended."""
+        if self._memories is not None:
+            self._memories.forget(rows)
+
+
+def as_player(policy: ActingPolicy, seed: int, deterministic: bool = False) -> PolicyPlayer:
+    """A trained policy as a player."""
+    return PolicyPlayer(policy, seed, deterministic)
 
 
 def random_player(seed: int) -> Player:

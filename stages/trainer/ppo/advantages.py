@@ -16,7 +16,7 @@ def advantages(
     values_t: Floats,
     final_values: Floats,
     lengths: NDArray[np.integer],
-    terminated: NDArray[np.bool_],
+    valueless: NDArray[np.bool_],
     gammas: Floats,
     lambd: float,
 ) -> Floats:
@@ -24,14 +24,15 @@ def advantages(
 
     δ_t = r_t + γ V_{t+1} - V_t and A_t = Σ_k (γλ)^k δ_{t+k} within a trajectory. V after the last row is 0
     where the episode terminated there, and the value of the final next observation where it was truncated or
-    just cut.
+    just cut, or where the signal goes on beyond termination.
 
     Args:
         rewards: [N, S] received after the action of the row, scaled by the signal's strength.
         values_t: [N, S] critic's value of the row's observation.
-        final_values: [K, S] critic's value of the observation after the last row; ignored where terminated.
+        final_values: [K, S] critic's value of the observation after the last row; not looked at where it is valueless.
         lengths: [K] rows of each trajectory, at least 1.
-        terminated: [K] whether the trajectory's last step ended the episode.
+        valueless: [K, S] whether nothing is to be had after the last step: the episode terminated, and the signal ends
+            with it.
         gammas: [S] discount of each signal.
         lambd: λ.
 
@@ -41,7 +42,7 @@ def advantages(
     last = np.cumsum(lengths) - 1
     values_tp1 = np.empty_like(values_t)
     values_tp1[:-1] = values_t[1:]
-    values_tp1[last] = np.where(terminated[:, None], 0.0, final_values)
+    values_tp1[last] = np.where(valueless, 0.0, final_values)
     deltas = rewards + gammas * values_tp1 - values_t
     order, active = _backward_order(lengths, last)
     # Rows in the order: all last rows, all rows one before the last, …; longest trajectories first. Then the

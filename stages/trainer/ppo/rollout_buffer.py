@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from queues.columns import Column, action_columns
-from queues.messages import Array
+from config import MemorySettings
+from queues.columns import Column, action_columns, memory_column
+from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
+from stages.policy.observations import Encoded, ObservationLayout
+from stages.trainer.ppo.sequences import Cuts
 
 
 class ColumnTable:
@@ -27,6 +30,10 @@ class ColumnTable:
     def __getitem__(self, name: str) -> Array:
         """A view of a column's rows; changes with the next `append`."""
         return self._arrays[name][: self._length]
+
+    def columns(self) -> dict[str, Array]:
+        """All columns by name, as such views."""
+        return {name: self[name] for name in self._arrays}
 
     def append(self, columns: Mapping[str, Array]) -> None:
         """Copy rows in; columns that the table does not have are left out."""
@@ -71,42 +78,66 @@ class RolloutBuffer:
 
     Args:
         spec: observations and actions.
-        inputs: width of an encoded observation.
+        layout: how observations are kept.
         capacity: rows to have space for from the start (it grows where trajectories overshoot).
+        memory: of the policy, None without.
+        follows_agents: whether it is kept which agent's trajectories they are.
     """
 
-    def __init__(self, spec: BehaviorSpec, inputs: int, capacity: int) -> None:
-        encoded = Column("inputs", "float32", (inputs,))
-        columns = [
-            encoded,
-            *action_columns(spec),
-            Column("log_probs", "float32", (spec.actions.log_prob_size,)),
-        ]
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        layout: ObservationLayout,
+        capacity: int,
+        memory: MemorySettings | None = None,
+        follows_agents: bool = False,
+    ) -> None:
+        self._layout = layout
+        self._sequence_length = 0 if memory is None else memory.sequence_length
+        actions = action_columns(spec)
+        columns = [*layout.columns(), *actions, Column("log_probs", "float32", (spec.actions.log_prob_size,))]
         if spec.actions.masked:
             columns.append(Column("action_masks", "bool", (spec.actions.mask_size,)))
         self.rows = ColumnTable([*columns, Column("rewards", "float32")], capacity)
-        """[N] `inputs` (encoded, not normalised), actions, log_probs, action_masks, rewards."""
-        self.trajectories = ColumnTable(
-            [
-                Column("lengths", "int64"),
-                Column("terminated", "bool"),
-                Column("next_inputs", "float32", (inputs,)),
-            ],
-            max(1, capacity // 16),
-        )
-        """[K] `lengths`, `terminated`, and `next_inputs`: the encoded observation after the last row."""
+        """[N] observations (encoded, not normalised), actions, log_probs, action_masks, rewards."""
+        columns = [Column("lengths", "int64"), Column("terminated", "bool"), *layout.columns("next_")]
+        if follows_agents:
+            columns += [Column("truncated", "bool"), Column("agent_ids", "int64"), Column("episode_ids", "int64")]
+        if memory is not None:
+            columns += action_columns(spec, "previous_")
+        self.trajectories = ColumnTable(columns, max(1, capacity // 16))
+        """[K] lengths, terminated, the observation after the last row; whose they are; the action before the first."""
+        self.sequences: ColumnTable | None = None
+        """[Q] `memories` of the actor before each sequence; None without memory."""
+        if memory is not None:
+            self.sequences = ColumnTable([memory_column(memory.memory_size)], max(1, capacity // 16))
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def append(self, batch: TrajectoryBatch, observations: Encoded, finals: Encoded) -> None:
+        """Copy trajectories in.
+
+        Args:
+            batch: k of them.
+            observations: its rows', encoded.
+            finals: after the last row of each, encoded.
+        """
+        self.rows.append({**batch.rows, **self._layout.as_columns(observations)})
+        self.trajectories.append({**batch.trajectories, **self._layout.as_columns(finals, "next_")})
+        if self.sequences is not None:
+            # Of all that was remembered only this is needed: the rest the update computes anew.
+            starts = Cuts.of(batch.lengths, self._sequence_length).starts
+            self.sequences.append({"memories": batch.rows["memories"][starts]})
+
     def clear(self) -> None:
         """Forget everything."""
-        self.rows.clear()
-        self.trajectories.clear()
+        for table in self._tables().values():
+            table.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of all columns."""
-        return {"rows": self.rows.state_dict(), "trajectories": self.trajectories.state_dict()}
+        return {name: table.state_dict() for name, table in self._tables().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with the rows of `state_dict()`.
@@ -114,5 +145,9 @@ class RolloutBuffer:
         Raises:
             StageError: naming the column that differs.
         """
-        self.rows.load_state_dict(state["rows"])
-        self.trajectories.load_state_dict(state["trajectories"])
+        for name, table in self._tables().items():
+            table.load_state_dict(state.get(name, {}))
+
+    def _tables(self) -> dict[str, ColumnTable]:
+        tables = {"rows": self.rows, "trajectories": self.trajectories}
+        return tables if self.sequences is None else {**tables, "sequences": self.sequences}

@@ -6,7 +6,8 @@ for a device, and the inner step has fixed shapes (it could be compiled or captu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,12 @@ from config import PPOHyperparameters
 from queues.specs import BehaviorSpec
 from stages.errors import NotFiniteError
 from stages.policy.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
-from stages.policy.network import ActorCritic, write_named
-from stages.trainer.adam import Adam
+from stages.policy.network.flat import write_named
+from stages.policy.network.protocol import ActorCriticNetwork
+from stages.trainer.adam import Adam, clip_norm
 from stages.trainer.ppo.loss import policy_loss, value_loss
 from stages.trainer.ppo.minibatch import Minibatch, Rollout
+from stages.trainer.ppo.sequences import SequenceRollout
 
 VALUE_COEFFICIENT = 0.5
 """Weight of the value loss, as in ML-Agents."""
@@ -55,7 +58,7 @@ class PPOUpdate:
         hyperparameters: epochs, batch size and so on.
     """
 
-    def __init__(self, network: ActorCritic, spec: BehaviorSpec, hyperparameters: PPOHyperparameters) -> None:
+    def __init__(self, network: ActorCriticNetwork, spec: BehaviorSpec, hyperparameters: PPOHyperparameters) -> None:
         self._network = network
         self._settings = hyperparameters
         self._continuous = spec.actions.continuous_size
@@ -63,7 +66,14 @@ class PPOUpdate:
         self._behavior = spec.name
         self._adam = Adam(network.values, network.gradients, hyperparameters.adam_epsilon)
 
-    def run(self, rollout: Rollout, coefficients: Coefficients, random: np.random.Generator, step: int) -> Losses:
+    def run(
+        self,
+        rollout: Rollout | SequenceRollout,
+        coefficients: Coefficients,
+        random: np.random.Generator,
+        step: int,
+        beside: Callable[[Tensor], None] | None = None,
+    ) -> Losses:
         """Learn from a rollout of at least `batch_size` rows.
 
         Args:
@@ -71,31 +81,25 @@ class PPOUpdate:
             coefficients: learning rate, clip range and entropy bonus of this update.
             random: shuffles the rows.
             step: agent steps so far, for the error message.
+            beside: called with the rows of each minibatch after the step that was made with it.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as
             before.
         """
+        with self.undone_on_failure():
+            return self._run(rollout, coefficients, random, step, beside)
+
+    @contextmanager
+    def undone_on_failure(self) -> Iterator[None]:
+        """Put weights and optimizer back to what they are now, if what is done within raises `NotFiniteError`."""
         values_before, adam_before = self._network.values.clone(), self._adam.snapshot()
-        weights = self._loss_weights(coefficients)
-        history: list[Tensor] = []
-        for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
-            for minibatch in minibatches:
-                losses = self._losses(minibatch, coefficients)
-                self._network.gradients.zero_()
-                # The weighted sum of the losses, without the operations of summing them.
-                torch.autograd.backward(losses[: len(weights)], weights)
-                if self._settings.max_grad_norm is not None:
-                    clip_norm(self._network.gradients, self._settings.max_grad_norm)
-                self._adam.step(coefficients.learning_rate)
-                history.extend(loss.detach() for loss in losses)
-        table = torch.stack(history).view(-1, 3)
-        if not bool(torch.isfinite(table).all() & torch.isfinite(self._network.values).all()):
+        try:
+            yield
+        except NotFiniteError:
             self._network.values.copy_(values_before)
             self._adam.restore(adam_before)
-            raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
-        policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, 2].mean()
-        return Losses(float(policy), float(value), float(entropy))
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """Adam's moments by parameter name, and its step count."""
@@ -118,9 +122,39 @@ class PPOUpdate:
             write_named(self._network.named_views(moment), state[name], f"optimizer {name}")
         self._adam.steps = int(state["steps"])
 
+    def _run(
+        self,
+        rollout: Rollout | SequenceRollout,
+        coefficients: Coefficients,
+        random: np.random.Generator,
+        step: int,
+        beside: Callable[[Tensor], None] | None,
+    ) -> Losses:
+        weights = self._loss_weights(coefficients)
+        history: list[Tensor] = []
+        for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
+            for minibatch in minibatches:
+                losses = self._losses(minibatch, coefficients)
+                self._network.gradients.zero_()
+                # The weighted sum of the losses, without the operations of summing them.
+                torch.autograd.backward(losses[: len(weights)], weights)
+                if self._settings.max_grad_norm is not None:
+                    clip_norm(self._network.gradients, self._settings.max_grad_norm)
+                self._adam.step(coefficients.learning_rate)
+                history.extend(loss.detach() for loss in losses)
+                if beside is not None:
+                    beside(minibatch.rows)
+        table = torch.stack(history).view(-1, 3)
+        if not bool(torch.isfinite(table).all() & torch.isfinite(self._network.values).all()):
+            raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
+        policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, 2].mean()
+        return Losses(float(policy), float(value), float(entropy))
+
     def _losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
         """Policy loss, value loss and entropy of a minibatch: scalars."""
-        heads, values = self._network(batch.inputs)
+        heads, values = self._network(batch.inputs, batch.critic_memories)
+        if batch.real is not None:  # padding leaves here: means over the rest are the masked means
+            heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
         log_probs, entropy = self._evaluate(heads, batch)
         policy = policy_loss(log_probs, batch.old_log_probs, batch.advantages, coefficients.epsilon)
         return policy, value_loss(values, batch.returns), entropy
@@ -161,9 +195,3 @@ class PPOUpdate:
             "the weights are those before the update. "
             "A lower learning_rate, max_grad_norm, or smaller rewards often help"
         )
-
-
-def clip_norm(gradients: Tensor, limit: float) -> None:
-    """Scale gradients in place so that their norm is at most `limit`, as torch's `clip_grad_norm_` does."""
-    norm = torch.linalg.vector_norm(gradients)
-    gradients.mul_((limit / (norm + 1e-6)).clamp_(max=1.0))

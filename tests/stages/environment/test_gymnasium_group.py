@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from config import ObservationSettings
 from stages.environment.gymnasium_group import GymnasiumGroup
 from stages.environment.protocol import ActionBatch, EnvironmentGroup, Rendering
 from stages.environment.vectorising import make_vector, vectorise
@@ -46,7 +47,7 @@ class Counting(gymnasium.Env):
     def step(self, action):
         assert not self.over, "stepped after the end of the episode"
         assert action - 2 == choice(self.observation), "an action for somebody else"
-        assert action in self.action_space
+        assert action in Counting.action_space
         self.t, self.steps = self.t + 1, self.steps + 1
         self.over = self.t == self.length
         reward = 100.0 * self.episode + 10 * self.t + float(action)
@@ -60,6 +61,36 @@ class Counting(gymnasium.Env):
         return {"action_mask": mask_of(self.observation).astype(np.int8) * (not self.over)} if self.masks else {}
 
 
+class Composed(Counting):
+    """The same with a Dict of observations, the same one each time, and hybrid actions."""
+
+    observation_space = spaces.Dict(numbers=Counting.observation_space, picture=spaces.Box(0, 255, (2, 4, 4), np.uint8))
+    action_space = spaces.Dict(push=spaces.Box(0, 1, (1,)), turn=spaces.Tuple([Counting.action_space]))
+
+    def __init__(self, longest=4):
+        super().__init__(longest)
+        self.seen = {"numbers": self.observation, "picture": np.zeros((2, 4, 4), np.uint8)}
+
+    def step(self, action):
+        assert action in self.action_space
+        assert action["push"] == push(self.observation), "an action for somebody else"
+        return super().step(action["turn"][0])
+
+    def _look(self):
+        numbers = super()._look()
+        self.seen["picture"][:] = picture_of(numbers)
+        return self.seen
+
+
+def push(observation):
+    """How hard Composed has to be pushed, as the environment gets it."""
+    return np.float32(choice(observation) / 2)
+
+
+def picture_of(numbers):
+    return int(np.asarray(numbers).sum()) % 251
+
+
 def choice(observation):
     """The only choice that Counting allows."""
     return int(np.asarray(observation).sum()) % CHOICES
@@ -69,9 +100,9 @@ def mask_of(observation):
     return np.arange(CHOICES) != (choice(observation) + 1) % CHOICES
 
 
-def group_of(mode, num_envs, longest=4, masks=False):
+def group_of(mode, num_envs, longest=4, masks=False, composed=False):
     """A group in an autoreset mode, with its single environments."""
-    singles = [Counting(longest, masks) for _ in range(num_envs)]
+    singles = [Composed(longest) if composed else Counting(longest, masks) for _ in range(num_envs)]
     if mode is AutoresetMode.SAME_STEP:
         others = iter(singles[1:])
         envs = vectorise(singles[0], lambda: next(others), num_envs, "Counting")
@@ -82,8 +113,9 @@ def group_of(mode, num_envs, longest=4, masks=False):
 
 def decide(steps):
     observations = steps.observations[0][steps.ended :]
-    choices = [[choice(observation)] for observation in observations]
-    return ActionBatch(np.empty((len(choices), 0), np.float32), np.array(choices, np.int32).reshape(-1, 1))
+    choices = np.array([[choice(observation)] for observation in observations], np.int32).reshape(-1, 1)
+    pushes = choices.astype(np.float32) - 1 if len(steps.observations) == 2 else np.empty((len(choices), 0), np.float32)
+    return ActionBatch(pushes, choices)
 
 
 def transitions_of(group, seed, ticks):
@@ -121,6 +153,8 @@ def check_rows(steps, num_envs):
     assert len(steps.env_ids) == len(steps.episode_ids) == len(steps.rewards) == len(steps.observations[0]) == n
     assert len(steps.terminated) == len(steps.truncated) == steps.ended
     assert (steps.terminated | steps.truncated).all()
+    for numbers, picture in zip(*steps.observations, strict=True) if len(steps.observations) == 2 else ():
+        assert (picture == picture_of(numbers)).all(), "parts of different observations in one row"
     assert len(set(steps.agent_ids[steps.ended :].tolist())) == d > 0
     assert n <= 2 * num_envs
 
@@ -157,6 +191,25 @@ def test_the_transitions_are_those_of_single_environments(mode, num_envs, longes
         # Every step of the environment is a transition: none is lost, and resetting counts for none.
         assert singles[i].steps == len(made[i])
         assert len(made[i]) == 20 or (mode is AutoresetMode.NEXT_STEP and len(made[i]) >= 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mode=st.sampled_from(MODES),
+    num_envs=st.integers(1, 5),
+    longest=st.integers(1, 6),
+    seed=st.integers(0, 10_000),
+)
+def test_dict_observations_and_hybrid_actions_make_the_same_transitions(mode, num_envs, longest, seed):
+    group, singles = group_of(mode, num_envs, longest, composed=True)
+
+    made = transitions_of(group, seed, ticks=20)
+
+    names = [spec.name for spec in group.behavior_specs["B"].observations]
+    assert names == ["numbers", "picture"]
+    for i in range(num_envs):
+        assert made[i] == transitions_alone(Counting(longest), seed + i, len(made[i]))
+        assert singles[i].steps == len(made[i])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -206,20 +259,21 @@ def test_ticks_without_endings_share_the_id_arrays():
     assert second.episode_ids is first.episode_ids
 
 
+@pytest.mark.parametrize("composed", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_rows_of_the_last_tick_stay_as_they_are_during_the_next_step(mode):
-    group, _ = group_of(mode, 3)
+def test_rows_of_the_last_tick_stay_as_they_are_during_the_next_step(mode, composed):
+    group, _ = group_of(mode, 3, composed=composed)
     last = group.reset(1).steps["B"]
 
     for _ in range(20):
         before = (
-            last.observations[0].copy(),
+            last.observations[-1].copy(),
             last.rewards.copy(),
             last.episode_ids.copy(),
             last.terminated.copy(),
         )
         now = group.step({"B": decide(last)}).steps["B"]
-        after = (last.observations[0], last.rewards, last.episode_ids, last.terminated)
+        after = (last.observations[-1], last.rewards, last.episode_ids, last.terminated)
         assert all((a == b).all() for a, b in zip(before, after, strict=True))
         last = now
 
@@ -299,6 +353,64 @@ def test_final_observations_may_come_as_one_array():
     assert steps.agent_ids.tolist() == [0, 0, 1]
     assert steps.observations[0].tolist() == [[7, 7, 7], [2, 2, 2], [2, 2, 2]]
     assert steps.rewards.tolist() == [2, 0, 2]
+
+
+class GivenDict(Given):
+    """A vectorised implementation whose observations are Dicts, the final ones too."""
+
+    def __init__(self):
+        super().__init__(AutoresetMode.SAME_STEP)
+        self.single_observation_space = spaces.Dict(a=spaces.Box(-9, 9, (1,)), b=spaces.Tuple([spaces.Discrete(9)]))
+
+    def reset(self, *, seed=None, options=None):
+        return self._look(0), {}
+
+    def step(self, actions):
+        _, rewards, terminated, truncated, _ = super().step(actions)
+        infos = {"final_obs": self._look(10 * self.t)} if terminated.any() else {}
+        return self._look(self.t), rewards, terminated, truncated, infos
+
+    def _look(self, value):
+        return {"a": np.full((2, 1), value, np.float32), "b": (np.array([1, value % 9]),)}
+
+
+def test_final_observations_of_a_dict_may_come_as_a_batch():
+    group = GymnasiumGroup(GivenDict(), "B", "Given")
+    group.reset()
+    group.step(zeros())
+
+    steps = group.step(zeros()).steps["B"]
+
+    assert steps.observations[0].tolist() == [[20], [2], [2]]
+    assert steps.observations[1].argmax(axis=1).tolist() == [1, 1, 2]
+
+
+def test_an_observation_that_lacks_a_key_is_told():
+    envs = GivenDict()
+    group = GymnasiumGroup(envs, "B", "Given")
+    envs._look = lambda value: {"a": np.zeros((2, 1))}
+
+    with pytest.raises(BrokenEnvironmentError, match=r"reset\(\) does not fit its space Dict\(.*KeyError: 'b'"):
+        group.reset()
+
+
+def test_what_observations_are_taken_for_can_be_said():
+    settings = {"observation": ObservationSettings(kind="set", goal=True)}
+    group = GymnasiumGroup(vectorise(Table(), Table, 2, "Table"), "B", "Table", settings)
+
+    steps = group.reset(0).steps["B"]
+
+    (spec,) = group.behavior_specs["B"].observations
+    assert (spec.kind, spec.shape, spec.goal) == ("set", (3, 2), True)
+    assert steps.observations[0].shape == (2, 3, 2)
+
+
+class Table(gymnasium.Env):
+    observation_space = spaces.Box(-1, 1, (3, 2))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((3, 2), np.float32), {}
 
 
 @pytest.mark.parametrize("final", [None, np.full(2, None, object)])

@@ -6,19 +6,39 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import Cast, Counters, CountingGroup, EchoPolicy, RecordedStatistics, policy_update
+from fakes import (
+    AGENT,
+    DECISION,
+    Cast,
+    Counters,
+    CountingGroup,
+    EchoPolicy,
+    RecordedStatistics,
+    answer_to,
+    policy_update,
+)
 
 from queues.messages import Assignment
 from stages.environment.lineup import Lineups
 from stages.environment.protocol import StepResult
 from stages.environment.stage import EnvironmentStage
 from stages.errors import BrokenEnvironmentError
+from stages.policy.protocol import Decision, Recall
 from stages.stage import StageContext
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 
 
-async def started(*casts, policies=True, self_play=False, first_agent_id=0, deterministic=False, seed=1, **options):
+async def started(
+    *casts,
+    policies=True,
+    self_play=False,
+    first_agent_id=0,
+    deterministic=False,
+    seed=1,
+    make_policy=EchoPolicy,
+    **options,
+):
     """A stage that has been reset, and the groups that it has built."""
     groups = []
     counters = Counters()
@@ -27,7 +47,7 @@ async def started(*casts, policies=True, self_play=False, first_agent_id=0, dete
         groups.append(CountingGroup(casts, counters=counters, **options))
         return groups[-1]
 
-    stage = EnvironmentStage(make_group, Lineups(EchoPolicy, self_play), first_agent_id, deterministic)
+    stage = EnvironmentStage(make_group, Lineups(make_policy, self_play), first_agent_id, deterministic)
     stage.start(StageContext("environment"))
     await stage.reset(seed)
     if policies:
@@ -354,3 +374,157 @@ async def test_without_declared_games_episodes_are_the_games():
     home, _ = stage.decide()
     assert home.generations.tolist() == [2], "the next game has the next assignment"
     assert not home.games
+
+
+# Memory. -------------------------------------------------------------------------------------------------------------
+
+
+class Rememberer(EchoPolicy):
+    """Remembers agent (+ 1), decisions in the episode, last answer and snapshot that gave it, and checks all of it."""
+
+    memory_size = 4
+    previous_action_size = 1
+
+    def act(self, observations, masks, random, deterministic=False, recall=None):
+        (who,) = observations
+        memory = recall.memories
+        begun = who[:, DECISION] > 0
+        assert np.array_equal(memory[:, 1], who[:, DECISION]), "what was remembered is not of this episode"
+        assert np.array_equal(memory[:, 0], np.where(begun, who[:, AGENT] + 1, 0)), "nor of this agent"
+        # The counting group's only branch has one choice: 1 is the one-hot of choice 0.
+        assert np.array_equal(recall.previous_actions[:, 0], np.where(begun, memory[:, 2], 1.0))
+        decision = super().act(observations, masks, random, deterministic)
+        answers = answer_to(who)
+        after = np.stack([who[:, AGENT] + 1, who[:, DECISION] + 1, answers, np.full(len(who), self.loaded.snapshot)], 1)
+        recalled = Recall(after.astype(np.float32), answers[:, None].astype(np.float32))
+        return Decision(decision.actions, {**decision.columns, "memories": memory}, recalled)
+
+
+def check_memories(step):
+    """The column holds what the agents remembered before they decided."""
+    who, memory = step.observations[0][step.ended :], step.decisions["memories"]
+    assert np.array_equal(memory[:, 1], who[:, DECISION])
+    assert np.array_equal(memory[:, 0], np.where(who[:, DECISION] > 0, who[:, AGENT] + 1, 0))
+
+
+async def test_agents_remember_within_their_episodes_as_they_come_and_go():
+    cast = Cast("Walker", agents=5, longest=6, gap=2, newcomers=0.4)
+    stage, _ = await started(cast, Cast("Swimmer", agents=2, period=3), make_policy=Rememberer, first_agent_id=10**12)
+    recalled = begun = 0
+    for _ in range(120):
+        for step in stage.decide():
+            check_memories(step)
+            recalled += np.count_nonzero(step.decisions["memories"][:, 0])
+            begun += np.count_nonzero(step.observations[0][step.ended :, DECISION] == 0)
+        await stage.advance()
+    assert recalled > 100
+    assert begun > 50
+    assert len(stage._memories["Walker"]) <= 5, "those whose episodes have ended are forgotten"
+
+
+async def test_an_agent_that_restarts_within_the_tick_of_its_ending_remembers_nothing():
+    class SameEpisode(CountingGroup):
+        """Tells no other episode by its number: the ending row alone says that another one begins."""
+
+        def _steps(self, behavior_id, endings, decisions):
+            steps = super()._steps(behavior_id, endings, decisions)
+            return replace(steps, episode_ids=np.zeros_like(steps.episode_ids))
+
+    group = SameEpisode([Cast("Walker", agents=3, shortest=2, longest=2, newcomers=0.0)])
+    stage = EnvironmentStage(lambda: group, Lineups(Rememberer))
+    stage.start(StageContext("environment"))
+    await stage.reset(0)
+    stage.update(policy_update("Walker", 0))
+    ended = 0
+    for _ in range(9):
+        (step,) = stage.decide()
+        check_memories(step)
+        ended += step.ended
+        await stage.advance()
+    assert ended == 12
+
+
+async def test_deciding_again_starts_from_the_same_memories():
+    stage, _ = await started(Cast("Walker", agents=4, shortest=3), make_policy=Rememberer)
+    for _ in range(12):
+        (first,) = stage.decide()
+        stage.update(policy_update("Walker", 5))
+        for _ in range(2):
+            (again,) = stage.decide_again()  # the policy checks what it is given
+            assert np.array_equal(first.decisions["memories"], again.decisions["memories"])
+        await stage.advance()
+
+
+async def test_what_was_decided_last_is_what_is_remembered():
+    class Moody(Rememberer):
+        """Remembers its version where others remember the snapshot."""
+
+        def act(self, *arguments):
+            decision = super().act(*arguments)
+            decision.recall.memories[:, 3] = self.loaded.version
+            return decision
+
+    stage, _ = await started(Cast("Walker", agents=2, shortest=9, longest=9), make_policy=Moody)
+    stage.decide()
+    stage.update(policy_update("Walker", 5))
+    stage.decide_again()
+    await stage.advance()
+    assert stage.decide()[0].decisions["memories"][:, 3].tolist() == [5, 5]
+
+
+async def test_resetting_forgets_everything():
+    stage, _ = await started(Cast("Walker", agents=2, shortest=9, longest=9), make_policy=Rememberer)
+    for _ in range(3):
+        stage.decide()
+        await stage.advance()
+    stage.decide()
+    await stage.reset(1)
+    (step,) = stage.decide()
+    assert not step.decisions["memories"].any()
+    await stage.advance()
+    check_memories(stage.decide()[0])
+
+
+async def test_a_restart_after_a_breakdown_forgets_everything():
+    stage, _ = await started(Cast("Walker", agents=2, shortest=9, longest=9), make_policy=Rememberer, breaks_at={3})
+    for _ in range(2):
+        stage.decide()
+        await stage.advance()
+    stage.decide()
+    with pytest.raises(BrokenEnvironmentError):
+        await stage.advance()
+    await stage.restart(2)
+    assert not stage.decide()[0].decisions["memories"].any()
+
+
+async def test_memories_stay_with_the_agents_whoever_plays_for_them_in_mixed_games():
+    stage, _ = await started(
+        Cast(HOME), Cast(AWAY), self_play=True, num_envs=4, game_length=4, policies=False, make_policy=Rememberer
+    )
+    stage.update(policy_update(HOME, 0))
+    stage.update(policy_update(AWAY, 0, snapshot=0))
+    stage.lineups.assign(assignment(1, 0, 0, away=(0, 0)))
+    stage.decide()
+    await stage.advance()
+    stage.update(policy_update(HOME, 1))
+    stage.update(policy_update(AWAY, 1, snapshot=1))
+    stage.lineups.assign(assignment(2, 0, 1, home=(-1, 1), away=(1, 1)))
+    mixed = 0
+    for _ in range(12):
+        for step in stage.decide():
+            check_memories(step)
+            memory = step.decisions["memories"]
+            begun = memory[:, 0] > 0
+            assert np.array_equal(memory[begun, 3], step.decisions["acted_snapshot"][begun])
+            mixed += len(set(step.generations.tolist())) > 1
+        await stage.advance()
+    assert mixed
+    assert set(stage._memories) == {HOME, AWAY}
+
+
+async def test_a_policy_without_memory_is_not_asked_to_remember():
+    stage, _ = await started(Cast("Walker"))  # the policy refuses to be given a recall
+    (step,) = stage.decide()
+    await stage.advance()
+    assert "memories" not in step.decisions
+    assert not stage._memories

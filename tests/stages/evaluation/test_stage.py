@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from fakes import Cast, CountingGroup, EchoPolicy, counting_spec, policy_update
+from fakes import DECISION, Cast, CountingGroup, EchoPolicy, counting_spec, policy_update
 
 from queues.specs import ActionSpec
 from stages.environment.protocol import AgentSteps, StepResult
 from stages.evaluation import EvaluationStage
+from stages.policy.protocol import Decision, Recall
 from stages.stage import StageContext
 
 
@@ -61,9 +62,9 @@ class Staircase:
 class Deterministic(EchoPolicy):
     """Fails unless it is asked for its best."""
 
-    def act(self, observations, masks, random, deterministic=False):
+    def act(self, observations, masks, random, deterministic=False, recall=None):
         assert deterministic
-        return super().act(observations, masks, random, deterministic)
+        return super().act(observations, masks, random, deterministic, recall)
 
 
 def evaluation(group, every=100, episodes=4, behavior_id="Walker", **options):
@@ -180,3 +181,24 @@ def test_its_environments_are_closed_at_the_end():
     stage, _ = evaluation(group)
     stage.stop()
     assert group.closed == 1
+
+
+def test_agents_remember_within_their_episodes_and_no_longer():
+    class Counting(Deterministic):
+        """Remembers how often its agent decided, and checks it against what is observed."""
+
+        memory_size, previous_action_size = 2, 1
+        most: ClassVar = []
+
+        def act(self, observations, masks, random, deterministic=False, recall=None):
+            decision = super().act(observations, masks, random, deterministic)
+            decided = observations[0][:, DECISION, None]
+            assert np.array_equal(recall.memories, np.tile(decided, 2))
+            self.most.append(decided.max())
+            return Decision(decision.actions, decision.columns, Recall(recall.memories + 1, recall.previous_actions))
+
+    group = CountingGroup([Cast("Walker", agents=3, longest=4, newcomers=0.5)], num_envs=2)
+    stage = EvaluationStage("Walker", lambda: group, Counting, 100, 20, lambda evaluation: None)
+    stage.start(StageContext("evaluation"))
+    play(stage, 100, 200)
+    assert max(Counting.most) == 3

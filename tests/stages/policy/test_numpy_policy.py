@@ -6,38 +6,48 @@ import pytest
 import torch
 
 from config import NetworkSettings
-from queues.columns import decision_columns
 from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
-from stages.policy import ActingPolicy, Normalizer, NumpyPolicy, policy_layout
+from stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
 from stages.policy.distributions import categorical_log_probs, gaussian_log_probs
 from stages.policy.layout import MASK_PENALTY, branch_slices
-from stages.policy.network import ActorCritic
-from stages.policy.numpy_policy import sample_categorical
+from stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
 
 OBSERVATIONS = (ObservationSpec("a", (3,)), ObservationSpec("b", (2,), "int64"))
+SMALL = {"hidden_units": 16}
+
+
+def design_for(actions, squashed=False, **settings):
+    return PolicyDesign(
+        BehaviorSpec("Test", OBSERVATIONS, actions), NetworkSettings.model_validate({**SMALL, **settings}), squashed
+    )
+
+
+def policy_of(design, tensors, version=7):
+    layout = policy_layout(design)
+    policy = NumpyPolicy(design)
+    weights = np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
+    policy.load(PolicyUpdate("Test", version, weights, layout, step=0))
+    return policy
+
+
+def normalizer_tensors(random):
+    normalizer = Normalizer(5)
+    normalizer.update(random.normal(1.0, 3.0, (50, 5)).astype(np.float32))
+    return dict(zip(("normalizer.mean", "normalizer.inverse_std"), normalizer.tensors(), strict=True))
 
 
 def make(actions, seed=0, scale=3.0, **settings):
     """A policy with its network: weights scaled up, so that it prefers some actions."""
-    spec = BehaviorSpec("Test", OBSERVATIONS, actions)
-    network_settings = NetworkSettings(**{"hidden_units": 16, **settings})
+    design = design_for(actions, **settings)
     random = np.random.default_rng(seed)
-    network = ActorCritic(spec, network_settings, 1, False, random)
+    network = ActorCritic(design, 1, False, random)
     network.values.mul_(scale)
     if network.log_sigma is not None:
         network.log_sigma.data.copy_(torch.linspace(-1.0, 0.5, actions.continuous_size))
-    tensors = network.acting_tensors()
-    if network_settings.normalize:
-        normalizer = Normalizer(5)
-        normalizer.update(random.normal(1.0, 3.0, (50, 5)).astype(np.float32))
-        tensors["normalizer.mean"], tensors["normalizer.inverse_std"] = normalizer.tensors()
-    layout = policy_layout(spec, network_settings)
-    weights = np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
-    policy = NumpyPolicy(spec, network_settings)
-    policy.load(PolicyUpdate("Test", 7, weights, layout, step=0))
-    return policy, network, tensors
+    tensors = {**network.acting_tensors(), **(normalizer_tensors(random) if design.settings.normalize else {})}
+    return policy_of(design, tensors), network, tensors
 
 
 def observations(d, seed=5):
@@ -45,66 +55,67 @@ def observations(d, seed=5):
     return random.normal(size=(d, 3)).astype(np.float32), random.integers(-2, 3, (d, 2))
 
 
-def update_with(policy_tensors, spec, settings):
-    layout = policy_layout(spec, settings)
-    return PolicyUpdate("Test", 1, np.concatenate([policy_tensors[n].reshape(-1) for n, _ in layout]), layout, 0)
+def inputs_for(seen, tensors):
+    x = np.concatenate(seen, axis=1).astype(np.float32)
+    if "normalizer.mean" in tensors:
+        x = np.clip((x - tensors["normalizer.mean"]) * tensors["normalizer.inverse_std"], -5, 5)
+    return Inputs(torch.from_numpy(x))
 
 
-def test_it_is_an_acting_policy():
+def test_it_is_an_acting_policy_without_memory():
     policy: ActingPolicy = make(ActionSpec(2))[0]
-    assert policy.version == 7
+    assert (policy.version, policy.memory_size, policy.previous_action_size) == (7, 0, 0)
+    assert policy.act(observations(2), None, np.random.default_rng(0)).recall is None
 
 
 @pytest.mark.parametrize("activation", ["swish", "tanh", "relu", "elu"])
 @pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("squashed", [False, True])
+@pytest.mark.parametrize("actions", [ActionSpec(3), ActionSpec(0, (2, 3)), ActionSpec(2, (3, 2))])
+def test_its_heads_are_those_of_the_network_in_torch(actions, squashed, normalize, activation):
+    design = design_for(actions, squashed, normalize=normalize, activation=activation)
+    random = np.random.default_rng(1)
+    network = seeded(random, lambda: ActorNetwork(design))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.from_numpy(random.normal(0, 0.3, parameter.shape).astype(np.float32)))
+    tensors = {**network.acting_tensors(), **(normalizer_tensors(random) if normalize else {})}
+    seen = observations(50)
+    with torch.no_grad():
+        expected, _ = network(inputs_for(seen, tensors))
+    np.testing.assert_allclose(policy_of(design, tensors).heads(seen), expected.numpy(), atol=2e-5)
+
+
 @pytest.mark.parametrize(
     "actions",
-    [
-        ActionSpec(3),
-        ActionSpec(0, (4,)),
-        ActionSpec(0, (2, 3), masked=True),
-        ActionSpec(2, (3, 2), masked=True),
-    ],
+    [ActionSpec(3), ActionSpec(0, (4,)), ActionSpec(0, (2, 3), masked=True), ActionSpec(2, (3, 2), masked=True)],
     ids=["continuous", "discrete", "branches", "hybrid"],
 )
-def test_torch_finds_the_log_probabilities_that_numpy_stored(actions, normalize, activation):
-    policy, network, tensors = make(actions, normalize=normalize, activation=activation)
+def test_torch_finds_the_log_probabilities_that_numpy_stored(actions):
+    policy, network, tensors = make(actions, normalize=True)
     seen = observations(200)
     masks = None
+    branches = branch_slices(BehaviorSpec("Test", OBSERVATIONS, actions))
     if actions.masked:
         masks = np.random.default_rng(0).random((200, actions.mask_size)) < 0.6
-        for branch in branch_slices(policy._spec):
+        for branch in branches:
             masks[:, branch.start] |= ~masks[:, branch].any(axis=1)
     columns = policy.act(seen, masks, np.random.default_rng(2)).columns
 
-    x = np.concatenate(seen, axis=1).astype(np.float32)
-    if normalize:
-        x = np.clip((x - tensors["normalizer.mean"]) * tensors["normalizer.inverse_std"], -5, 5)
-    heads = network(torch.from_numpy(x))[0]
+    heads = network(inputs_for(seen, tensors))[0]
     found = []
     c = actions.continuous_size
     if c:
         found.append(
             gaussian_log_probs(heads[:, :c], network.log_sigma, torch.from_numpy(columns["continuous_actions"]))
         )
-    for index, branch in enumerate(branch_slices(policy._spec)):
+    for index, branch in enumerate(branches):
         logits = heads[:, c:][:, branch]
         if masks is not None:
             logits = logits + torch.from_numpy(np.where(masks[:, branch], np.float32(0), MASK_PENALTY))
         chosen = torch.from_numpy(columns["discrete_actions"][:, index : index + 1].astype(np.int64))
         found.append(categorical_log_probs(logits, chosen)[0])
     np.testing.assert_allclose(columns["log_probs"], torch.cat(found, 1).detach().numpy(), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("actions", [ActionSpec(3), ActionSpec(0, (4, 2)), ActionSpec(2, (3,), masked=True)])
-def test_columns_have_the_dtypes_and_shapes_of_the_column_table(actions):
-    policy, _, _ = make(actions)
-    decision = policy.act(observations(6), None, np.random.default_rng(0))
-    expected = {c.name: (np.dtype(c.dtype), (6, *c.shape)) for c in decision_columns(policy._spec)}
-    assert {n: (a.dtype, a.shape) for n, a in decision.columns.items()} == expected
-    assert decision.actions.continuous.shape == (6, actions.continuous_size)
-    assert decision.actions.continuous.dtype == np.float32
-    assert decision.actions.discrete.shape == (6, len(actions.discrete_branches))
 
 
 def test_bounded_actions_are_a_third_of_the_clipped_sample_and_unbounded_ones_the_sample_itself():
@@ -117,11 +128,10 @@ def test_bounded_actions_are_a_third_of_the_clipped_sample_and_unbounded_ones_th
 
 
 def test_deterministic_actions_are_the_mean_and_the_most_likely_choice():
-    policy, network, _ = make(ActionSpec(2, (4,), masked=True))
+    policy, network, tensors = make(ActionSpec(2, (4,), masked=True))
     seen = observations(30)
     masks = np.ones((30, 4), np.bool_)
-    x = torch.from_numpy(np.concatenate(seen, axis=1).astype(np.float32))
-    heads = network(x)[0].detach().numpy()
+    heads = network(inputs_for(seen, tensors))[0].detach().numpy()
     best = heads[:, 2:].argmax(axis=1)
     masks[np.arange(10), best[:10]] = False
     decision = policy.act(seen, masks, np.random.default_rng(0), deterministic=True)
@@ -131,57 +141,11 @@ def test_deterministic_actions_are_the_mean_and_the_most_likely_choice():
     np.testing.assert_array_equal(decision.actions.discrete[:, 0], allowed.argmax(axis=1))
 
 
-def test_choices_come_as_often_as_their_probabilities_say():
-    logits = np.tile(np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32)) + 2.0, (40_000, 1))
-    choices, log_probs = sample_categorical(logits, np.random.default_rng(3), False)
-    shares = np.bincount(choices, minlength=4) / len(choices)
-    np.testing.assert_allclose(shares, [0.5, 0.3, 0.15, 0.05], atol=0.01)
-    np.testing.assert_allclose(np.exp(log_probs), np.array([0.5, 0.3, 0.15, 0.05])[choices], rtol=1e-5)
-
-
 def test_samples_have_the_mean_and_spread_of_the_gaussian():
     policy, _, _ = make(ActionSpec(2), scale=0.0)
     raw = policy.act(observations(40_000), None, np.random.default_rng(4)).columns["continuous_actions"]
     np.testing.assert_allclose(raw.mean(axis=0), [0.0, 0.0], atol=0.03)
     np.testing.assert_allclose(raw.std(axis=0), np.exp([-1.0, 0.5]), rtol=0.02)
-
-
-class Extreme:
-    """The least or the largest number that a generator can draw: a real class with the one method needed."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def random(self, n, dtype):
-        return np.full(n, self.value, dtype)
-
-
-@pytest.mark.parametrize("drawn", [0.0, 1.0 - 2.0**-24])
-def test_forbidden_choices_are_not_taken_even_at_the_edges_of_the_draw(drawn):
-    random = np.random.default_rng(0)
-    logits = random.normal(0, 5, (2000, 6)).astype(np.float32)
-    masks = random.random((2000, 6)) < 0.5
-    masks[:, 3] |= ~masks.any(axis=1)
-    choices, log_probs = sample_categorical(np.where(masks, logits, logits + MASK_PENALTY), Extreme(drawn), False)
-    assert masks[np.arange(2000), choices].all()
-    assert np.isfinite(log_probs).all()
-
-
-def test_a_single_allowed_choice_is_always_taken_with_probability_one():
-    policy, _, _ = make(ActionSpec(0, (3, 2), masked=True))
-    masks = np.tile([False, True, False, False, True], (100, 1))
-    decision = policy.act(observations(100), masks, np.random.default_rng(0))
-    assert (decision.actions.discrete == [1, 1]).all()
-    np.testing.assert_array_equal(decision.columns["log_probs"], 0.0)
-    np.testing.assert_array_equal(decision.columns["action_masks"], masks)
-
-
-def test_a_mask_that_forbids_everything_names_row_and_branch():
-    policy, _, _ = make(ActionSpec(0, (3, 2), masked=True))
-    masks = np.ones((4, 5), np.bool_)
-    masks[2, 3:] = False
-    with pytest.raises(StageError, match="row 2 forbids all 2 choices of branch 1"):
-        policy.act(observations(4), masks, np.random.default_rng(0))
 
 
 def test_a_nan_in_the_observations_is_an_error_that_shows_them():
@@ -227,7 +191,8 @@ def test_one_generator_state_gives_one_decision():
 
 def test_the_weights_are_copied_on_loading():
     policy, _, tensors = make(ActionSpec(2))
-    update = update_with(tensors, policy._spec, NetworkSettings(hidden_units=16))
+    layout = policy_layout(design_for(ActionSpec(2)))
+    update = PolicyUpdate("Test", 1, np.concatenate([tensors[n].reshape(-1) for n, _ in layout]), layout, 0)
     policy.load(update)
     before = policy.act(observations(3), None, np.random.default_rng(0)).columns["continuous_actions"]
     update.weights[:] = 0.0
@@ -235,23 +200,55 @@ def test_the_weights_are_copied_on_loading():
     np.testing.assert_array_equal(before, after)
 
 
+def zeros(layout):
+    return PolicyUpdate("Test", 1, np.zeros(sum(int(np.prod(shape)) for _, shape in layout), np.float32), layout, 0)
+
+
 def test_a_policy_of_another_network_is_refused_by_tensor():
     policy, _, _ = make(ActionSpec(2))
-    other = NetworkSettings(hidden_units=8)
-    layout = policy_layout(policy._spec, other)
-    size = sum(int(np.prod(shape)) for _, shape in layout)
     with pytest.raises(StageError, match=r"expected tensor body.0.weight \(5, 16\), got body.0.weight \(5, 8\)"):
-        policy.load(PolicyUpdate("Test", 1, np.zeros(size, np.float32), layout, 0))
+        policy.load(zeros(policy_layout(design_for(ActionSpec(2), hidden_units=8))))
+    with pytest.raises(StageError, match=r"expected tensors body.0.weight, .* got normalizer.mean \(5,\) as well"):
+        policy.load(zeros(policy_layout(design_for(ActionSpec(2), normalize=True))))
+    with pytest.raises(StageError, match=r"expected tensor action.weight \(16, 2\), got action.weight \(16, 4\)"):
+        policy.load(zeros(policy_layout(design_for(ActionSpec(2), squashed=True))))
+
+
+def test_tensors_may_come_in_any_order():
+    policy, _, tensors = make(ActionSpec(2))
+    layout = tuple(reversed(policy_layout(design_for(ActionSpec(2)))))
+    shuffled = NumpyPolicy(design_for(ActionSpec(2)))
+    weights = np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
+    shuffled.load(PolicyUpdate("Test", 1, weights, layout, 0))
+    np.testing.assert_array_equal(shuffled.heads(observations(3)), policy.heads(observations(3)))
+
+
+def test_a_squashed_policy_has_log_sigma_among_its_heads_and_not_among_its_tensors():
+    layout = dict(policy_layout(design_for(ActionSpec(2, (3,)), squashed=True)))
+    assert layout["action.weight"] == (16, 2 + 2 + 3)
+    assert "log_sigma" not in layout
 
 
 def test_acting_without_a_policy_is_an_error():
-    policy = NumpyPolicy(BehaviorSpec("Test", OBSERVATIONS, ActionSpec(2)), NetworkSettings())
+    policy = NumpyPolicy(design_for(ActionSpec(2)))
     with pytest.raises(StageError, match="no policy was loaded"):
         policy.act(observations(1), None, np.random.default_rng(0))
 
 
+def test_a_design_that_needs_torch_is_refused():
+    with pytest.raises(StageError, match="make_policy"):
+        NumpyPolicy(design_for(ActionSpec(2), memory={}))
+
+
 def test_acting_needs_no_torch():
-    code = "import sys, stages.policy, stages.trainer; sys.exit('torch' in sys.modules)"
+    code = """
+import sys, stages.policy, stages.trainer, pipeline.export, pipeline.hosts.actor_host
+from config import NetworkSettings
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+spec = BehaviorSpec("Test", (ObservationSpec("o", (2,)),), ActionSpec(2))
+stages.policy.make_policy(stages.policy.PolicyDesign(spec, NetworkSettings(), squashed=True))
+sys.exit("torch" in sys.modules)
+"""
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=_root()).returncode == 0
 
 

@@ -3,7 +3,8 @@ import pytest
 
 from config import BehaviorSettings
 from stages.environment.volley import ScriptedPlayer, Tally, VolleyGroup, as_player, play_games, random_player
-from stages.policy.numpy_policy import NumpyPolicy
+from stages.environment.protocol import ActionBatch
+from stages.policy import Decision, Recall, design_of, make_policy
 from stages.trainer.protocol import TrainerContext
 
 GAMES = 1000
@@ -20,7 +21,7 @@ def test_the_scripted_player_beats_the_untrained_policy_in_90_of_100_games():
     trainer_module = pytest.importorskip("stages.trainer.ppo")
     spec = VolleyGroup(1).behavior_specs["Volley?team=0"]
     settings = BehaviorSettings(trainer_type="ppo")
-    untrained = NumpyPolicy(spec, settings.network_settings)
+    untrained = make_policy(design_of(spec, settings))
     untrained.load(trainer_module.PPOTrainer(TrainerContext("Volley", settings, spec)).policy())
 
     tally = play_games(ScriptedPlayer(), as_player(untrained, seed=1), GAMES, seed=3)
@@ -66,3 +67,21 @@ def test_the_scripted_player_depends_on_nothing_but_what_it_sees():
     np.testing.assert_array_equal(together, alone)
     assert together.dtype == np.int32
     assert set(together[:, 0]) == {0, 1, 2}
+
+
+def test_a_policy_with_memory_remembers_by_row_until_it_is_told_to_forget():
+    class Counting:
+        """Says how often each row has decided."""
+
+        memory_size, previous_action_size = 1, 5
+
+        def act(self, observations, masks, random, deterministic=False, recall=None):
+            counts = recall.memories.astype(np.int32)
+            actions = ActionBatch(np.zeros((len(counts), 0), np.float32), counts)
+            return Decision(actions, {}, Recall(recall.memories + 1, recall.previous_actions))
+
+    player = as_player(Counting(), seed=0)
+    seen = (np.zeros((3, 12), np.float32),)
+    assert [player(seen).discrete[:, 0].tolist() for _ in range(3)] == [[0] * 3, [1] * 3, [2] * 3]
+    player.forget(np.array([1]))
+    assert player(seen).discrete[:, 0].tolist() == [3, 0, 3]

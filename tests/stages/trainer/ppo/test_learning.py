@@ -7,7 +7,7 @@ import torch
 from config import BehaviorSettings
 from queues.messages import TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import NumpyPolicy
+from stages.policy import NumpyPolicy, design_of
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
 
@@ -53,7 +53,7 @@ def play(actions, seed):
     settings = BehaviorSettings.model_validate(SETTINGS)
     spec = BehaviorSpec("1D", (ObservationSpec("goal", (1,)),), actions)
     trainer = PPOTrainer(TrainerContext("1D", settings, spec, seed=seed))
-    policy = NumpyPolicy(spec, settings.network_settings)
+    policy = NumpyPolicy(design_of(spec, settings))
     policy.load(trainer.policy())
     random, game = np.random.default_rng(seed), Simple(seed)
     observation, steps, returns, total = game.restart(), [], [], 0.0

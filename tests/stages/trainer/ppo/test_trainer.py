@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
+import torch
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
-from stages.policy import Normalizer, NumpyPolicy
+from stages.policy import Normalizer, NumpyPolicy, design_of
+from stages.policy.network import Inputs
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
 from stages.trainer.ppo.advantages import advantages
@@ -32,7 +34,7 @@ def test_learning_changes_the_policy_and_leaves_it_loadable(make_trainer, make_b
     update = trainer.policy()
     assert (untrained.version, update.version, update.step, update.behavior_id) == (0, 1, 40, "Test")
     assert not np.array_equal(update.weights, untrained.weights)
-    policy = NumpyPolicy(trainer._spec, trainer._context.settings.network_settings)
+    policy = NumpyPolicy(design_of(trainer.context.spec, trainer.context.settings))
     policy.load(update)
     decision = policy.act((np.zeros((4, 3), np.float32),), None, np.random.default_rng(0))
     assert np.isfinite(decision.columns["log_probs"]).all()
@@ -72,21 +74,32 @@ def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(
     trainer = make_trainer(lambd=0.8)
     batch = make_batch([5, 20, 7], seed=3)
     trainer.add(batch)
-    rollout, values = trainer._rollout()
-    (minibatches,) = rollout.epochs(1, 32, _Unshuffled())
-    final = trainer._values(batch.trajectories["next_obs_0"])
+    minibatch = unshuffled(trainer)
+    values = critic_values(trainer, batch.rows["obs_0"])
     expected = advantages(
         2.0 * batch.rewards.astype(np.float64)[:, None],
-        trainer._values(batch.rows["obs_0"]),
-        final,
+        values,
+        critic_values(trainer, batch.trajectories["next_obs_0"]),
         batch.lengths,
-        batch.terminated,
+        batch.terminated[:, None],
         np.array([0.9]),
         0.8,
     )
-    np.testing.assert_allclose(minibatches[0].returns.numpy(), expected + values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(minibatch.returns.numpy(), expected + values, rtol=1e-5, atol=1e-6)
     standard = (expected - expected.mean()) / expected.std()
-    np.testing.assert_allclose(minibatches[0].advantages.numpy(), standard, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(minibatch.advantages.numpy(), standard, rtol=1e-5, atol=1e-5)
+
+
+def unshuffled(trainer):
+    """All that the trainer holds as one minibatch."""
+    rewards = trainer._signals.rewards(trainer._buffer, None, 4096)
+    rollout = trainer._preparation.prepare(trainer._buffer, rewards, None).rollout
+    (minibatches,) = rollout.epochs(1, len(rollout), _Unshuffled())
+    return minibatches[0]
+
+
+def critic_values(trainer, vectors):
+    return trainer._network(Inputs(torch.from_numpy(vectors)))[1].detach().numpy().astype(np.float64)
 
 
 class _Unshuffled:
@@ -99,11 +112,11 @@ def test_the_ratio_is_of_the_joint_action_unless_asked_per_dimension(make_traine
     trainer = make_trainer(HYBRID, ratio_per_dimension=per_dimension)
     batch = make_batch([32], HYBRID)
     trainer.add(batch)
-    (minibatches,) = trainer._rollout()[0].epochs(1, 32, _Unshuffled())
+    minibatch = unshuffled(trainer)
     log_probs = batch.rows["log_probs"]
     expected = log_probs if per_dimension else log_probs.sum(axis=1, keepdims=True)
-    assert minibatches[0].old_log_probs.shape[1] == columns
-    np.testing.assert_allclose(minibatches[0].old_log_probs.numpy(), expected, rtol=1e-6)
+    assert minibatch.old_log_probs.shape[1] == columns
+    np.testing.assert_allclose(minibatch.old_log_probs.numpy(), expected, rtol=1e-6)
 
 
 def test_the_normalizer_counts_rows_as_they_arrive_and_travels_with_the_policy(make_trainer, make_batch):
@@ -269,10 +282,10 @@ def test_a_behaviour_without_actions_is_refused(make_trainer):
         make_trainer(ActionSpec())
 
 
-def test_an_image_observation_is_refused_for_now(make_trainer):
-    context = make_trainer()._context
-    spec = BehaviorSpec("Test", (ObservationSpec("camera", (8, 8, 3), "uint8"),), ActionSpec(2))
-    with pytest.raises(StageError, match="only vector observations"):
+def test_an_observation_that_no_network_takes_in_is_refused(make_trainer):
+    context = make_trainer().context
+    spec = BehaviorSpec("Test", (ObservationSpec("film", (4, 8, 8, 3), "uint8"),), ActionSpec(2))
+    with pytest.raises(StageError, match="reshape it in the environment"):
         PPOTrainer(TrainerContext("Test", context.settings, spec))
 
 

@@ -5,8 +5,9 @@ import torch
 from config import NetworkSettings, PPOHyperparameters
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError
+from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY
-from stages.policy.network import ActorCritic
+from stages.policy.network import ActorCritic, Inputs
 from stages.trainer.ppo.minibatch import Rollout
 from stages.trainer.ppo.update import Coefficients, PPOUpdate
 
@@ -17,7 +18,7 @@ def make(actions=HYBRID, seed=0, **hyper):
     spec = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), actions)
     hyperparameters = PPOHyperparameters(**{"batch_size": 8, "buffer_size": 32, "num_epoch": 1, **hyper})
     settings = NetworkSettings(hidden_units=8, num_layers=2, activation="tanh")
-    network = ActorCritic(spec, settings, 1, False, np.random.default_rng(seed))
+    network = ActorCritic(PolicyDesign(spec, settings), 1, False, np.random.default_rng(seed))
     return PPOUpdate(network, spec, hyperparameters), network
 
 
@@ -34,7 +35,7 @@ def columns(n, p, seed=0):
 def by_distributions(network, floats, choices, per_dimension, epsilon, beta):
     """The whole loss again, with torch.distributions."""
     inputs, continuous, penalties, old, advantages, returns = (torch.from_numpy(c) for c in floats)
-    heads, values = network(inputs)
+    heads, values = network(Inputs(inputs))
     gaussian = torch.distributions.Normal(heads[:, :2], network.log_sigma.exp())
     logits = heads[:, 2:] + penalties
     branches = [torch.distributions.Categorical(logits=part) for part in logits.split([3, 2], dim=1)]
@@ -103,3 +104,22 @@ def test_weights_that_only_the_last_step_spoiled_are_restored_as_well():
     with pytest.raises(NotFiniteError, match="the last minibatch made weights NaN or infinite"):
         update.run(Rollout(*columns(8, 1), "cpu"), Coefficients(float("inf"), 0.2, 0.0), np.random.default_rng(0), 0)
     assert torch.equal(network.values, weights)
+
+
+def test_what_goes_on_beside_gets_the_rows_of_each_minibatch_and_its_failure_undoes_the_update():
+    update, network = make(num_epoch=2)
+    seen = []
+    rollout = Rollout(*columns(20, 1), "cpu")
+    coefficients = Coefficients(1e-2, 0.2, 0.0)
+    update.run(rollout, coefficients, np.random.default_rng(0), 0, lambda rows: seen.append(rows.tolist()))
+    assert [len(rows) for rows in seen] == [8] * 4
+    assert len({*seen[0], *seen[1]}) == 16
+    weights, moments = network.values.clone(), update.state_dict()
+
+    def fail(rows):
+        raise NotFiniteError("the signal's loss is NaN")
+
+    with pytest.raises(NotFiniteError, match="signal"):
+        update.run(rollout, coefficients, np.random.default_rng(0), 0, fail)
+    assert torch.equal(network.values, weights)
+    assert update.state_dict()["steps"] == moments["steps"]

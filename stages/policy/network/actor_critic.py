@@ -1,12 +1,13 @@
-"""The network that is trained: an actor, and a critic with one value head per reward signal (torch).
+"""An actor and a critic over vectors alone: two perceptrons as one stack, for speed (torch).
 
-Actors run the acting part of it in NumPy (`numpy_policy`); names and shapes of what they get are in `layout`.
+Actors run the acting part of it in NumPy (`numpy_policy`); names and shapes of what they get are in `layout`. What
+can take in everything else is in `modular`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import NetworkSettings
-from queues.specs import BehaviorSpec
 from stages.errors import StageError
-from stages.policy.encoders import ObservationEncoder
+from stages.policy.design import PolicyDesign
+from stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, without_normalizer
+from stages.policy.network.flat import split_named, write_named
+from stages.policy.network.inputs import Inputs
+from stages.policy.observations import ObservationLayout
 
 _MINUS_ONE = torch.tensor(-1.0)
 
@@ -34,12 +37,9 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": torch.nn.functional.elu,
 }
 
-_MU_GAIN = 0.2
-_LOGITS_GAIN = 0.1
-
 
 class ActorCritic:
-    """Actor and critic over encoded (and normalised) observations.
+    """See `protocol.ActorCriticNetwork`; it has no memory, and takes no notice of anything but vectors.
 
     The critic has a body of its own, of the actor's shape, or shares the actor's. Equal bodies are kept as
     one stack of T towers (T = 2: actor, critic; T = 1: shared), so that both are one batched product per
@@ -48,33 +48,32 @@ class ActorCritic:
     costs.
 
     Args:
-        spec: observations and actions.
-        settings: size and activation of the bodies.
+        design: observations, actions, size and activation of the bodies; plain, and not squashed.
         signals: number of reward signals S.
         shared_critic: whether the critic uses the actor's body.
         random: draws the initial weights, on any device the same.
         device: where the parameters live, such as `cpu` or `cuda:0`.
 
     Raises:
-        StageError: if an observation has no encoder, or the activation is unknown.
+        StageError: if the design needs another network, or the activation is unknown.
     """
 
     def __init__(
-        self,
-        spec: BehaviorSpec,
-        settings: NetworkSettings,
-        signals: int,
-        shared_critic: bool,
-        random: np.random.Generator,
-        device: str = "cpu",
+        self, design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
     ) -> None:
+        if not design.plain or design.squashed:
+            raise StageError(
+                f"{design.spec.behavior_id}: this network takes vectors only, without goals, memory or a network of "
+                "your own, and acts by a plain Gaussian; make_actor_critic gives one that fits"
+            )
+        settings = design.settings
         if settings.activation not in _ACTIVATIONS:
             raise StageError(
                 f"network_settings.activation: {settings.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
             )
         self._activation = _ACTIVATIONS[settings.activation]
         self._towers = 1 if shared_critic else 2
-        initial = _initial_parameters(spec, settings, signals, self._towers, random)
+        initial = _initial_parameters(design, signals, self._towers, random)
         size = sum(array.size for array in initial.values())
         self.values = torch.zeros(size, device=device)
         """All parameters end to end."""
@@ -90,23 +89,24 @@ class ActorCritic:
         self.log_sigma = self.parameters.get("log_sigma")
         """[C] log of the continuous actions' standard deviation, the same in all states; None without any."""
 
-    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Of inputs [B, size]: the action heads [B, continuous + choices] (means, logits); values [B, S]."""
-        x = inputs.expand(self._towers, *inputs.shape)
+    def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The action heads [B, continuous + choices] (means, logits) and values [B, S] of B rows."""
+        x = inputs.vectors.expand(self._towers, *inputs.vectors.shape)
         for bias, weight in self._body:
             x = self._activation(torch.baddbmm(bias, x, weight))
         return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(self._value[0], x[-1], self._value[1])
 
+    def evaluate(self, inputs: Inputs) -> tuple[Tensor, None]:
+        """The values [B, S] of B rows, and that there is no memory."""
+        return self(inputs)[1], None
+
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by their names in `layout.policy_layout`; copies, on the host."""
-        tensors = {}
-        for name, parameter in self.parameters.items():
-            array = parameter.detach().cpu().numpy()
-            if name.startswith("body."):
-                tensors[name] = array[0].reshape(array.shape[1:] if name.endswith("weight") else -1).copy()
-            elif not name.startswith("value."):
-                tensors[name] = array.copy()
-        return tensors
+        return {name: view.cpu().numpy().copy() for name, view in self._acting_views().items()}
+
+    def load_acting(self, tensors: Mapping[str, Any]) -> None:
+        """Take up `acting_tensors()`; see the protocol."""
+        write_named(self._acting_views(), without_normalizer(tensors), "policy")
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
         """All parameters by name; copies, on the host."""
@@ -122,46 +122,29 @@ class ActorCritic:
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
         """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
-        return _split(flat, {name: tuple(parameter.shape) for name, parameter in self.parameters.items()})
+        return split_named(flat, {name: tuple(parameter.shape) for name, parameter in self.parameters.items()})
+
+    def _acting_views(self) -> dict[str, Tensor]:
+        """The first tower and what is the actor's alone, as `layout.policy_layout` names and shapes them."""
+        views = {}
+        for name, parameter in self.parameters.items():
+            if name.startswith("body."):
+                tower = parameter.detach()[0]
+                views[name] = tower if name.endswith("weight") else tower.view(-1)
+            elif not name.startswith("value."):
+                views[name] = parameter.detach()
+        return views
 
     def _leaves(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        views, gradients = _split(self.values, shapes), _split(self.gradients, shapes)
+        views, gradients = split_named(self.values, shapes), split_named(self.gradients, shapes)
         for name, view in views.items():
             view.requires_grad_()
             view.grad = gradients[name]
         return views
 
 
-def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: str) -> None:
-    """Copy arrays into the tensors of the same names, after checking all of them.
-
-    Raises:
-        StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
-    """
-    unknown = sorted(set(state) - set(targets))
-    if unknown:
-        raise StageError(f"{what}: tensor {unknown[0]!r} is not part of this network, which has {sorted(targets)}")
-    for name, target in targets.items():
-        if name not in state:
-            raise StageError(f"{what}: tensor {name!r} is missing, expected shape {tuple(target.shape)}")
-        got = np.shape(state[name])
-        if got != tuple(target.shape):
-            raise StageError(
-                f"{what}: tensor {name!r}: expected shape {tuple(target.shape)}, got {got}; "
-                "was it saved with other network_settings or another environment?"
-            )
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(torch.from_numpy(np.array(state[name], np.float32)))
-
-
-def _split(flat: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    pieces = torch.split(flat.detach(), [prod(shape) for shape in shapes.values()])
-    return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
-
-
 def _initial_parameters(
-    spec: BehaviorSpec, settings: NetworkSettings, signals: int, towers: int, random: np.random.Generator
+    design: PolicyDesign, signals: int, towers: int, random: np.random.Generator
 ) -> dict[str, NDArray[np.float32]]:
     """Initial weights as ML-Agents draws them.
 
@@ -169,15 +152,16 @@ def _initial_parameters(
     continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases and log-sigma 0.
     """
     parameters: dict[str, NDArray[np.float32]] = {}
-    width = ObservationEncoder(spec).size
+    settings, actions = design.settings, design.spec.actions
+    width = ObservationLayout(design.spec).vector_size
     for layer in range(settings.num_layers):
         parameters[f"body.{layer}.weight"] = _kaiming(random, (towers, width, settings.hidden_units))
         parameters[f"body.{layer}.bias"] = np.zeros((towers, 1, settings.hidden_units), np.float32)
         width = settings.hidden_units
-    continuous, choices = spec.actions.continuous_size, spec.actions.mask_size
+    continuous, choices = actions.continuous_size, actions.mask_size
     heads = _kaiming(random, (width, continuous + choices))
-    heads[:, :continuous] *= _MU_GAIN
-    heads[:, continuous:] *= _LOGITS_GAIN
+    heads[:, :continuous] *= MU_GAIN
+    heads[:, continuous:] *= LOGITS_GAIN
     bound = sqrt(6.0 / (width + 1))  # each signal's head is a layer of its own with one output
     parameters["action.weight"] = heads
     parameters["action.bias"] = np.zeros(continuous + choices, np.float32)

@@ -6,14 +6,18 @@ from config import NetworkSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
 from stages.policy import policy_layout
-from stages.policy.network import ActorCritic
+from stages.policy.design import PolicyDesign
+from stages.policy.network import ActorCritic, Inputs
 
 
 def make(actions, shared=False, signals=1, inputs=6, seed=0, **settings):
     spec = BehaviorSpec("Test", (ObservationSpec("o", (inputs,)),), actions)
-    network_settings = NetworkSettings(**settings)
-    network = ActorCritic(spec, network_settings, signals, shared, np.random.default_rng(seed))
-    return network, spec, network_settings
+    design = PolicyDesign(spec, NetworkSettings(**settings))
+    return ActorCritic(design, signals, shared, np.random.default_rng(seed)), design
+
+
+def of(*shape):
+    return Inputs(torch.ones(shape))
 
 
 def by_hand(x, state, tower, layers, head):
@@ -24,9 +28,9 @@ def by_hand(x, state, tower, layers, head):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_forward_pass_is_that_of_two_towers_written_out(shared):
-    network, _, _ = make(ActionSpec(2, (3,)), shared, signals=2, hidden_units=8, num_layers=3, activation="tanh")
+    network, _ = make(ActionSpec(2, (3,)), shared, signals=2, hidden_units=8, num_layers=3, activation="tanh")
     x = np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32)
-    heads, values = network(torch.from_numpy(x))
+    heads, values = network(Inputs(torch.from_numpy(x)))
     state = network.state_dict()
     np.testing.assert_allclose(heads.detach().numpy(), by_hand(x, state, 0, 3, "action"), atol=1e-5)
     np.testing.assert_allclose(values.detach().numpy(), by_hand(x, state, 0 if shared else 1, 3, "value"), atol=1e-5)
@@ -34,15 +38,15 @@ def test_the_forward_pass_is_that_of_two_towers_written_out(shared):
 
 def test_the_critics_gradient_leaves_the_actor_alone_unless_they_share_a_body():
     for shared in (False, True):
-        network, _, _ = make(ActionSpec(2), shared, hidden_units=8)
-        network(torch.ones(4, 6))[1].sum().backward()
+        network, _ = make(ActionSpec(2), shared, hidden_units=8)
+        network(of(4, 6))[1].sum().backward()
         actor = network.parameters["body.0.weight"].grad[0]
         assert bool(actor.abs().sum() > 0) is shared
 
 
 def test_parameters_and_gradients_are_views_of_two_flat_vectors():
-    network, _, _ = make(ActionSpec(1, (2,)), hidden_units=8)
-    heads, values = network(torch.ones(4, 6))
+    network, _ = make(ActionSpec(1, (2,)), hidden_units=8)
+    heads, values = network(of(4, 6))
     (heads.sum() + values.sum()).backward()
     parts = [p.grad.reshape(-1) for p in network.parameters.values()]
     assert torch.equal(network.gradients, torch.cat(parts))
@@ -51,7 +55,7 @@ def test_parameters_and_gradients_are_views_of_two_flat_vectors():
 
 
 def test_initial_weights_have_the_spread_that_ml_agents_gives_them():
-    network, _, _ = make(ActionSpec(4, (5,)), inputs=100, hidden_units=256, signals=1)
+    network, _ = make(ActionSpec(4, (5,)), inputs=100, hidden_units=256, signals=1)
     state = network.state_dict()
     assert state["body.0.weight"].std() == pytest.approx(1 / np.sqrt(100), rel=0.03)
     assert state["body.1.weight"].std() == pytest.approx(1 / np.sqrt(256), rel=0.03)
@@ -73,14 +77,14 @@ def test_one_seed_gives_one_network():
 @pytest.mark.parametrize("actions", [ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(1, (2,))])
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_acting_tensors_are_those_of_the_layout(actions, shared):
-    network, spec, settings = make(actions, shared, hidden_units=8)
+    network, design = make(actions, shared, hidden_units=8)
     shapes = {name: tensor.shape for name, tensor in network.acting_tensors().items()}
-    assert shapes == dict(policy_layout(spec, settings))
+    assert shapes == dict(policy_layout(design))
 
 
 def test_loading_weights_of_another_size_names_the_tensor_and_changes_nothing():
-    network, _, _ = make(ActionSpec(2), hidden_units=8)
-    other, _, _ = make(ActionSpec(2), hidden_units=16, seed=1)
+    network, _ = make(ActionSpec(2), hidden_units=8)
+    other, _ = make(ActionSpec(2), hidden_units=16, seed=1)
     before = network.values.clone()
     with pytest.raises(StageError, match=r"'body.0.weight': expected shape \(2, 6, 8\), got \(2, 6, 16\)"):
         network.load(other.state_dict())
@@ -88,7 +92,7 @@ def test_loading_weights_of_another_size_names_the_tensor_and_changes_nothing():
 
 
 def test_loading_weights_with_a_tensor_missing_or_unknown_names_it():
-    network, _, _ = make(ActionSpec(2), hidden_units=8)
+    network, _ = make(ActionSpec(2), hidden_units=8)
     state = network.state_dict()
     with pytest.raises(StageError, match=r"'log_sigma' is missing"):
         network.load({name: array for name, array in state.items() if name != "log_sigma"})
@@ -100,4 +104,48 @@ def test_an_unknown_activation_is_refused():
     settings = NetworkSettings.model_construct(**{**NetworkSettings().model_dump(), "activation": "gelu"})
     spec = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2))
     with pytest.raises(StageError, match="'gelu' is not one of swish, tanh, relu, elu"):
-        ActorCritic(spec, settings, 1, False, np.random.default_rng(0))
+        ActorCritic(PolicyDesign(spec, settings), 1, False, np.random.default_rng(0))
+
+
+def test_evaluating_gives_the_values_of_the_forward_pass_and_no_memory():
+    network, _ = make(ActionSpec(2), signals=2, hidden_units=8)
+    values, memories = network.evaluate(of(4, 6))
+    assert memories is None
+    assert torch.equal(values, network(of(4, 6))[1])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_acts_can_be_taken_from_another_network_alone(shared):
+    network, _ = make(ActionSpec(2, (3,)), shared, hidden_units=8)
+    other, _ = make(ActionSpec(2, (3,)), shared, hidden_units=8, seed=1)
+    value_before = network.state_dict()["value.weight"]
+    network.load_acting({**other.acting_tensors(), "normalizer.mean": np.zeros(6)})
+    x = Inputs(torch.randn(5, 6))
+    assert torch.equal(network(x)[0], other(x)[0])
+    assert np.array_equal(network.state_dict()["value.weight"], value_before)
+    if not shared:  # the critic's tower stays as well
+        assert not torch.equal(network(x)[1], other(x)[1])
+
+
+def test_a_policy_of_another_size_is_not_taken_up():
+    network, _ = make(ActionSpec(2), hidden_units=8)
+    other, _ = make(ActionSpec(3), hidden_units=8, seed=1)
+    before = network.values.clone()
+    with pytest.raises(StageError, match=r"policy: tensor 'action.weight': expected shape \(8, 2\), got \(8, 3\)"):
+        network.load_acting(other.acting_tensors())
+    assert torch.equal(network.values, before)
+
+
+@pytest.mark.parametrize(
+    ("observation", "settings", "squashed"),
+    [
+        (ObservationSpec("o", (8, 8, 3)), {}, False),
+        (ObservationSpec("o", (3,), goal=True), {}, False),
+        (ObservationSpec("o", (3,)), {"memory": {}}, False),
+        (ObservationSpec("o", (3,)), {}, True),
+    ],
+)
+def test_what_is_not_a_plain_design_is_refused(observation, settings, squashed):
+    spec = BehaviorSpec("Test", (observation,), ActionSpec(2))
+    with pytest.raises(StageError, match="make_actor_critic gives one that fits"):
+        ActorCritic(PolicyDesign(spec, NetworkSettings(**settings), squashed), 1, False, np.random.default_rng(0))

@@ -1,14 +1,16 @@
+"""Action spaces as columns: what is decided, and that the environment gets what its space promises."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, iterate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.environment.actions import action_mapping, action_masks
 from stages.environment.protocol import ActionBatch
-from stages.environment.spaces import action_mapping, action_masks, observation_parts
 from stages.errors import StageError
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -22,84 +24,6 @@ def continuous(*rows):
 def discrete(*rows):
     values = np.array(rows, np.int32)
     return ActionBatch(np.empty((len(values), 0), np.float32), values)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "kept"),
-    [
-        (np.float64, "float32"),
-        (np.float16, "float32"),
-        (np.float32, "float32"),
-        (np.int64, "int64"),
-        (np.uint8, "uint8"),
-        (np.int8, "int8"),
-    ],
-)
-def test_floats_become_float32_and_other_numbers_keep_their_dtype(dtype, kept):
-    (part,) = observation_parts(spaces.Box(0, 100, (3,), dtype), "Env")
-
-    extracted = part.extract(np.array([[1, 2, 3], [4, 5, 6]], dtype))
-
-    assert (part.spec.shape, part.spec.dtype) == ((3,), kept)
-    assert extracted.dtype == kept
-    assert extracted.tolist() == [[1, 2, 3], [4, 5, 6]]
-
-
-def test_an_extracted_observation_is_a_copy_also_where_the_dtype_is_right():
-    (part,) = observation_parts(spaces.Box(0, 1, (2,)), "Env")
-    batch = np.zeros((3, 2), np.float32)
-
-    extracted = part.extract(batch)
-    batch[:] = 1
-
-    assert not extracted.any()
-
-
-@pytest.mark.parametrize("shape", [(), (2, 3), (2, 1, 2, 2)])
-def test_boxes_of_other_ranks_are_flattened(shape):
-    (part,) = observation_parts(spaces.Box(-9, 9, shape), "Env")
-    size = int(np.prod(shape))
-
-    extracted = part.extract(np.arange(2 * size, dtype=np.float32).reshape(2, *shape))
-
-    assert part.spec.shape == (size,)
-    assert extracted.tolist() == np.arange(2 * size).reshape(2, size).tolist()
-
-
-def test_discrete_observations_become_one_hot_from_their_start():
-    (part,) = observation_parts(spaces.Discrete(3, start=5), "Env")
-
-    assert (part.spec.shape, part.spec.dtype) == ((3,), "float32")
-    assert part.extract(np.array([5, 7, 6])).tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
-
-
-def test_multi_discrete_observations_become_one_hots_side_by_side():
-    (part,) = observation_parts(spaces.MultiDiscrete([[2, 3], [1, 2]], start=[[0, 1], [0, 0]]), "Env")
-
-    extracted = part.extract(np.array([[[1, 3], [0, 0]], [[0, 1], [0, 1]]]))
-
-    assert extracted.tolist() == [[0, 1, 0, 0, 1, 1, 1, 0], [1, 0, 1, 0, 0, 1, 0, 1]]
-
-
-def test_multi_binary_observations_become_numbers():
-    (part,) = observation_parts(spaces.MultiBinary((2, 2)), "Env")
-
-    assert part.spec.dtype == "float32"
-    assert part.extract(np.array([[[0, 1], [1, 1]]], np.int8)).tolist() == [[0, 1, 1, 1]]
-
-
-def test_images_are_refused_for_now():
-    with pytest.raises(StageError, match=r"Env: observations of shape \(84, 84, 3\) are taken for images, which"):
-        observation_parts(spaces.Box(0, 255, (84, 84, 3), np.uint8), "Env")
-
-
-@pytest.mark.parametrize("space", [spaces.Dict(a=spaces.Discrete(2)), spaces.Tuple([spaces.Discrete(2)])])
-def test_composed_spaces_are_refused_for_now(space):
-    name = type(space).__name__
-    with pytest.raises(StageError, match=f"Env: observations of a {name} space are not supported yet"):
-        observation_parts(space, "Env")
-    with pytest.raises(StageError, match=f"Env: actions of a {name} space are not supported yet"):
-        action_mapping(space, 2, "Env")
 
 
 def test_discrete_actions_count_from_the_start_of_the_space():
@@ -212,3 +136,85 @@ def test_masks_of_another_width_are_refused():
         action_masks({"action_mask": np.ones((2, 4), np.int8)}, 2, 5)
     with pytest.raises(ValueError, match=r"got shape \(2, 4\) for 2 instances"):
         action_masks({"action_mask": (np.ones((2, 4), np.int8),)}, 2, 5)
+
+
+def test_masks_pass_over_parts_without_branches_and_are_no_maps():
+    per_instance = np.empty(1, object)
+    per_instance[0] = (None, np.array([1, 0], np.int8))
+    assert action_masks({"action_mask": per_instance}, 1, 2).tolist() == [[True, False]]
+    assert action_masks({"action_mask": (None, np.array([[1, 0]]))}, 1, 2).tolist() == [[True, False]]
+    with pytest.raises(TypeError, match="got a map; give the choices of all branches side by side"):
+        action_masks({"action_mask": {"a": np.ones((1, 2))}}, 1, 2)
+
+
+# Hybrid actions.
+
+CAR = spaces.Dict(
+    {
+        "gear": spaces.Discrete(3, start=-1),
+        "pedals": spaces.Tuple([spaces.Box(0, 10, (2,)), spaces.MultiBinary(2)]),
+        "aim": spaces.Box(-np.inf, np.inf, (1,), np.float64),
+        "radio": spaces.MultiDiscrete([2, 4]),
+    }
+)
+
+
+def test_composed_actions_stand_side_by_side_in_the_spaces_own_order():
+    spec = action_mapping(CAR, 2, "Env").spec
+
+    # Sorted by Gymnasium: aim, gear, pedals, radio.
+    assert spec.continuous_size == 3
+    assert spec.unbounded == (0,)
+    assert spec.discrete_branches == (3, 2, 2, 2, 4)
+
+
+def test_an_environment_gets_composed_actions_in_the_structure_of_its_space():
+    mapping = action_mapping(CAR, 2, "Env")
+    actions = ActionBatch(
+        np.array([[7.5, -1, 1], [-7.5, 0, 0.5]], np.float32), np.array([[0, 1, 0, 1, 3], [2, 0, 1, 0, 2]], np.int32)
+    )
+
+    given_to_env = mapping.to_environment(actions)
+
+    assert given_to_env in batch_space(CAR, 2)
+    first, second = iterate(batch_space(CAR, 2), given_to_env)
+    assert first in CAR
+    assert (first["aim"].tolist(), first["gear"], first["radio"].tolist()) == ([7.5], -1, [1, 3])
+    assert [part.tolist() for part in first["pedals"]] == [[0, 10], [1, 0]]
+    assert (second["aim"].tolist(), second["gear"], second["radio"].tolist()) == ([-7.5], 1, [0, 2])
+    assert [part.tolist() for part in second["pedals"]] == [[5, 7.5], [0, 1]]
+
+
+@given(seed=st.integers(0, 500), n=st.integers(1, 4))
+def test_any_decision_is_an_action_of_the_composed_space(seed, n):
+    space = spaces.Tuple([spaces.Discrete(3, start=2), CAR["pedals"], spaces.Dict(a=spaces.Box(-1, 3, (2, 2)))])
+    mapping, random = action_mapping(space, n, "Env"), np.random.default_rng(seed)
+    drawn = random.uniform(-1, 1, (n, mapping.spec.continuous_size)).astype(np.float32)
+    chosen = random.integers(0, mapping.spec.discrete_branches, (n, len(mapping.spec.discrete_branches)))
+
+    given_to_env = mapping.to_environment(ActionBatch(drawn, chosen.astype(np.int32)))
+
+    assert given_to_env in batch_space(space, n)
+
+
+@pytest.mark.parametrize(
+    ("space", "maskable"),
+    [
+        (spaces.Tuple([spaces.Box(-1, 1, (1,)), spaces.Discrete(3)]), True),
+        (spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]), False),
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.MultiDiscrete([2, 2])), True),
+    ],
+)
+def test_composed_actions_can_be_masked_if_all_of_their_branches_can(space, maskable):
+    assert action_mapping(space, 1, "Env").maskable is maskable
+
+
+@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])])
+def test_actions_that_can_not_be_decided_are_refused(space):
+    with pytest.raises(StageError, match=r"Env: actions of a Text space can't be decided; .*environment\.wrappers"):
+        action_mapping(space, 2, "Env")
+
+
+def test_an_action_space_without_anything_to_decide_is_refused():
+    with pytest.raises(StageError, match="Env: its action space has nothing to decide"):
+        action_mapping(spaces.Dict({}), 2, "Env")

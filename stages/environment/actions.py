@@ -1,16 +1,16 @@
-"""Gymnasium's spaces as columns: what a space looks like in a spec, and how values get from one to the other.
+"""Gymnasium's action spaces as columns: what an agent decides, and what the environment is given for it.
 
-An observation space becomes a tuple of parts, each a spec and an extractor; an action space becomes a spec
-and a function from columns to what the environment takes. Images, Dict and Tuple observations will be more
-extractors and more parts, and nothing else. How an environment is stepped is in `gymnasium_group`.
+Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, also nested, become both side by side
+(hybrid actions), in the space's own order. Observations are in `observations`.
 
-Axis letters: n instances, d decisions, k observations of any number of instances.
+Axis letters: n instances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,24 +18,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from queues.messages import Array
-from queues.specs import ActionSpec, ObservationSpec
+from queues.specs import ActionSpec
 from stages.environment.protocol import ActionBatch
 from stages.errors import StageError
 
 Space = spaces.Space[Any]
-Extractor = Callable[[Any], Array]
-"""From k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] as the spec says."""
 
 _AS_GOOD_AS_INFINITE = 1e30
 """Bounds like float32's largest number mean "none"; scaling to them would overflow."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObservationPart:
-    """One observation of an agent: what it looks like, and how it is taken from what the environment gave."""
-
-    spec: ObservationSpec
-    extract: Extractor
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,39 +34,14 @@ class ActionMapping:
 
     spec: ActionSpec
     """Never `masked`: whether there are masks shows only in the infos of the first reset."""
-    to_environment: Callable[[ActionBatch], Array]
+    to_environment: Callable[[ActionBatch], Any]
     """From columns [n, …] to n actions, batched as `gymnasium.vector` batches the space."""
     maskable: bool
     """Whether an info `action_mask` has the meaning of our masks."""
 
 
-def observation_parts(space: Space, owner: str) -> tuple[ObservationPart, ...]:
-    """The columns of an observation space: vectors for Box, one-hots for Discrete and MultiDiscrete.
-
-    Args:
-        space: the space of a single instance.
-        owner: the environment's name, for messages.
-
-    Raises:
-        StageError: if the space is not one of those, or an image.
-    """
-    if isinstance(space, spaces.Box):
-        return (_box_part(space, owner),)
-    if isinstance(space, spaces.Discrete):
-        return (_one_hot_part(np.array([space.n]), np.array([space.start])),)
-    if isinstance(space, spaces.MultiDiscrete):
-        return (_one_hot_part(space.nvec.ravel(), np.ravel(space.start)),)
-    if isinstance(space, spaces.MultiBinary):
-        return (_flat_part(int(np.prod(space.shape)), np.dtype(np.float32)),)
-    raise StageError(
-        f"{owner}: observations of a {type(space).__name__} space are not supported yet; expected Box, "
-        "Discrete, MultiDiscrete or MultiBinary. A wrapper in an environment.factory can make one of these "
-        "of it, such as gymnasium.wrappers.FlattenObservation"
-    )
-
-
 def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
-    """The columns of an action space: continuous ones for Box, branches for the discrete spaces.
+    """The columns of an action space: continuous ones for Box, branches for discrete spaces, both for composed ones.
 
     Args:
         space: the space of a single instance.
@@ -86,6 +51,10 @@ def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
     Raises:
         StageError: if the space is not one of those.
     """
+    if isinstance(space, spaces.Dict):
+        return _composed(dict(space.spaces), num_envs, owner, dict)
+    if isinstance(space, spaces.Tuple):
+        return _composed(dict(enumerate(space.spaces)), num_envs, owner, lambda values: tuple(values.values()))
     if isinstance(space, spaces.Box):
         return _box_actions(space, num_envs)
     if isinstance(space, spaces.Discrete):
@@ -96,25 +65,30 @@ def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
         two = np.full(space.shape, 2)
         return _branch_actions(two, np.zeros_like(two), np.dtype(space.dtype), maskable=False)
     raise StageError(
-        f"{owner}: actions of a {type(space).__name__} space are not supported yet; expected Box, Discrete, "
-        "MultiDiscrete or MultiBinary. A wrapper in an environment.factory can make one of these of it"
+        f"{owner}: actions of a {type(space).__name__} space can't be decided; expected Box, Discrete, MultiDiscrete, "
+        "MultiBinary, or Dict and Tuple of them. A gymnasium.ActionWrapper that makes one of these of it can be put "
+        "under environment.wrappers"
     )
 
 
 def action_masks(infos: Mapping[str, Any], num_envs: int, width: int) -> NDArray[np.bool_]:
     """The masks [n, width] in the infos of a vector environment; instances that gave none may do everything.
 
-    One mask is an array with an entry per choice, or a tuple of such arrays, one per branch.
+    One mask is an array with an entry per choice, or a tuple of such arrays, one per branch (None is passed over: it
+    stands for a part that has no branches).
 
     Raises:
+        TypeError: if a mask is a map.
         ValueError: if a mask does not have `width` entries.
     """
     value = infos.get("action_mask")
     if value is None:
         return np.ones((num_envs, width), np.bool_)
     given = infos.get("_action_mask")
+    if isinstance(value, Mapping):
+        raise TypeError("got a map; give the choices of all branches side by side, in the order of the action space")
     if isinstance(value, tuple | list):  # an array [n, choices] per branch
-        masks = np.concatenate([np.asarray(branch, np.bool_) for branch in value], axis=1)
+        masks = np.concatenate([np.asarray(branch, np.bool_) for branch in value if branch is not None], axis=1)
     elif value.dtype == object:  # an instance each: a tuple with an array per branch
         masks = np.ones((num_envs, width), np.bool_)
         for i, mask in enumerate(value):
@@ -131,44 +105,41 @@ def action_masks(infos: Mapping[str, Any], num_envs: int, width: int) -> NDArray
 
 def _flat_mask(mask: Any) -> NDArray[np.bool_]:
     if isinstance(mask, tuple | list):
-        return np.concatenate([_flat_mask(part) for part in mask])
+        return np.concatenate([_flat_mask(part) for part in mask if part is not None])
     return np.ravel(np.asarray(mask, np.bool_))
 
 
-def _box_part(space: spaces.Box, owner: str) -> ObservationPart:
-    if len(space.shape) == 3:
-        raise StageError(
-            f"{owner}: observations of shape {space.shape} are taken for images, which are not supported "
-            "yet. If they are none, or small, wrap the environment in "
-            "gymnasium.wrappers.FlattenObservation in an environment.factory"
+def _composed(
+    parts: Mapping[Any, Space], num_envs: int, owner: str, build: Callable[[dict[Any, Any]], Any]
+) -> ActionMapping:
+    """Actions of several spaces side by side; `build` makes what the environment gets of the parts' actions by key."""
+    mappings = [action_mapping(part, num_envs, owner) for part in parts.values()]
+    specs = [mapping.spec for mapping in mappings]
+    if not any(spec.log_prob_size for spec in specs):
+        raise StageError(f"{owner}: its action space has nothing to decide")
+    continuous = _slices([spec.continuous_size for spec in specs])
+    discrete = _slices([len(spec.discrete_branches) for spec in specs])
+    pieces = list(zip(parts, mappings, continuous, discrete, strict=True))
+
+    def to_environment(actions: ActionBatch) -> Any:
+        return build(
+            {
+                key: mapping.to_environment(ActionBatch(actions.continuous[:, c], actions.discrete[:, d]))
+                for key, mapping, c, d in pieces
+            }
         )
-    dtype = np.dtype(space.dtype)
-    if np.issubdtype(dtype, np.floating):
-        dtype = np.dtype(np.float32)
-    return _flat_part(int(np.prod(space.shape)), dtype)
+
+    spec = ActionSpec(
+        continuous_size=sum(spec.continuous_size for spec in specs),
+        discrete_branches=tuple(branch for spec in specs for branch in spec.discrete_branches),
+        unbounded=tuple(c.start + i for spec, c in zip(specs, continuous, strict=True) for i in spec.unbounded),
+    )
+    return ActionMapping(spec, to_environment, all(m.maskable for m in mappings if m.spec.discrete_branches))
 
 
-def _flat_part(size: int, dtype: np.dtype[Any]) -> ObservationPart:
-    def extract(batch: Any) -> Array:
-        values: Array = np.asarray(batch)
-        # The copy that astype makes also keeps us apart from an environment that writes over its arrays.
-        return values.astype(dtype).reshape(len(values), size)
-
-    return ObservationPart(ObservationSpec("observation", (size,), dtype.name), extract)
-
-
-def _one_hot_part(sizes: NDArray[Any], start: NDArray[Any]) -> ObservationPart:
-    width = int(sizes.sum())
-    first = np.cumsum(sizes) - sizes - start
-
-    def extract(batch: Any) -> Array:
-        values = np.asarray(batch)
-        hot = values.reshape(len(values), len(sizes)) + first
-        columns = np.zeros((len(values), width), np.float32)
-        columns[np.arange(len(values))[:, None], hot] = 1.0
-        return columns
-
-    return ObservationPart(ObservationSpec("observation", (width,), "float32"), extract)
+def _slices(sizes: Sequence[int]) -> list[slice]:
+    ends = list(accumulate(sizes))
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def _discrete_actions(n: int, start: int, dtype: np.dtype[Any]) -> ActionMapping:

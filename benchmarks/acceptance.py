@@ -1,0 +1,130 @@
+"""Acceptance cases over seeds: which are learned, and how well. The cases are in tests/acceptance/cases.py.
+
+    python benchmarks/acceptance.py --list
+    python benchmarks/acceptance.py --seeds 0 1 2 3 4                     all of them
+    python benchmarks/acceptance.py "ppo*" "sac discrete" --seeds 0 1     those whose names match
+
+A score is the mean return of the last five episodes of each instance; a case holds if four of five seeds pass. Runs go
+side by side in processes of one thread each (`--jobs`). `--set` changes keys of every behaviour, to try things out:
+
+    python benchmarks/acceptance.py "sac 2-D*" --set hyperparameters.learning_rate=1e-3 --set max_steps=5000
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+# Instead of this file's folder, which would make `acceptance` mean this file.
+sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Path(path) != ROOT / "benchmarks")]
+
+from acceptance.cases import CASES  # noqa: E402 - the path has to be set first
+from acceptance.harness import Case, try_case  # noqa: E402
+
+SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a case."""
+
+    score: float
+    accepted: bool
+    episodes: int
+    seconds: float
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"error: {self.error}" if self.error else f"{self.score:6.2f}{' ' if self.accepted else '!'}"
+
+
+def attempt(name: str, seed: int, changes: Sequence[str]) -> Attempt:
+    """Run a case once; in a process of its own."""
+    import torch
+
+    torch.set_num_threads(1)
+    case = with_changes(CASES[name], changes)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            outcome = try_case(case, Path(folder), seed)
+        except Exception as error:
+            return Attempt(float("nan"), False, 0, time.monotonic() - began, f"{type(error).__name__}: {error}")
+    return Attempt(outcome.score, outcome.accepted, len(outcome.returns), time.monotonic() - began)
+
+
+def with_changes(case: Case, changes: Sequence[str]) -> Case:
+    """The case with keys of its behaviour set: `path.to.key=value`, the value read as YAML."""
+    behavior = dict(case.behavior)
+    for change in changes:
+        path, _, text = change.partition("=")
+        *way, last = path.split(".")
+        place: dict[str, Any] = behavior
+        for key in way:
+            place[key] = dict(place.get(key) or {})
+            place = place[key]
+        value = yaml.safe_load(text)
+        place[last] = float(value) if isinstance(value, str) and _is_number(value) else value
+    return replace(case, behavior=behavior)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)  # YAML takes 1e-3 for text
+    except ValueError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Print a line per case when its seeds are through, and how many cases hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=["*"], help="names, or patterns of names")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes")
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    asked = parser.parse_args()
+    names = [name for name in CASES if any(fnmatchcase(name, pattern) for pattern in asked.cases)]
+    if not names:
+        parser.error(f"no case is called {' or '.join(asked.cases)}; --list shows the names")
+    if asked.list:
+        print("\n".join(names))
+        return
+    held = run_cases(names, asked.seeds, asked.jobs, asked.changes)
+    print(f"{held} of {len(names)} cases hold")
+
+
+def run_cases(names: Sequence[str], seeds: Sequence[int], jobs: int, changes: Sequence[str]) -> int:
+    """Run cases, printing each; how many were accepted on 4 of 5 seeds."""
+    held = 0
+    print(f"{'case':38} {'bar':>6} " + " ".join(f"{f'seed {seed}':>7}" for seed in seeds) + "  passed  seconds")
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        runs = {name: [pool.submit(attempt, name, seed, changes) for seed in seeds] for name in names}
+        for name, futures in runs.items():
+            attempts = [future.result() for future in futures]
+            passed = sum(one.accepted for one in attempts)
+            held += passed >= SHARE * len(seeds)
+            bar = f"{'<' if CASES[name].fails else '>'}{CASES[name].threshold}"
+            scores = " ".join(f"{one!s:>7}" for one in attempts)
+            seconds = sum(one.seconds for one in attempts) / len(attempts)
+            print(f"{name:38} {bar:>6} {scores}  {passed}/{len(seeds)}  {seconds:8.1f}", flush=True)
+    return held
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""The `hyperparameters` of a behaviour: what its trainer learns by. One model per built-in trainer."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from config.errors import Finding
+from config.fields import Flag, Float, Int, PlainMap, Settings, Text, report
+from config.imitation import DEMONSTRATIONS
+
+Schedule = Literal["linear", "constant"]
+
+NO_SOURCE = "says nothing to imitate; add 'demo_path' (demonstrations) or 'teacher' (another behaviour of this run)"
+"""What is wrong with a `bc` that has neither."""
+
+
+class PPOHyperparameters(Settings):
+    """`hyperparameters` of a behaviour whose `trainer_type` is `ppo`."""
+
+    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "ppo")
+
+    batch_size: Int = Field(1024, gt=0, description="Agent steps in one gradient step.")
+    buffer_size: Int = Field(
+        10240, gt=0, description="Agent steps collected before each update; at least `batch_size`."
+    )
+    learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate_schedule: Schedule = Field(
+        "linear", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
+    )
+    beta: Float = Field(5e-3, ge=0, description="Weight of the entropy bonus.")
+    beta_schedule: Schedule = Field(
+        "linear",
+        description="How `beta` changes up to `max_steps`.",
+        json_schema_extra={"default_text": "`learning_rate_schedule`"},
+    )
+    epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
+    epsilon_schedule: Schedule = Field(
+        "linear",
+        description="How `epsilon` changes up to `max_steps`.",
+        json_schema_extra={"default_text": "`learning_rate_schedule`"},
+    )
+    lambd: Float = Field(0.95, ge=0, le=1, description="λ of generalised advantage estimation.")
+    num_epoch: Int = Field(3, gt=0, description="Passes over the buffer in each update.")
+    shared_critic: Flag = Field(False, description="Whether actor and critic share the network's body.")
+    max_grad_norm: Float | None = Field(
+        None, gt=0, description="Gradients are scaled down to this norm; null: never. Not in ML-Agents."
+    )
+    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
+    ratio_per_dimension: Flag = Field(
+        False,
+        description="Clip the ratio per action dimension, as ML-Agents does, not per joint action. Not in ML-Agents.",
+    )
+
+    @model_validator(mode="after")
+    def _relate(self) -> PPOHyperparameters:
+        for name in ("beta_schedule", "epsilon_schedule"):
+            if not self._given(name):
+                self._fill(**{name: self.learning_rate_schedule})
+        report(_about_sizes(self.buffer_size, self.batch_size))
+        return self
+
+
+class SACHyperparameters(Settings):
+    """`hyperparameters` of a behaviour whose `trainer_type` is `sac`."""
+
+    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "sac")
+
+    batch_size: Int = Field(128, gt=0, description="Agent steps in one gradient step.")
+    buffer_size: Int = Field(50000, gt=0, description="Newest agent steps that are kept to learn from.")
+    learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate_schedule: Schedule = Field(
+        "constant", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
+    )
+    buffer_init_steps: Int = Field(0, ge=0, description="Agent steps to collect before the first update.")
+    tau: Float = Field(
+        0.005, gt=0, le=1, description="Share of the value network that its target takes over per update."
+    )
+    steps_per_update: Float = Field(
+        1.0, gt=0, description="Agent steps per update; below 1 for several updates a step."
+    )
+    reward_signal_steps_per_update: Float = Field(
+        1.0,
+        gt=0,
+        description="Agent steps per update of the reward signals' networks.",
+        json_schema_extra={"default_text": "`steps_per_update`"},
+    )
+    save_replay_buffer: Flag = Field(False, description="Whether checkpoints hold the replay buffer.")
+    init_entcoef: Float = Field(1.0, gt=0, description="Entropy coefficient at the start.")
+    entropy_coefficient: Literal["auto", "fixed"] = Field(
+        "auto",
+        description="`auto`: learned so that the entropy reaches its target; `fixed`: stays `init_entcoef`. "
+        "Not in ML-Agents.",
+    )
+    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
+
+    @model_validator(mode="after")
+    def _relate(self) -> SACHyperparameters:
+        if not self._given("reward_signal_steps_per_update"):
+            self._fill(reward_signal_steps_per_update=self.steps_per_update)
+        report(_about_sizes(self.buffer_size, self.batch_size))
+        return self
+
+
+class BCHyperparameters(Settings):
+    """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
+
+    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "bc")
+
+    demo_path: Text | None = Field(
+        None,
+        min_length=1,
+        description=f"{DEMONSTRATIONS} Or else `teacher`.",
+    )
+    teacher: Text | None = Field(
+        None,
+        min_length=1,
+        description="Another behaviour of this run, whose trajectories are imitated as they come; or else `demo_path`.",
+    )
+    batch_size: Int = Field(256, gt=0, description="Steps in one gradient step.")
+    buffer_size: Int = Field(4096, gt=0, description="Steps gathered before each update; at least `batch_size`.")
+    learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate_schedule: Schedule = Field(
+        "constant", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
+    )
+    num_epoch: Int = Field(1, gt=0, description="Passes over the gathered steps in each update.")
+    held_out: Float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the episodes that is not learned from, but used to judge what was learned.",
+    )
+
+    @model_validator(mode="after")
+    def _relate(self) -> BCHyperparameters:
+        report([*self._about_source(), *_about_sizes(self.buffer_size, self.batch_size)])
+        return self
+
+    def _about_source(self) -> list[Finding]:
+        if self.demo_path is None and self.teacher is None:
+            return [Finding((), NO_SOURCE, (("demo_path",), ("teacher",)))]
+        if self.demo_path is not None and self.teacher is not None:
+            return [Finding(("teacher",), "stands beside 'demo_path'; keep one of the two", (("demo_path",),))]
+        return []
+
+
+def _about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:
+    if buffer_size >= batch_size:
+        return []
+    message = f"{buffer_size} is smaller than batch_size ({batch_size}); raise buffer_size or lower batch_size"
+    return [Finding(("buffer_size",), message, (("batch_size",),))]
+
+
+Hyperparameters: TypeAlias = PPOHyperparameters | SACHyperparameters | BCHyperparameters | PlainMap
+
+BUILT_IN: dict[str, type[Settings]] = {
+    "ppo": PPOHyperparameters,
+    "sac": SACHyperparameters,
+    "bc": BCHyperparameters,
+}
+"""The built-in trainers, by `trainer_type`."""

@@ -1,0 +1,26 @@
+"""The `behavioral_cloning` of a behaviour: imitation of demonstrations beside what its trainer does."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from config.fields import Float, Int, Settings, Text
+
+DEMONSTRATIONS = (
+    "Demonstrations: a recording (`.stream`), a folder of such, or a pattern; relative to the YAML's folder, "
+    "or else to the working directory."
+)
+"""What a `demo_path` is."""
+
+
+class BehavioralCloningSettings(Settings):
+    """Imitation of demonstrations, in between the updates of `ppo` or `sac`."""
+
+    demo_path: Text = Field(min_length=1, description=DEMONSTRATIONS)
+    steps: Int = Field(0, ge=0, description="Agent steps over which it fades out; 0: it never does.")
+    strength: Float = Field(1.0, ge=0, description="Its learning rate, as a factor on the trainer's.")
+    samples_per_update: Int = Field(0, ge=0, description="Most demonstrated steps to use per update; 0: all there are.")
+    num_epoch: Int | None = Field(None, gt=0, description="Passes over the demonstrations per update; null: 3.")
+    batch_size: Int | None = Field(
+        None, gt=0, description="Steps in one gradient step; null: the trainer's `batch_size`."
+    )

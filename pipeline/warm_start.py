@@ -1,0 +1,73 @@
+"""Where a fresh run's trainers start, if not from nothing: `init_path` and `initialize_from`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from config import BehaviorSettings, RunConfig
+from pipeline.errors import RunError
+from pipeline.export import numbered, read_export
+from queues.specs import BehaviorSpec
+from stages.errors import StageError
+from stages.trainer.protocol import Trainer
+
+
+def initial_policy(config: RunConfig, behavior: str) -> Path | None:
+    """The export that a behaviour is to start from, None for a start from nothing.
+
+    `init_path` is a path, or a file name under `<results_dir>/<initialize_from>/<behaviour>/`; without it,
+    `initialize_from` stands for that run's newest export of the behaviour.
+
+    Raises:
+        RunError: if there is no such file.
+    """
+    init_path = config.behavior_settings(behavior).init_path
+    source = config.checkpoint_settings.initialize_from
+    folder = None if source is None else Path(config.checkpoint_settings.results_dir) / source / behavior
+    if init_path is None:
+        if folder is None:
+            return None
+        found = numbered(folder, behavior)
+        if not found:
+            raise RunError(
+                f"checkpoint_settings.initialize_from: {folder} holds no trained policy ({behavior}-<step>.pt); "
+                "expected the id of a run that has trained this behaviour"
+            )
+        return found[-1]
+    if config.source_folder is not None and (config.source_folder / init_path).is_file():
+        return config.source_folder / init_path
+    if folder is not None and Path(init_path).name == init_path and not Path(init_path).is_file():
+        path = folder / init_path
+    else:
+        path = Path(init_path)
+    if not path.is_file():
+        hint = "" if folder is not None else "; a bare file name needs initialize_from beside it"
+        raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}{hint}")
+    return path
+
+
+def warm_start(trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings) -> None:
+    """Let a trainer start from an export: all of its networks where a trainer of its kind made it, else the policy.
+
+    Raises:
+        StageError: if the export does not fit; the message names the file and what differs.
+    """
+    try:
+        export = read_export(path)
+    except (OSError, ValueError) as error:
+        raise StageError(str(error)) from error
+    try:
+        _check_spec(export.design.spec, spec)
+        if export.learner and export.trainer_type == settings.trainer_type:
+            trainer.warm_start(export.learner)
+        else:
+            trainer.take_weights(export.update.tensors())
+    except StageError as error:
+        raise StageError(f"{path} can't be started from: {error}") from error
+
+
+def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
+    for what in ("observations", "actions"):
+        then, now = getattr(theirs, what), getattr(ours, what)
+        if then != now:
+            raise StageError(f"it was trained with other {what}: {then}; the environment now has {now}")

@@ -1,0 +1,26 @@
+"""The networks that learn, in torch: bodies of every kind, actors, actors with critics."""
+
+from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.actor_critic import ActorCritic
+from stages.policy.network.body import NetworkBody
+from stages.policy.network.factory import make_actor_critic
+from stages.policy.network.flat import Flat, seeded, split_named, write_named
+from stages.policy.network.inputs import Inputs
+from stages.policy.network.layers import linear
+from stages.policy.network.modular import ModularActorCritic
+from stages.policy.network.protocol import ActorCriticNetwork
+
+__all__ = [
+    "ActorCritic",
+    "ActorCriticNetwork",
+    "ActorNetwork",
+    "Flat",
+    "Inputs",
+    "ModularActorCritic",
+    "NetworkBody",
+    "linear",
+    "make_actor_critic",
+    "seeded",
+    "split_named",
+    "write_named",
+]

@@ -1,0 +1,82 @@
+"""The acting part of a policy as a torch module: a body and one layer for all action heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from stages.policy.design import PolicyDesign
+from stages.policy.network.body import NetworkBody
+from stages.policy.network.flat import write_named
+from stages.policy.network.inputs import Inputs
+from stages.policy.network.layers import linear
+
+MU_GAIN = 0.2
+LOGITS_GAIN = 0.1
+
+
+class ActorNetwork(nn.Module):
+    """Gives action heads: means, log σ if the design is squashed, then the logits of each branch.
+
+    A Gaussian that is not squashed has its `log_sigma` [C] as a parameter of its own.
+    """
+
+    def __init__(self, design: PolicyDesign) -> None:
+        super().__init__()
+        actions = design.spec.actions
+        self.body = NetworkBody(design)
+        self.action = linear(self.body.encoding_size, design.head_size)
+        gaussian = actions.continuous_size * (2 if design.squashed else 1)
+        with torch.no_grad():
+            self.action.weight[:gaussian] *= MU_GAIN
+            self.action.weight[gaussian:] *= LOGITS_GAIN
+        self.log_sigma: nn.Parameter | None = None
+        if actions.continuous_size and not design.squashed:
+            self.log_sigma = nn.Parameter(torch.zeros(actions.continuous_size))
+        self._plain = design.plain
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Action heads [B, H] of B rows, and the memories after each sequence."""
+        encoding, memories = self.body(inputs)
+        return self.action(encoding), memories
+
+    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """All parameters as `PolicyUpdate.layout` names and shapes them, without the normaliser's; copies, on the host.
+
+        Of a plain design that is `policy_layout` (matrices [in, out]), else it is the parameters by their own names.
+        """
+        return {name: view.cpu().numpy().copy() for name, view in self._acting_views().items()}
+
+    def load_acting(self, tensors: Mapping[str, Any]) -> None:
+        """Take up `acting_tensors()`, of a policy update or a file; the normaliser's among them are passed over.
+
+        Raises:
+            StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+        """
+        write_named(self._acting_views(), without_normalizer(tensors), "policy")
+
+    def _acting_views(self) -> dict[str, Tensor]:
+        """The parameters, or for a plain design views of them, by the names of the layout."""
+        parameters = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        if not self._plain:
+            return parameters
+        layers = [module for module in self.body.layers if isinstance(module, nn.Linear)]
+        views = {}
+        for number, layer in enumerate(layers):
+            views[f"body.{number}.weight"] = layer.weight.detach().T
+            views[f"body.{number}.bias"] = layer.bias.detach()
+        views["action.weight"] = self.action.weight.detach().T
+        views["action.bias"] = self.action.bias.detach()
+        if self.log_sigma is not None:
+            views["log_sigma"] = self.log_sigma.detach()
+        return views
+
+
+def without_normalizer(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a policy that are weights."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith("normalizer.")}

@@ -1,0 +1,81 @@
+"""The body of a network: from observations (and actions) to an encoding, with a memory if asked for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from stages.policy.design import PolicyDesign
+from stages.policy.network.custom import CustomNetwork
+from stages.policy.network.encoding import Encoders
+from stages.policy.network.goals import HyperLayer
+from stages.policy.network.inputs import Inputs
+from stages.policy.network.layers import ACTIVATIONS, linear
+from stages.policy.network.memory import Memory
+
+
+class NetworkBody(nn.Module):
+    """Encoders of all observations side by side, then `num_layers` hidden layers, then an LSTM if there is memory.
+
+    Goals make the last hidden layer's weights, if asked for. A network of the user's own stands in place of encoders
+    and hidden layers; where actions come beside the observations, one hidden layer joins them to its encoding.
+
+    Attributes:
+        encoding_size: width E of what it gives.
+        memory_size: m, 0 without memory.
+
+    Args:
+        design: observations, sizes, memory.
+        extra: width of what `forward` gets beside observations (actions, in a Q network).
+
+    Raises:
+        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+    """
+
+    def __init__(self, design: PolicyDesign, extra: int = 0) -> None:
+        super().__init__()
+        settings, beside = design.settings, design.previous_action_size + extra
+        self.encoders: Encoders | CustomNetwork
+        if settings.network is None:
+            self.encoders, hidden = Encoders(design), settings.num_layers
+        else:
+            self.encoders, hidden = CustomNetwork(design), 1 if beside else 0
+        width, goals = self.encoders.size + beside, self.encoders.goal_size
+        activation = ACTIVATIONS[settings.activation]
+        layers: list[nn.Module] = []
+        for _ in range(hidden - 1 if goals else hidden):
+            layers += [linear(width, settings.hidden_units), activation()]
+            width = settings.hidden_units
+        self.layers = nn.Sequential(*layers)
+        self.hyper: HyperLayer | None = None
+        if goals:
+            self.hyper, width = HyperLayer(width, settings.hidden_units, goals), settings.hidden_units
+        self.activation = activation()
+        self.memory_size = design.memory_size
+        self.memory: Memory | None = None
+        if self.memory_size:
+            self.memory = Memory(width, self.memory_size)
+            width = self.memory.size
+        self.encoding_size = width
+
+    def forward(self, inputs: Inputs, extra: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Encode B rows.
+
+        Args:
+            inputs: the observations, previous actions and memories.
+            extra: [B, extra] beside them.
+
+        Returns:
+            [B, E], and the memories [B / L, m] after the last row of each sequence (None without memory).
+        """
+        features, goals = self.encoders(inputs)
+        parts = [features, *(part for part in (self._previous_actions(inputs), extra) if part is not None)]
+        x = self.layers(torch.cat(parts, dim=1) if len(parts) > 1 else features)
+        if self.hyper is not None:
+            x = self.activation(self.hyper(x, goals))
+        if self.memory is None:
+            return x, None
+        return self.memory(x, inputs.memories, inputs.sequence_length)  # type: ignore[no-any-return]  # untyped call
+
+    def _previous_actions(self, inputs: Inputs) -> Tensor | None:
+        return inputs.previous_actions if self.memory_size else None

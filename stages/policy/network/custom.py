@@ -1,0 +1,117 @@
+"""A network of the user's own (`network_settings.network`) in place of encoders and hidden layers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stages.errors import StageError
+from stages.loading import load_attribute
+from stages.policy.design import PolicyDesign
+from stages.policy.network.inputs import Inputs
+from stages.policy.network.visual import pixels
+from stages.policy.observations import ObservationLayout
+
+_TRIED_ROWS = 3
+"""Rows of the trial run: more than one, so that a network that mixes up its axes shows it."""
+
+
+class CustomNetwork(nn.Module):
+    """Hands the observations to the user's module as its protocol says (docs/extending.md), after trying it once.
+
+    Attributes:
+        size: width of its encoding.
+        goal_size: 0, since what a goal means is the module's own affair.
+
+    Raises:
+        LoadError: if the module can't be imported or has no such class.
+        StageError: if the class is no torch module, can't be made, has no `encoding_size`, fails on observations of
+            zeros, or gives something of another shape than it says.
+    """
+
+    def __init__(self, design: PolicyDesign) -> None:
+        super().__init__()
+        reference = design.settings.network
+        assert reference is not None, "only for designs that name a network"
+        self._asked = f"{design.spec.behavior_id}: network_settings.network {reference!r}"
+        self._specs = design.spec.observations
+        layout = ObservationLayout(design.spec)
+        self._vector_size = layout.vector_size
+        self._columns = dict(layout.vectors)
+        self._others = {index: at for at, index in enumerate(layout.others)}
+        made = load_attribute(reference, design.folder, "network")
+        self.network = self._make(made, design)
+        self.size = self._encoding_size()
+        self.goal_size = 0
+        self._try()
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, None]:
+        """Encode B rows: [B, size]."""
+        encoding: Tensor = self.network(self._observations(inputs))
+        return encoding, None
+
+    def _observations(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """One float32 tensor per observation of the spec, in its order."""
+        return tuple(self._observation(inputs, index) for index in range(len(self._specs)))
+
+    def _observation(self, inputs: Inputs, index: int) -> Tensor:
+        if index in self._columns:
+            return inputs.vectors[:, self._columns[index]]
+        other = inputs.others[self._others[index]]
+        return pixels(other) if self._specs[index].kind == "image" else other.float()
+
+    def _make(self, made: Any, design: PolicyDesign) -> nn.Module:
+        if not (inspect.isclass(made) and issubclass(made, nn.Module)):
+            what = f"the class {made.__name__}" if inspect.isclass(made) else repr(made)
+            raise StageError(f"{self._asked} is {what}, expected a subclass of torch.nn.Module")
+        network: nn.Module = self._guarded(
+            lambda: made(design.spec.observations, design.settings),
+            "could not be made with (observations, settings)",
+        )
+        for name, module in network.named_modules():
+            # Such statistics are no parameters: they would stay behind when weights go to actors and checkpoints.
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+                raise StageError(
+                    f"{self._asked}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which do "
+                    "not reach the actors; use nn.LayerNorm or nn.GroupNorm, or network_settings.normalize for vectors"
+                )
+        for name, parameter in network.named_parameters():
+            if parameter.dtype != torch.float32:
+                raise StageError(f"{self._asked}: its parameter {name!r} is {parameter.dtype}, expected torch.float32")
+        return network
+
+    def _encoding_size(self) -> int:
+        size = getattr(self.network, "encoding_size", None)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise StageError(
+                f"{self._asked}: expected an attribute encoding_size, a whole number of at least 1 (the width of what "
+                f"forward returns), got {size!r}; set it in __init__"
+            )
+        return size
+
+    def _try(self) -> None:
+        """Run it once on zeros, so that what is wrong shows before training."""
+        zeros = Inputs(
+            torch.zeros(_TRIED_ROWS, self._vector_size),
+            tuple(torch.zeros(_TRIED_ROWS, *self._specs[index].shape) for index in self._others),
+        )
+        shapes = [tuple(observation.shape) for observation in self._observations(zeros)]
+        with torch.no_grad():
+            encoding = self._guarded(lambda: self(zeros)[0], f"failed on observations of the shapes {shapes}")
+        expected = (_TRIED_ROWS, self.size)
+        if not isinstance(encoding, Tensor) or tuple(encoding.shape) != expected:
+            got = f"shape {tuple(encoding.shape)}" if isinstance(encoding, Tensor) else type(encoding).__name__
+            raise StageError(
+                f"{self._asked}: forward gave {got} for {_TRIED_ROWS} rows, expected a tensor of shape {expected}, "
+                "[rows, encoding_size]"
+            )
+
+    def _guarded(self, call: Callable[[], Any], problem: str) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise StageError(f"{self._asked} {problem}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,103 @@
+"""A torch module whose parameters are one flat vector, and its gradients another.
+
+An optimizer step, a norm, a soft update or a copy is then one operation per vector instead of one per tensor: for
+networks of game-agent size dispatch, not arithmetic, is the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from stages.errors import StageError
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class Flat(Generic[Module]):
+    """Takes over the parameters of a module (buffers stay as they are).
+
+    Args:
+        module: what is trained; its parameters become views into `values`.
+        device: where it is to live.
+    """
+
+    def __init__(self, module: Module, device: str | torch.device = "cpu") -> None:
+        self.module: Module = module.to(device)
+        named = list(module.named_parameters())
+        size = sum(parameter.numel() for _, parameter in named)
+        self.values = torch.zeros(size, device=device)
+        """All parameters end to end."""
+        self.gradients = torch.zeros(size, device=device)
+        """Where backward adds up the gradients of `values`; whoever updates sets it to zero."""
+        shapes = {name: tuple(parameter.shape) for name, parameter in named}
+        views, gradients = split_named(self.values, shapes), split_named(self.gradients, shapes)
+        with torch.no_grad():
+            for name, parameter in named:
+                views[name].copy_(parameter)
+                parameter.data = views[name]
+                parameter.grad = gradients[name]
+        self._shapes = shapes
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The module's parameters by name: leaf tensors, views into `values`."""
+        return dict(self.module.named_parameters())
+
+    def state_dict(self) -> dict[str, NDArray[np.float32]]:
+        """All parameters by name; copies, on the host."""
+        return {name: parameter.detach().cpu().numpy().copy() for name, parameter in self.parameters.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take up parameters by name.
+
+        Raises:
+            StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+        """
+        write_named(self.parameters, state, "weights")
+
+    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        return split_named(flat, self._shapes)
+
+
+def seeded(random: np.random.Generator, make: Callable[[], Module]) -> Module:
+    """Make a module whose initial weights are drawn from `random` alone, leaving torch's own randomness untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(random.integers(2**63)))
+        return make()
+
+
+def split_named(flat: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Views into a vector, one per shape, in their order."""
+    pieces = torch.split(flat.detach(), [prod(shape) for shape in shapes.values()])
+    return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+
+def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: str) -> None:
+    """Copy arrays into the tensors of the same names, after checking all of them.
+
+    Raises:
+        StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+    """
+    unknown = sorted(set(state) - set(targets))
+    if unknown:
+        raise StageError(f"{what}: tensor {unknown[0]!r} is not part of this network, which has {sorted(targets)}")
+    for name, target in targets.items():
+        if name not in state:
+            raise StageError(f"{what}: tensor {name!r} is missing, expected shape {tuple(target.shape)}")
+        got = np.shape(state[name])
+        if got != tuple(target.shape):
+            raise StageError(
+                f"{what}: tensor {name!r}: expected shape {tuple(target.shape)}, got {got}; "
+                "was it saved with other network_settings or another environment?"
+            )
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.copy_(torch.from_numpy(np.array(state[name], np.float32)))

@@ -1,0 +1,39 @@
+"""Goals that steer the network: a hypernetwork makes the last hidden layer's weights of them."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from stages.policy.network.layers import layer_norm, linear
+
+
+class HyperLayer(nn.Module):
+    """A linear layer whose matrix depends on the goal; Ha et al. (2017), "HyperNetworks".
+
+    Two hidden layers with swish, a layer norm and one linear layer make the matrix; the bias is a parameter as in any
+    other layer. Initial weights are ML-Agents'.
+
+    Args:
+        inputs: width of what goes in.
+        outputs: width of what comes out, and of the hypernetwork's layers.
+        goals: width of the goal.
+    """
+
+    def __init__(self, inputs: int, outputs: int, goals: int) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(linear(goals, outputs), nn.SiLU(), linear(outputs, outputs), nn.SiLU())
+        self.matrix = nn.Linear(outputs, inputs * outputs)
+        # So small that the matrix it makes of normalised activations is spread like that of an ordinary layer.
+        bound = sqrt(1.0 / (outputs * inputs))
+        nn.init.uniform_(self.matrix.weight, -bound, bound)
+        nn.init.zeros_(self.matrix.bias)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self._shape = (inputs, outputs)
+
+    def forward(self, x: Tensor, goals: Tensor) -> Tensor:
+        """Map x [B, inputs] to [B, outputs] as the goals [B, goals] of the same rows say."""
+        matrices = self.matrix(layer_norm(self.hidden(goals))).view(len(x), *self._shape)
+        return torch.bmm(x.unsqueeze(1), matrices).squeeze(1) + self.bias

@@ -1,0 +1,36 @@
+"""What networks take in, as tensors: the one argument of every network body."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stages.policy.observations import Encoded
+
+
+class Inputs(NamedTuple):
+    """B rows. With memory they are B / L sequences of L rows each, end to end, padded at their ends."""
+
+    vectors: Tensor
+    """[B, V] all vectors side by side, normalised where the trainer normalises."""
+    others: tuple[Tensor, ...] = ()
+    """[B, *shape] of each image and set, in the order of the spec, in its own dtype."""
+    previous_actions: Tensor | None = None
+    """[B, P], only with memory; see `protocol.Recall`."""
+    memories: Tensor | None = None
+    """[B / L, m] before the first row of each sequence, only with memory."""
+    sequence_length: int = 1
+    """L."""
+
+    @classmethod
+    def of(cls, encoded: Encoded, device: str | torch.device = "cpu") -> Inputs:
+        """Encoded observations on a device, without memory. Arrays are shared where the device allows it."""
+        others = tuple(torch.from_numpy(np.ascontiguousarray(other)).to(device) for other in encoded.others)
+        return cls(torch.from_numpy(encoded.vectors).to(device), others)
+
+    def rows(self, index: Tensor | slice) -> Inputs:
+        """Some of the rows, without memory."""
+        return Inputs(self.vectors[index], tuple(other[index] for other in self.others))

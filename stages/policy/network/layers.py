@@ -1,0 +1,34 @@
+"""Layers that several parts of a network are made of, with ML-Agents' initial weights."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"swish": nn.SiLU, "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+
+
+def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
+    """A layer with ML-Agents' initial weights: normal with std gain / sqrt(fan_in), biases 0."""
+    return _normal(nn.Linear(inputs, outputs), gain / sqrt(max(1, inputs)))
+
+
+def attention_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer of an attention block: normal with std sqrt(0.125 / outputs) whatever comes in, biases 0.
+
+    Small enough for a transformer to learn without warm-up: Huang et al. (2020), "Improving Transformer Optimization
+    Through Better Initialization".
+    """
+    return _normal(nn.Linear(inputs, outputs), sqrt(0.125 / outputs))
+
+
+def layer_norm(x: Tensor) -> Tensor:
+    """Zero mean and unit variance over the last axis, without learned parameters."""
+    return nn.functional.layer_norm(x, x.shape[-1:])
+
+
+def _normal(layer: nn.Linear, std: float) -> nn.Linear:
+    nn.init.normal_(layer.weight, std=std)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,94 @@
+"""An actor and a critic of any design: images, sets, goals, memory, a network of the user's own (torch).
+
+Made of the same modules as everything else that learns. For vectors alone `actor_critic` does the same faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from stages.policy.design import PolicyDesign
+from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.body import NetworkBody
+from stages.policy.network.flat import Flat, seeded
+from stages.policy.network.inputs import Inputs
+
+
+class ModularActorCritic:
+    """See `protocol.ActorCriticNetwork`. The critic has a body of its own, of the actor's shape, or shares the actor's.
+
+    Args:
+        design: observations, actions, sizes, memory.
+        signals: number of reward signals S.
+        shared_critic: whether the critic uses the actor's body, and with it the actor's memory.
+        random: draws the initial weights, on any device the same.
+        device: where the parameters live, such as `cpu` or `cuda:0`.
+
+    Raises:
+        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+    """
+
+    def __init__(
+        self, design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
+    ) -> None:
+        self._flat = Flat(seeded(random, lambda: _ActorAndCritic(design, signals, shared_critic)), device)
+        self._module = self._flat.module
+        self.values = self._flat.values
+        self.gradients = self._flat.gradients
+        self.parameters: Mapping[str, Tensor] = self._flat.parameters
+        self.log_sigma: Tensor | None = self._module.actor.log_sigma
+
+    def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Heads [B, H] and values [B, S]; see the protocol."""
+        actor, critic = self._module.actor, self._module.critic
+        encoding, _ = actor.body(inputs)
+        of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
+        return actor.action(encoding), self._module.value(of_critic)
+
+    def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Values [B, S] and the critic's memories; see the protocol."""
+        body = self._module.actor.body if self._module.critic is None else self._module.critic
+        encoding, memories = body(inputs)
+        return self._module.value(encoding), memories
+
+    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The actor's parameters by `ActorNetwork`'s names; copies, on the host."""
+        return self._module.actor.acting_tensors()
+
+    def load_acting(self, tensors: Mapping[str, Any]) -> None:
+        """Take up `acting_tensors()`; see the protocol."""
+        self._module.actor.load_acting(tensors)
+
+    def state_dict(self) -> dict[str, NDArray[np.float32]]:
+        """All parameters by name; copies, on the host."""
+        return self._flat.state_dict()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take up `state_dict()`; see the protocol."""
+        self._flat.load(state)
+
+    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        return self._flat.named_views(flat)
+
+
+class _ActorAndCritic(nn.Module):
+    """What is trained together."""
+
+    def __init__(self, design: PolicyDesign, signals: int, shared_critic: bool) -> None:
+        super().__init__()
+        self.actor = ActorNetwork(design)
+        self.critic: NetworkBody | None = None if shared_critic else NetworkBody(design)
+        width = self.actor.body.encoding_size
+        self.value = nn.Linear(width, signals)
+        bound = sqrt(6.0 / (width + 1))  # Xavier uniform; each signal's head is a layer of its own with one output
+        with torch.no_grad():
+            self.value.weight.uniform_(-bound, bound)
+            self.value.bias.zero_()

@@ -1,0 +1,93 @@
+"""What trainers of an actor and a critic hold, whatever the network is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stages.policy.network.inputs import Inputs
+
+
+class ActorCriticNetwork(Protocol):
+    """An actor, and a critic with one value head per reward signal.
+
+    Axis letters: B rows, in B / L sequences of L (`Inputs`); H action heads; S reward signals; m memory size. All
+    parameters are views into one flat vector, as are their gradients, so that an optimizer, a norm or a copy is one
+    operation.
+    """
+
+    @property
+    def values(self) -> Tensor:
+        """All parameters end to end."""
+        ...
+
+    @property
+    def gradients(self) -> Tensor:
+        """Where backward adds up the gradients of `values`; whoever updates sets it to zero."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Leaf tensors by name, views into `values`."""
+        ...
+
+    @property
+    def log_sigma(self) -> Tensor | None:
+        """[C] log of the continuous actions' standard deviation, the same in all states; None without any."""
+        ...
+
+    def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run both.
+
+        Args:
+            inputs: B rows; its memories are the actor's.
+            critic_memories: [B / L, m] of the critic, before the first row of each sequence; None counts as zeros.
+                A critic that shares the actor's body shares its memories as well, and takes no notice of these.
+
+        Returns:
+            Action heads [B, H] (means, then the logits of each branch) and values [B, S].
+        """
+        ...
+
+    def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Run the critic alone.
+
+        Args:
+            inputs: B rows; its memories are the critic's (the actor's, if they share a body).
+
+        Returns:
+            Values [B, S], and the critic's memories [B / L, m] after the last row of each sequence (None without).
+        """
+        ...
+
+    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The actor's parameters as `PolicyUpdate.layout` names them, without the normaliser's; copies, on the host."""
+        ...
+
+    def load_acting(self, tensors: Mapping[str, Any]) -> None:
+        """Take up the acting part alone, as `acting_tensors` gives it; the normaliser's tensors are passed over.
+
+        Raises:
+            StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, NDArray[np.float32]]:
+        """All parameters by name; copies, on the host."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take up parameters by name.
+
+        Raises:
+            StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+        """
+        ...
+
+    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        ...

@@ -1,0 +1,212 @@
+"""From a network's action heads to a decision: distributions, sampling and log-probabilities, in NumPy.
+
+All chance comes from the generator that is given, whatever computed the heads (`numpy_policy` or `torch_policy`): one
+generator state and the same heads give the same decision. What trainers compute of the same distributions, in torch, is
+in `distributions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log, pi
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+from stages.environment.protocol import ActionBatch
+from stages.errors import NotFiniteError, StageError
+from stages.policy.actions import environment_actions
+from stages.policy.design import PolicyDesign
+from stages.policy.layout import MASK_PENALTY, branch_slices
+
+Floats = NDArray[np.float32]
+
+LOG_SIGMA_LIMITS = (-20.0, 2.0)
+"""A state-dependent log σ is clamped to these, as Haarnoja et al. (2018), "Soft Actor-Critic", do in their code."""
+
+_HALF_LOG_TWO_PI = np.float32(0.5 * log(2.0 * pi))
+_HALF = np.float32(0.5)
+_LOG_TWO = np.float32(log(2.0))
+_NUMBERS_SHOWN = 64
+
+
+class ActionSampler:
+    """Draws the actions of one design from its heads [d, H].
+
+    Heads are the means of the continuous actions, their log σ if the design is squashed, then the logits of each
+    branch.
+    """
+
+    def __init__(self, design: PolicyDesign) -> None:
+        self._spec = design.spec
+        self._actions = design.spec.actions
+        self._squashed = design.squashed
+        self._branches = branch_slices(design.spec)
+        self._gaussian_heads = design.head_size - self._actions.mask_size
+        self._log_sigma = np.zeros(0, np.float32)
+        self._sigma = np.ones(0, np.float32)
+
+    def load(self, log_sigma: Floats) -> None:
+        """Take up the log σ [C] of a Gaussian that is not squashed."""
+        self._log_sigma = log_sigma
+        self._sigma = np.exp(log_sigma)
+
+    def sample(
+        self, heads: Floats, masks: NDArray[np.bool_] | None, random: np.random.Generator, deterministic: bool
+    ) -> tuple[ActionBatch, dict[str, Array]]:
+        """Decide for d agents.
+
+        Args:
+            heads: [d, H] finite.
+            masks: [d, sum of branches] true = allowed, or None.
+            random: the source of all chance.
+            deterministic: mean and most likely choice instead of a sample.
+
+        Returns:
+            What goes to the environment, and the columns of the decision; all of it new arrays but for the masks.
+
+        Raises:
+            StageError: if a mask forbids all choices of a branch.
+        """
+        d, c = len(heads), self._actions.continuous_size
+        log_probs = np.empty((d, self._actions.log_prob_size), np.float32)
+        columns: dict[str, Array] = {}
+        continuous = np.empty((d, 0), np.float32)
+        discrete = np.empty((d, len(self._branches)), np.int32)
+        if c:
+            if self._squashed:
+                drawn = sample_squashed(heads[:, :c], heads[:, c : 2 * c], random, deterministic, log_probs[:, :c])
+            else:
+                drawn = self._sample_gaussian(heads[:, :c], random, deterministic, log_probs[:, :c])
+            columns["continuous_actions"] = drawn
+            continuous = environment_actions(self._actions, drawn, self._squashed)
+        if self._branches:
+            logits = heads[:, self._gaussian_heads :]
+            if masks is not None:
+                self._check_masks(masks)
+                logits = np.where(masks, logits, logits + MASK_PENALTY)
+            for index, branch in enumerate(self._branches):
+                choices, chosen = sample_categorical(logits[:, branch], random, deterministic)
+                discrete[:, index] = choices
+                log_probs[:, c + index] = chosen
+            columns["discrete_actions"] = discrete
+        columns["log_probs"] = log_probs
+        if self._actions.masked:
+            columns["action_masks"] = np.ones((d, self._actions.mask_size), np.bool_) if masks is None else masks
+        return ActionBatch(continuous, discrete), columns
+
+    def _sample_gaussian(
+        self, mu: Floats, random: np.random.Generator, deterministic: bool, log_probs: Floats
+    ) -> Floats:
+        """Raw actions [d, c]; their log-probabilities go to `log_probs` [d, c].
+
+        log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, of the action as it is stored, so that the trainer finds
+        the same number.
+        """
+        if deterministic:
+            actions = mu.copy()
+        else:
+            actions = random.standard_normal(mu.shape, np.float32)
+            actions *= self._sigma
+            actions += mu
+        np.subtract(actions, mu, out=log_probs)
+        log_probs /= self._sigma
+        np.square(log_probs, out=log_probs)
+        log_probs *= -_HALF
+        log_probs -= self._log_sigma + _HALF_LOG_TWO_PI
+        return actions
+
+    def _check_masks(self, masks: NDArray[np.bool_]) -> None:
+        for index, branch in enumerate(self._branches):
+            open_rows = masks[:, branch].any(axis=1)
+            if not open_rows.all():
+                row = int(np.flatnonzero(~open_rows)[0])
+                raise StageError(
+                    f"{self._spec.behavior_id}: the action mask of row {row} forbids all "
+                    f"{branch.stop - branch.start} choices of branch {index}; "
+                    "an environment must leave at least one"
+                )
+
+
+def sample_squashed(
+    mu: Floats, log_sigma: Floats, random: np.random.Generator, deterministic: bool, log_probs: Floats
+) -> Floats:
+    """Actions tanh(u) [d, c] of u ~ N(μ, σ), or tanh(μ) if `deterministic`; log-probabilities go to `log_probs` [d, c].
+
+    Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here
+    per dimension. They are those of the u that was drawn: tanh u alone does not tell it any more once it is ±1.
+    """
+    log_sigma = np.clip(log_sigma, *LOG_SIGMA_LIMITS)
+    if deterministic:
+        u = mu.copy()
+        log_probs.fill(0.0)
+    else:
+        noise = random.standard_normal(mu.shape, np.float32)
+        np.square(noise, out=log_probs)
+        log_probs *= -_HALF
+        u = np.exp(log_sigma)
+        u *= noise
+        u += mu
+    log_probs -= log_sigma
+    log_probs -= _HALF_LOG_TWO_PI
+    log_probs -= log_tanh_slope(u)
+    return np.tanh(u, out=u)
+
+
+def log_tanh_slope(u: Floats) -> Floats:
+    """log(1 - tanh² u), the log of tanh's derivative; a new array.
+
+    1 - tanh² u = 4 / (e^u + e^-u)², so its log is 2·(log 2 - |u| - log(1 + e^(-2|u|))): exact where tanh u is ±1 in
+    float32 (from |u| ≈ 9 on), and without the cancellation that the form with u in place of |u| has for u < 0.
+    """
+    size = np.abs(u)
+    tail = np.log1p(np.exp(np.float32(-2.0) * size))
+    return np.float32(2.0) * (_LOG_TWO - size - tail)
+
+
+def sample_categorical(
+    logits: Floats, random: np.random.Generator, deterministic: bool
+) -> tuple[NDArray[np.intp], Floats]:
+    """Draw from softmax(logits) [d, choices] by inverting the distribution function.
+
+    The number drawn lies in (0, total] and the first choice whose cumulated weight reaches it is taken: choices of
+    weight 0 are never taken, whatever the rounding.
+
+    Returns:
+        Choices [d] (the most likely ones if `deterministic`) and their log-probabilities [d].
+    """
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    cumulated = np.exp(shifted)
+    np.cumsum(cumulated, axis=1, out=cumulated)
+    total = cumulated[:, -1]
+    if deterministic:
+        choices = shifted.argmax(axis=1)
+    else:
+        drawn = (np.float32(1.0) - random.random(len(logits), np.float32)) * total
+        choices = (cumulated < drawn[:, None]).sum(axis=1)
+    return choices, shifted[np.arange(len(logits)), choices] - np.log(total)
+
+
+def check_heads(behavior_id: str, version: int, heads: Floats, observations: Sequence[Array]) -> None:
+    """Refuse heads [d, H] that are NaN or infinite.
+
+    Raises:
+        NotFiniteError: naming the policy, the first such row and what it observes.
+    """
+    if np.isfinite(heads).all():
+        return
+    row = int(np.flatnonzero(~np.isfinite(heads).all(axis=1))[0])
+    raise NotFiniteError(
+        f"{behavior_id}: policy version {version} gives {heads[row].tolist()} "
+        f"for row {row} of {len(heads)} agents, which observes [{', '.join(_shown(o[row]) for o in observations)}]"
+    )
+
+
+def _shown(observation: Array) -> str:
+    """An observation in an error message; of an image or a large set only what may be wrong with it."""
+    if observation.size <= _NUMBERS_SHOWN:
+        return str(observation.tolist())
+    if observation.dtype.kind != "f" or np.isfinite(observation).all():
+        return f"{observation.size} finite numbers from {observation.min()} to {observation.max()}"
+    return f"{observation.size} numbers, {int((~np.isfinite(observation)).sum())} of them not finite"

@@ -1,0 +1,152 @@
+"""The policy of all other designs as actors hold it: an `ActorNetwork` in torch, and the same sampling in NumPy.
+
+Images, sets, goals, memories and networks of a user's own come here; plain perceptrons are cheaper in `numpy_policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from queues.messages import Array, PolicyUpdate
+from stages.errors import StageError
+from stages.policy.actions import action_features, first_action_features
+from stages.policy.design import PolicyDesign
+from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
+from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.flat import seeded
+from stages.policy.network.inputs import Inputs
+from stages.policy.normalizer import normalize
+from stages.policy.observations import ObservationLayout
+from stages.policy.protocol import Decision, Recall
+from stages.policy.sampling import ActionSampler, check_heads
+
+Floats = NDArray[np.float32]
+
+
+class TorchPolicy:
+    """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`.
+
+    It computes in one thread, whatever torch's setting: actors have small batches, and processes beside them.
+
+    Attributes:
+        memory_size: m, 0 without memory.
+        previous_action_size: P, 0 without memory.
+        version: of the loaded weights; -1 before the first `load`.
+
+    Raises:
+        StageError: if an observation can't be learned from, or the design's network can't be built for it.
+        LoadError: if the design names a network of the user's own that can't be loaded.
+    """
+
+    def __init__(self, design: PolicyDesign) -> None:
+        self._spec = design.spec
+        self._layout = policy_layout(design)
+        self._observations = ObservationLayout(design.spec)
+        self._sampler = ActionSampler(design)
+        self._actor = _untrained(design)
+        self._normalizer: tuple[Floats, Floats] | None = None
+        self.memory_size = design.memory_size
+        self.previous_action_size = design.previous_action_size
+        self.version = -1
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Take up the weights of an update (copied).
+
+        Raises:
+            StageError: if the update was made for another network; the message names the tensor.
+        """
+        check_layout(update, self._layout)
+        tensors = update.tensors()
+        self._actor.load_acting(tensors)
+        if NORMALIZER_MEAN in tensors:
+            self._normalizer = (tensors[NORMALIZER_MEAN].copy(), tensors[NORMALIZER_INVERSE_STD].copy())
+        if self._actor.log_sigma is not None:
+            self._sampler.load(self._actor.log_sigma.detach().numpy().copy())
+        self.version = update.version
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Recall | None = None,
+    ) -> Decision:
+        """Decide for d agents; see `ActingPolicy.act`.
+
+        Raises:
+            NotFiniteError: if the network's output is NaN or infinite.
+            StageError: if no policy was loaded yet, or a mask forbids all choices of a branch.
+        """
+        if recall is None and self.memory_size:
+            recall = self._nothing_recalled(len(observations[0]))
+        heads, memories = self.heads(observations, recall)
+        given, columns = self._sampler.sample(heads, masks, random, deterministic)
+        if recall is None or memories is None:
+            return Decision(given, columns)
+        columns["memories"] = recall.memories
+        return Decision(
+            given, columns, Recall(memories, action_features(self._spec.actions, given.continuous, given.discrete))
+        )
+
+    def heads(self, observations: tuple[Array, ...], recall: Recall | None = None) -> tuple[Floats, Floats | None]:
+        """The action heads [d, H] (see `PolicyDesign.head_size`), and the memories [d, m] after them (None without).
+
+        Raises:
+            NotFiniteError: if the heads are NaN or infinite.
+            StageError: if no policy was loaded yet.
+        """
+        if self.version < 0:
+            raise StageError(f"{self._spec.behavior_id}: no policy was loaded to act with")
+        if not len(observations[0]):  # layers of torch refuse to work on nobody's behalf
+            nobody = np.empty((0, self._actor.action.out_features), np.float32)
+            return nobody, np.empty((0, self.memory_size), np.float32) if self.memory_size else None
+        with np.errstate(over="ignore", invalid="ignore"):
+            encoded = self._observations.encode(observations)
+            if self._normalizer is not None:
+                normalize(encoded.vectors, *self._normalizer, encoded.vectors)
+        with torch.inference_mode(), _one_thread():
+            inputs = Inputs.of(encoded)
+            if recall is not None:
+                inputs = inputs._replace(
+                    previous_actions=torch.from_numpy(recall.previous_actions),
+                    memories=torch.from_numpy(recall.memories),
+                )
+            found, after = self._actor(inputs)
+        heads: Floats = found.numpy()
+        check_heads(self._spec.behavior_id, self.version, heads, observations)
+        return heads, None if after is None else after.numpy()
+
+    def _nothing_recalled(self, count: int) -> Recall:
+        first = first_action_features(self._spec.actions)
+        return Recall(np.zeros((count, self.memory_size), np.float32), np.tile(first, (count, 1)))
+
+
+def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of the parameters of a design's actor, found by making one."""
+    return [(name, tuple(parameter.shape)) for name, parameter in _untrained(design).named_parameters()]
+
+
+def _untrained(design: PolicyDesign) -> ActorNetwork:
+    """A design's actor, to be loaded; made without touching torch's own randomness."""
+    actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
+    return actor.requires_grad_(False).eval()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute in one thread and leave the setting as it was, as an inline learner may share the process."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,144 @@
+"""Steps gathered to learn from, or to judge by: encoded, in the pupil's own terms, trajectory by trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from queues.columns import Column
+from queues.messages import Array, TrajectoryBatch
+from stages.errors import StageError
+from stages.policy.actions import action_features, environment_actions, policy_actions
+from stages.policy.design import PolicyDesign
+from stages.policy.observations import Encoded, ObservationLayout
+from stages.trainer.imitation.examples import Examples
+
+
+class Gathered:
+    """Whole trajectories, the oldest first.
+
+    Args:
+        design: of the policy that learns.
+        teacher_squashed: whether continuous actions come as SAC has them.
+    """
+
+    def __init__(self, design: PolicyDesign, teacher_squashed: bool) -> None:
+        self._design = design
+        self._teacher_squashed = teacher_squashed
+        self._layout = ObservationLayout(design.spec)
+        self._columns = self._table()
+        self._parts: list[dict[str, Array]] = []
+        self._lengths: list[int] = []
+
+    def __len__(self) -> int:
+        """Steps."""
+        return sum(self._lengths)
+
+    def add(self, batch: TrajectoryBatch, observations: Encoded) -> None:
+        """Copy a batch in, whose observations were encoded before."""
+        rows = self._layout.as_columns(observations)
+        given = self._given(batch.rows, "", batch.num_rows)
+        choices = self._choices(batch.rows, "", batch.num_rows)
+        rows["continuous"] = policy_actions(self._design.spec.actions, given, squashed=False)
+        rows["choices"] = choices
+        if "masks" in self._columns:
+            rows["masks"] = batch.rows["action_masks"]
+        if "previous" in self._columns:
+            rows["previous"] = self._previous(batch, given, choices)
+        self._append(rows, batch.lengths.tolist())
+
+    def forget(self, keep: int) -> None:
+        """Drop the oldest trajectories, as long as at least `keep` steps are left without them."""
+        dropped, left = 0, len(self)
+        while dropped < len(self._lengths) and left - self._lengths[dropped] >= keep:
+            left -= self._lengths[dropped]
+            dropped += 1
+        self._parts, self._lengths = self._parts[dropped:], self._lengths[dropped:]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._parts, self._lengths = [], []
+
+    def examples(self) -> Examples:
+        """All of it, to learn from."""
+        columns = self._joined()
+        return Examples.of(
+            self._design,
+            self._layout.from_columns(columns),
+            columns["continuous"],
+            columns["choices"],
+            columns.get("masks"),
+            columns.get("previous"),
+            np.array(self._lengths, np.int64),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the columns, and the length of each trajectory."""
+        return {"columns": self._joined(), "lengths": np.array(self._lengths, np.int64)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with what `state_dict()` gave.
+
+        Raises:
+            StageError: naming the column that is missing or of another shape.
+        """
+        columns = state["columns"]
+        for name, column in self._columns.items():
+            got = np.shape(columns[name])[1:] if name in columns else None
+            if got != column.shape:
+                raise StageError(f"gathered steps: column {name!r}: expected rows of shape {column.shape}, got {got}")
+        self.clear()
+        rows = {name: np.asarray(columns[name], column.dtype) for name, column in self._columns.items()}
+        self._append(rows, [int(length) for length in state["lengths"]])
+
+    def _append(self, rows: Mapping[str, Array], lengths: list[int]) -> None:
+        at = 0
+        for length in lengths:  # a part each, so that old ones can be dropped
+            self._parts.append({name: rows[name][at : at + length].copy() for name in self._columns})
+            at += length
+        self._lengths += lengths
+
+    def _joined(self) -> dict[str, Array]:
+        none = {name: np.empty((0, *column.shape), column.dtype) for name, column in self._columns.items()}
+        return {name: np.concatenate([none[name], *(part[name] for part in self._parts)]) for name in self._columns}
+
+    def _given(self, columns: Mapping[str, Array], prefix: str, n: int) -> Array:
+        """Continuous actions [n, C] as the environment got them."""
+        nothing = np.empty((n, 0), np.float32)
+        drawn = columns[f"{prefix}continuous_actions"] if self._design.spec.actions.continuous_size else nothing
+        return environment_actions(self._design.spec.actions, drawn, self._teacher_squashed)
+
+    def _choices(self, columns: Mapping[str, Array], prefix: str, n: int) -> Array:
+        """Choices [n, branches] int64."""
+        if not self._design.spec.actions.discrete_branches:
+            return np.empty((n, 0), np.int64)
+        return columns[f"{prefix}discrete_actions"].astype(np.int64)
+
+    def _previous(self, batch: TrajectoryBatch, given: Array, choices: Array) -> Array:
+        """Features [N, P] of the action before each row's; before a trajectory's first row it tells it itself."""
+        actions, k = self._design.spec.actions, batch.num_trajectories
+        features = action_features(actions, given, choices)
+        previous = np.empty_like(features)
+        previous[1:] = features[:-1]
+        ends = np.cumsum(batch.lengths)
+        previous[ends - batch.lengths] = action_features(
+            actions,
+            self._given(batch.trajectories, "previous_", k),
+            self._choices(batch.trajectories, "previous_", k),
+        )
+        return previous
+
+    def _table(self) -> dict[str, Column]:
+        actions, design = self._design.spec.actions, self._design
+        columns = [
+            *self._layout.columns(),
+            Column("continuous", "float32", (actions.continuous_size,)),
+            Column("choices", "int64", (len(actions.discrete_branches),)),
+        ]
+        if actions.masked:
+            columns.append(Column("masks", "bool", (actions.mask_size,)))
+        if design.memory_size:
+            columns.append(Column("previous", "float32", (design.previous_action_size,)))
+        return {column.name: column for column in columns}

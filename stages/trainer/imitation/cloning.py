@@ -1,0 +1,181 @@
+"""Behavioural cloning beside what a trainer does: `behavioral_cloning` of a PPO or SAC behaviour.
+
+It has an optimizer of its own for the trainer's actor, and fades out over `steps`. Its loss is in `losses`; that the
+expert's actions are brought to the policy's own terms first is in `examples`. A trainer that does nothing but imitate
+is in `stages.trainer.bc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from config import BehavioralCloningSettings, PPOHyperparameters, SACHyperparameters
+from stages.errors import NotFiniteError
+from stages.policy.design import PolicyDesign
+from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.flat import Flat
+from stages.policy.network.inputs import Inputs
+from stages.policy.network.protocol import ActorCriticNetwork
+from stages.trainer.adam import Adam
+from stages.trainer.imitation.examples import Examples, examples_of
+from stages.trainer.imitation.loading import load_demonstrations
+from stages.trainer.imitation.losses import cloning_loss
+from stages.trainer.intake import Intake
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
+
+_USUAL_EPOCHS = 3
+
+
+@dataclass(frozen=True)
+class ClonedActor:
+    """The acting part of a trainer's network, as cloning changes it.
+
+    `values` may hold more than the actor (PPO's holds the critic as well): what the loss does not depend on has no
+    gradient, and Adam leaves it alone.
+    """
+
+    design: PolicyDesign
+    forward: Callable[[Inputs], Tensor]
+    """Action heads [B, H] of B rows; with memory, of sequences from the memories in the inputs."""
+    values: Tensor
+    """All parameters end to end; changed in place."""
+    gradients: Tensor
+    """Where backward adds up their gradients; cloning leaves zeros there."""
+    named_views: Callable[[Tensor], dict[str, Tensor]]
+    """Views into a vector as long as `values`, by parameter name."""
+
+    @classmethod
+    def of(cls, design: PolicyDesign, actor: Flat[ActorNetwork]) -> ClonedActor:
+        """An actor network of its own, as SAC has it."""
+        return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
+
+    @classmethod
+    def within(cls, design: PolicyDesign, network: ActorCriticNetwork) -> ClonedActor:
+        """The actor of an actor-critic, as PPO has it."""
+        return cls(design, lambda inputs: network(inputs)[0], network.values, network.gradients, network.named_views)
+
+
+class BehavioralCloning:
+    """Teaches an actor an expert's demonstrations.
+
+    Args:
+        examples: the demonstrations.
+        actor: what learns them.
+        settings: how much at a time, and until when.
+        learning_rate: the trainer's, at its start.
+        batch_size: the trainer's, where the settings give none.
+        intake: whose normaliser the actor's inputs go through.
+        random: shuffles; whoever owns it keeps its state.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        actor: ClonedActor,
+        settings: BehavioralCloningSettings,
+        learning_rate: float,
+        batch_size: int,
+        intake: Intake,
+        random: np.random.Generator,
+    ) -> None:
+        self._examples = examples
+        self._actor = actor
+        self._intake = intake
+        self._random = random
+        self._epochs = settings.num_epoch or _USUAL_EPOCHS
+        kind = "linear" if settings.steps else "constant"
+        rate = learning_rate * settings.strength
+        self._learning_rate = Schedule(kind, rate, LEARNING_RATE_FLOOR, max(1, settings.steps))
+        length = examples.rows.shape[1]
+        at_most = settings.samples_per_update or examples.steps
+        self._batch = max(1, min(settings.batch_size or batch_size, examples.steps, at_most) // length)
+        self._batches = max(1, min(len(examples) // self._batch, at_most // (self._batch * length)))
+        self._adam = Adam(actor.values, actor.gradients)
+
+    def update(self, step: int) -> Mapping[str, float]:
+        """Passes over the demonstrations (or `samples_per_update` of them), as one update of the trainer has them.
+
+        Args:
+            step: agent steps of the run, by which it fades out.
+
+        Returns:
+            The loss, by the name of its statistic; nothing once it has faded out.
+
+        Raises:
+            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
+        """
+        learning_rate = self._learning_rate.at(step)
+        if learning_rate <= LEARNING_RATE_FLOOR:
+            return {}
+        actor = self._actor
+        values_before, adam_before = actor.values.clone(), self._adam.snapshot()
+        losses = []
+        for which in self._minibatches():
+            batch = self._examples.batch(which, self._intake.normalizer, actor.values.device)
+            loss = cloning_loss(actor.forward(batch.inputs), batch, actor.design)
+            actor.gradients.zero_()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._adam.step(learning_rate)
+            losses.append(loss.detach())
+        actor.gradients.zero_()
+        history = torch.stack(losses)
+        if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
+            actor.values.copy_(values_before)
+            self._adam.restore(adam_before)
+            raise NotFiniteError(
+                f"{actor.design.spec.name}: behavioral_cloning at step {step}: a loss or a weight became NaN or "
+                "infinite; the weights are those before it. A lower behavioral_cloning.strength often helps"
+            )
+        return {"Losses/Pretraining Loss": float(history.mean())}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Adam's moments by parameter name, and its step count."""
+        return self._adam.state_dict(self._actor.named_views)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        self._adam.load_state_dict(self._actor.named_views, state, "behavioral_cloning")
+
+    def _minibatches(self) -> Iterator[NDArray[np.int64]]:
+        for _ in range(self._epochs):
+            order = self._random.permutation(len(self._examples))
+            for index in range(self._batches):
+                yield order[index * self._batch : (index + 1) * self._batch]
+
+
+def make_cloning(
+    context: TrainerContext, actor: ClonedActor, intake: Intake, random: np.random.Generator
+) -> BehavioralCloning | None:
+    """The cloning that a behaviour's settings ask for, its demonstrations loaded; None if they ask for none.
+
+    Raises:
+        StageError: if the demonstrations can't be used; see `load_demonstrations`.
+    """
+    settings = context.settings.behavioral_cloning
+    if settings is None:
+        return None
+    # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
+    model = SACHyperparameters if actor.design.squashed else PPOHyperparameters
+    hyperparameters = model.model_validate(context.settings.hyperparameters)
+    demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
+    return BehavioralCloning(
+        examples_of(demonstrations, actor.design),
+        actor,
+        settings,
+        hyperparameters.learning_rate,
+        hyperparameters.batch_size,
+        intake,
+        random,
+    )

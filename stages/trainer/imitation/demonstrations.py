@@ -1,0 +1,78 @@
+"""Demonstrations: recorded steps of an expert, in the same terms whatever file they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.specs import BehaviorSpec
+from stages.policy.observations import Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """N steps of K trajectories, packed end to end; row order is step order."""
+
+    spec: BehaviorSpec
+    observations: Encoded
+    """[N, …] what the expert observed; not normalised."""
+    final_observations: Encoded
+    """[K, …] what it observed after the last step of each trajectory."""
+    continuous: NDArray[np.float32]
+    """[N, C] actions as the environment got them: in [-1, 1] where bounded."""
+    choices: NDArray[np.int64]
+    """[N, branches]"""
+    rewards: NDArray[np.float32]
+    """[N]"""
+    lengths: NDArray[np.int64]
+    """[K] rows of each trajectory."""
+    terminated: NDArray[np.bool_]
+    """[K] whether it ended by the task's own rules."""
+    starts_episode: NDArray[np.bool_]
+    """[K] whether it is the beginning of an episode, rather than the continuation of the trajectory before it."""
+    masks: NDArray[np.bool_] | None = None
+    """[N, choices] which choices the expert was allowed; None where nothing was forbidden, or nobody knows."""
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def episode_lengths(self) -> NDArray[np.int64]:
+        """[E] rows of each episode, as far as it is known: trajectories that continue each other, put together."""
+        return np.add.reduceat(self.lengths, np.flatnonzero(self.starts_episode))
+
+    @property
+    def episode_starts(self) -> NDArray[np.int64]:
+        """[E] the first row of each episode."""
+        lengths = self.episode_lengths
+        return np.cumsum(lengths) - lengths
+
+
+def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
+    """Demonstrations of one spec as one, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    masks = None
+    if any(part.masks is not None for part in parts):
+        size = parts[0].spec.actions.mask_size
+        masks = np.concatenate([np.ones((len(p), size), np.bool_) if p.masks is None else p.masks for p in parts])
+    return Demonstrations(
+        parts[0].spec,
+        _stacked([part.observations for part in parts]),
+        _stacked([part.final_observations for part in parts]),
+        np.concatenate([part.continuous for part in parts]),
+        np.concatenate([part.choices for part in parts]),
+        np.concatenate([part.rewards for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.terminated for part in parts]),
+        np.concatenate([part.starts_episode for part in parts]),
+        masks,
+    )
+
+
+def _stacked(parts: Sequence[Encoded]) -> Encoded:
+    others = zip(*(part.others for part in parts), strict=True)
+    return Encoded(np.concatenate([part.vectors for part in parts]), tuple(np.concatenate(arrays) for arrays in others))

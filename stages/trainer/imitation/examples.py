@@ -1,0 +1,159 @@
+"""Examples: an expert's steps as an update takes them in, whether of demonstrations or of trajectories that flow by.
+
+Actions are in the terms of the policy that learns. Without memory an example is a step; with memory it is a sequence
+of steps from an empty memory: what the expert remembered is not what the pupil would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from queues.messages import Array
+from stages.policy.actions import action_features, first_action_features, policy_actions
+from stages.policy.design import PolicyDesign
+from stages.policy.layout import MASK_PENALTY
+from stages.policy.network.inputs import Inputs
+from stages.policy.normalizer import Normalizer
+from stages.policy.observations import Encoded
+from stages.trainer.imitation.demonstrations import Demonstrations
+
+
+class ImitationBatch(NamedTuple):
+    """B rows to imitate, on the device; with memory B / L sequences of L rows each, padded at their ends."""
+
+    inputs: Inputs
+    continuous: Tensor
+    """[B, C] the expert's continuous actions, in the policy's own terms."""
+    choices: Tensor
+    """[B, branches] int64"""
+    penalties: Tensor | None
+    """[B, choices] to be added to logits: `MASK_PENALTY` where a choice was forbidden."""
+    weights: Tensor | None
+    """[B] 1, and 0 for padding; None where no row is padding."""
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of values [B] over the rows that are no padding: a scalar."""
+        if self.weights is None:
+            return values.mean()
+        return (values * self.weights).sum() / self.weights.sum()
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N steps, in order, of runs that follow each other. Nothing is normalised."""
+
+    design: PolicyDesign
+    """Of the policy that learns."""
+    observations: Encoded
+    """[N, …]"""
+    continuous: NDArray[np.float32]
+    """[N, C] in the policy's own terms."""
+    choices: NDArray[np.int64]
+    """[N, branches]"""
+    masks: NDArray[np.bool_] | None
+    """[N, choices] true = allowed."""
+    previous: NDArray[np.float32] | None
+    """[N, P] features of the action before, with memory."""
+    rows: NDArray[np.int64]
+    """[S, L] the rows of each sequence; its last one over and over where it is shorter. Without memory L is 1."""
+    real: NDArray[np.bool_]
+    """[S, L] false where it is padding."""
+
+    @classmethod
+    def of(
+        cls,
+        design: PolicyDesign,
+        observations: Encoded,
+        continuous: NDArray[np.float32],
+        choices: NDArray[np.int64],
+        masks: NDArray[np.bool_] | None,
+        previous: NDArray[np.float32] | None,
+        lengths: NDArray[np.int64],
+    ) -> Examples:
+        """Examples of runs of `lengths` [K] steps, cut to sequences where the policy has a memory."""
+        memory = design.settings.memory
+        rows, real = sequences(lengths, 1 if memory is None else memory.sequence_length)
+        return cls(design, observations, continuous, choices, masks, previous if memory else None, rows, real)
+
+    def __len__(self) -> int:
+        """S: sequences, which are steps without memory."""
+        return len(self.rows)
+
+    @property
+    def steps(self) -> int:
+        """N."""
+        return len(self.choices)
+
+    def batch(
+        self, which: NDArray[np.int64] | slice, normalizer: Normalizer | None, device: str | torch.device
+    ) -> ImitationBatch:
+        """Some of the sequences, normalised, on a device."""
+        rows, real = self.rows[which].reshape(-1), self.real[which].reshape(-1)
+        vectors = self.observations.vectors[rows]
+        others = tuple(other[rows] for other in self.observations.others)
+        inputs = Inputs.of(Encoded(vectors if normalizer is None else normalizer.apply(vectors), others), device)
+        if self.design.memory_size:
+            assert self.previous is not None, "made with memory"
+            length = self.rows.shape[1]
+            memories = torch.zeros(len(rows) // length, self.design.memory_size, device=device)
+            previous = torch.from_numpy(self.previous[rows]).to(device)
+            inputs = inputs._replace(previous_actions=previous, memories=memories, sequence_length=length)
+        penalties = None if self.masks is None else np.where(self.masks[rows], np.float32(0), MASK_PENALTY)
+        return ImitationBatch(
+            inputs,
+            torch.from_numpy(self.continuous[rows]).to(device),
+            torch.from_numpy(self.choices[rows]).to(device),
+            None if penalties is None else torch.from_numpy(penalties).to(device),
+            None if real.all() else torch.from_numpy(real.astype(np.float32)).to(device),
+        )
+
+
+def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Examples:
+    """Demonstrations as a policy of this design learns from them."""
+    actions, previous = design.spec.actions, None
+    if design.memory_size:
+        previous = np.empty((len(demonstrations), design.previous_action_size), np.float32)
+        features = action_features(actions, demonstrations.continuous, demonstrations.choices)
+        previous[1:] = features[:-1]
+        previous[demonstrations.episode_starts] = first_action_features(actions)
+    return Examples.of(
+        design,
+        demonstrations.observations,
+        policy_actions(actions, demonstrations.continuous, design.squashed),
+        demonstrations.choices,
+        demonstrations.masks,
+        previous,
+        demonstrations.episode_lengths,
+    )
+
+
+def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Cut runs that lie end to end into sequences, each run from its start.
+
+    Args:
+        lengths: [K] rows of each run, at least 1.
+        longest: L, rows of a sequence; the last one of a run may have fewer.
+
+    Returns:
+        The rows [S, L] of each sequence, its last row repeated where it is shorter, and [S, L] whether a row is no
+        such repetition.
+    """
+    if longest == 1:
+        rows = np.arange(int(lengths.sum()), dtype=np.int64)[:, None]
+        return rows, np.ones(rows.shape, np.bool_)
+    run_starts = np.cumsum(lengths) - lengths
+    starts = [
+        start + longest * np.arange(ceil(length / longest)) for start, length in zip(run_starts, lengths, strict=True)
+    ]
+    first = np.concatenate(starts, dtype=np.int64) if starts else np.empty(0, np.int64)
+    last: NDArray[np.int64] = np.repeat(run_starts + lengths - 1, -(-lengths // longest)).astype(np.int64)
+    rows = first[:, None] + np.arange(longest)
+    real = rows <= last[:, None]
+    return np.minimum(rows, last[:, None]), real

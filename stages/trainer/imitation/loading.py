@@ -1,0 +1,118 @@
+"""From a `demo_path` to demonstrations: which files it means, who reads them, and whether they fit.
+
+Kinds of files are told by their suffix; to read another kind, write a `Reader` and put it into `READERS`.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from queues.specs import BehaviorSpec
+from stages.errors import StageError
+from stages.trainer.imitation.checking import check_fit, checked
+from stages.trainer.imitation.demonstrations import Demonstrations, joined
+from stages.trainer.imitation.streams import read_stream, without_doubles
+
+log = logging.getLogger(__name__)
+
+Reader = Callable[[Path, str], Demonstrations | None]
+"""Reads a file: what it holds of the behaviour of that name, with the spec that it was recorded with; None if nothing.
+
+Whether spec and numbers are good is checked by who calls it. It raises StageError (or StreamError) if the file is
+broken, or not of its kind."""
+
+READERS: dict[str, Reader] = {".stream": read_stream}
+"""Who reads which kind of file, by suffix."""
+
+_LATER = {".demo": "Unity's recordings can't be read yet in this version"}
+
+
+def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = None) -> Demonstrations:
+    """Everything that a `demo_path` stands for, in the order of the files' names.
+
+    Args:
+        path: a file, a folder (all files in it that can be read) or a pattern; a relative one is looked for in
+            `folder`, then in the working directory.
+        spec: the behaviour that is to learn from it.
+        folder: the YAML's folder.
+
+    Raises:
+        StageError: if there is no such file, it can't be read, there is nothing in it, observations or actions are
+            not the behaviour's, a number is NaN or infinite, or an action is out of bounds.
+        StreamError: if a stream is no stream.
+    """
+    return _load(path, spec.name, spec, folder)
+
+
+def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demonstrations:
+    """The same where no environment says what the behaviour is: it is what was recorded, under the name given here.
+
+    Raises:
+        StageError: as `load_demonstrations`, and if two files differ in observations or actions.
+        StreamError: if a stream is no stream.
+    """
+    return _load(path, behavior, None, folder)
+
+
+def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None) -> Demonstrations:
+    parts: list[Demonstrations] = []
+    for file in _files(path, behavior, folder):
+        part = READERS[file.suffix](file, behavior)
+        if part is None:
+            continue
+        spec = spec or replace(part.spec, behavior_id=behavior)
+        check_fit(part.spec, spec, file)
+        parts.append(replace(checked(part, file), spec=spec))
+    if not parts:
+        raise StageError(f"{_asked(path, behavior)}: no step of {behavior} was recorded in it")
+    demonstrations = joined(parts)
+    log.info(
+        "%s: %d demonstrated steps in %d episodes from %s",
+        *(behavior, len(demonstrations), len(demonstrations.episode_lengths), path),
+    )
+    return demonstrations
+
+
+def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
+    places = [Path(path)] if folder is None else [folder / path, Path(path)]
+    for place in places:
+        if place.is_file():
+            return [_readable(place, path, behavior)]
+        if place.is_dir():
+            return _of_known_kinds([each for each in sorted(place.iterdir()) if each.is_file()], path, behavior)
+        found = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
+        if found:
+            return _of_known_kinds([each for each in found if each.is_file()], path, behavior)
+    looked = " and ".join(str(place.absolute().parent) for place in dict.fromkeys(places))
+    raise StageError(f"{_asked(path, behavior)}: there is no such file, folder or pattern of files; looked in {looked}")
+
+
+def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
+    known = [file for file in files if file.suffix in READERS]
+    if not known:
+        for file in files:
+            _readable(file, path, behavior)
+        raise StageError(f"{_asked(path, behavior)}: it is empty; expected {_kinds()} files")
+    left_out = sorted({file.name for file in files} - {file.name for file in known})
+    if left_out:
+        log.info("%s: left out, as no demonstrations that can be read: %s", path, ", ".join(left_out))
+    return without_doubles(known)
+
+
+def _readable(file: Path, path: str, behavior: str) -> Path:
+    if file.suffix not in READERS:
+        why = _LATER.get(file.suffix, f"no demonstrations are read from {file.suffix or 'such'} files")
+        raise StageError(f"{_asked(path, behavior)}: {file.name}: {why}; expected {_kinds()} files")
+    return file
+
+
+def _kinds() -> str:
+    return " or ".join(READERS)
+
+
+def _asked(path: str, behavior: str) -> str:
+    return f"behaviors.{behavior}: demo_path {path!r}"

@@ -1,0 +1,149 @@
+"""Demonstrations from our own recordings: whoever acted in a recorded run is the expert.
+
+Recordings of either edge will do. A trajectory may be a piece of an episode: pieces are put back in order, agent by
+agent and episode by episode.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from queues.stream_format import StreamHeader
+from queues.stream_reader import StreamReader
+from stages.errors import StageError
+from stages.policy.actions import environment_actions
+from stages.policy.observations import ObservationLayout
+from stages.trainer.imitation.demonstrations import Demonstrations
+
+log = logging.getLogger(__name__)
+
+_TRAINER_EDGE = "trainer"
+
+
+def read_stream(path: Path, behavior: str) -> Demonstrations | None:
+    """The steps of a behaviour, or of the stream's only one, that were played by who learned then; None without any.
+
+    Raises:
+        StreamError: if it is no stream.
+        StageError: if it holds several behaviours and none of this name.
+    """
+    reader = StreamReader(path)
+    spec = _choose(reader.header, behavior, path)
+    edge = _TRAINER_EDGE if _TRAINER_EDGE in reader.header.edges else min(reader.header.edges)
+    batches = [
+        frame.message
+        for frame in reader
+        if frame.edge == edge
+        and isinstance(frame.message, TrajectoryBatch)
+        and frame.message.behavior == spec.name
+        and frame.message.num_rows
+        and frame.message.trajectories["learning"].any()
+    ]
+    if reader.damage:
+        log.warning("demonstrations up to the last whole message: %s", reader.damage)
+    if not batches:
+        return None
+    return _demonstrations(batches, spec, squashed=_squashed(reader.header.config, spec.name))
+
+
+def without_doubles(files: Sequence[Path]) -> list[Path]:
+    """The files but for streams that hold what others of them hold: a run recorded at both of its edges.
+
+    Raises:
+        StreamError: if a stream is no stream.
+    """
+    headers = {file: StreamReader(file).header for file in files if file.suffix == ".stream"}
+    at_trainers = {header.run_id for header in headers.values() if _TRAINER_EDGE in header.edges}
+    doubles = {
+        file for file, header in headers.items() if header.run_id in at_trainers and _TRAINER_EDGE not in header.edges
+    }
+    return [file for file in files if file not in doubles]
+
+
+def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
+    by_name = {spec.name: spec for spec in header.specs}
+    if behavior in by_name:
+        return by_name[behavior]
+    if len(by_name) == 1:
+        return next(iter(by_name.values()))
+    raise StageError(
+        f"{path}: it has nothing of {behavior}, but of {', '.join(sorted(by_name)) or 'nobody'}; expected a stream of "
+        "that name, or of a single behaviour"
+    )
+
+
+def _squashed(config: Mapping[str, Any], behavior: str) -> bool:
+    """Whether who was recorded drew actions as SAC does; trajectories have the policy's own actions."""
+    settings = config.get("behaviors", {}).get(behavior) or config.get("default_settings") or {}
+    teacher = (settings.get("hyperparameters") or {}).get("teacher")
+    if settings.get("trainer_type") == "bc" and teacher:  # what reached it was the teacher's
+        return _squashed(config, str(teacher))
+    return bool(settings.get("trainer_type") == "sac")
+
+
+def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squashed: bool) -> Demonstrations:
+    layout, actions = ObservationLayout(spec), spec.actions
+    trajectories = _joined([batch.trajectories for batch in batches])
+    trajectories["sources"] = np.repeat(
+        np.array([batch.source for batch in batches]), [batch.num_trajectories for batch in batches]
+    )
+    order, starts = _in_order(trajectories)
+    lengths = trajectories["lengths"].astype(np.int64)
+    where = _rows_of(lengths, order)
+    rows = {name: column[where] for name, column in _joined([batch.rows for batch in batches]).items()}
+    ends = {name: column[order] for name, column in trajectories.items()}
+    finals = layout.encode_columns(ends, "next_obs_")
+    finals.vectors[ends["terminated"]] = 0.0  # never looked at, and simulators that blew up give NaN there
+    drawn = rows.get("continuous_actions", np.empty((len(where), 0), np.float32))
+    return Demonstrations(
+        spec,
+        layout.encode_columns(rows),
+        finals,
+        environment_actions(actions, drawn, squashed),
+        rows.get("discrete_actions", np.empty((len(where), 0))).astype(np.int64),
+        rows["rewards"],
+        lengths[order],
+        ends["terminated"],
+        starts,
+        rows.get("action_masks"),
+    )
+
+
+def _joined(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Columns of several batches end to end; those that all of them have."""
+    names = set(tables[0]).intersection(*tables[1:])
+    return {name: np.concatenate([table[name] for table in tables]) for name in sorted(names)}
+
+
+def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Put the trajectories of each agent's episodes behind each other, as they were recorded.
+
+    Returns:
+        [K] which trajectories, those of them that were played by who learned; and whether it begins an episode, or
+        can't be joined to what was before it, as somebody else played that.
+    """
+    keys = [trajectories[name] for name in ("sources", "agent_ids", "episode_ids")]
+    order = np.lexsort(keys[::-1])  # stable: pieces of an episode stay in the order of recording
+    ended = (trajectories["terminated"] | trajectories["truncated"])[order]
+    learning = trajectories["learning"][order]
+    starts = np.ones(len(order), np.bool_)
+    same = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
+    starts[1:] = ~same | ended[:-1] | ~learning[:-1]
+    return order[learning], starts[learning]
+
+
+def _rows_of(lengths: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows of trajectories in this order, of trajectories that lie end to end."""
+    chosen = lengths[order]
+    firsts = (np.cumsum(lengths) - lengths)[order]
+    before = np.cumsum(chosen) - chosen
+    rows: NDArray[np.int64] = np.repeat(firsts - before, chosen) + np.arange(int(chosen.sum()))
+    return rows

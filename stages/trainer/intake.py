@@ -1,0 +1,162 @@
+"""What every built-in trainer does with a batch first: encode its observations, refuse bad numbers, normalise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from stages.errors import NotFiniteError, StageError
+from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
+from stages.policy.normalizer import Normalizer
+from stages.policy.observations import Encoded, ObservationLayout
+
+EXPORTED_STEPS = 100_000
+"""Observations that the normaliser of an exported policy is taken to have seen, as the export does not say: so many
+that it moves on slowly from what the policy is used to, and few enough to follow another environment in time."""
+
+
+class Intake:
+    """Encodes batches of one behaviour.
+
+    What follows a terminated episode is not trained on by those who learn from the task's rewards, and simulators that
+    blew up give NaN there: its vectors become zeros. With `beyond_termination` it is kept, for values that go on where
+    episodes terminate (`RewardSignal.ignores_termination`); only where it is not finite, the last observation before it
+    stands in: as far as is known, nothing changed.
+
+    Args:
+        spec: observations and actions.
+        normalize: whether vectors are to be normalised by their running mean and variance.
+        beyond_termination: whether what is observed after a terminated episode is looked at.
+    """
+
+    def __init__(self, spec: BehaviorSpec, normalize: bool, beyond_termination: bool = False) -> None:
+        self.layout = ObservationLayout(spec)
+        self.normalizer = Normalizer(self.layout.vector_size) if normalize and self.layout.vector_size else None
+        """None where nothing is normalised."""
+        self._spec = spec
+        self._beyond_termination = beyond_termination
+
+    def take(self, batch: TrajectoryBatch, step: int) -> tuple[Encoded, Encoded]:
+        """Encode a batch, and let the normaliser see its vectors.
+
+        Args:
+            batch: k trajectories of N rows.
+            step: agent steps so far, for messages.
+
+        Returns:
+            Observations of the rows [N, …] and after the last row of each trajectory [K, …]; not normalised. Vectors
+            are new arrays, the others views of the batch.
+
+        Raises:
+            NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # found and named below
+            rows = self.layout.encode_columns(batch.rows)
+            finals = self.layout.encode_columns(batch.trajectories, "next_obs_")
+        finals = self._sound_at_ends(batch, rows, finals)
+        self._check(batch, rows, finals, step)
+        if self.normalizer is not None:
+            self.normalizer.update(rows.vectors)
+        return rows, finals
+
+    def normalized(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Vectors [n, V] as the networks get them; the same array where nothing is normalised."""
+        return vectors if self.normalizer is None else self.normalizer.apply(vectors)
+
+    def load_normalizer(self, state: Mapping[str, Any] | None) -> None:
+        """Continue from the normaliser's `state_dict()`, or None where it had none.
+
+        Raises:
+            StageError: if only one of both normalises, or it normalised other observations.
+        """
+        if (self.normalizer is None) != (state is None):
+            raise StageError(self._mismatch("the saved state"))
+        if self.normalizer is not None and state is not None:
+            self.normalizer.load_state_dict(state)
+
+    def take_normalizer(self, tensors: Mapping[str, Any]) -> None:
+        """Start from the normaliser of an exported policy, by the names of `PolicyUpdate.layout`.
+
+        Raises:
+            StageError: if only one of both normalises, or it normalised other observations.
+        """
+        if (self.normalizer is None) == (NORMALIZER_MEAN in tensors):
+            raise StageError(self._mismatch("the policy"))
+        if self.normalizer is None:
+            return
+        mean, inverse_std = (
+            np.asarray(tensors[name], np.float64) for name in (NORMALIZER_MEAN, NORMALIZER_INVERSE_STD)
+        )
+        squares = EXPORTED_STEPS / np.square(inverse_std)
+        self.normalizer.load_state_dict({"steps": EXPORTED_STEPS, "mean": mean, "squares": squares})
+
+    def _mismatch(self, other: str) -> str:
+        now, then = ("false", "true") if self.normalizer is None else ("true", "false")
+        return f"network_settings.normalize is {now}, but {other} was made with {then}; set it to {then}"
+
+    def _sound_at_ends(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> Encoded:
+        """`finals` with what follows a terminated episode made fit to be computed with; see the class."""
+        ended = batch.terminated
+        checked = [other for other in finals.others if other.dtype.kind == "f"]
+        if self._beyond_termination:
+            checked.append(finals.vectors)
+        else:
+            finals.vectors[ended] = 0.0
+        unsound = np.zeros(len(ended), np.bool_)
+        for column in checked:
+            unsound |= ended & ~_finite_rows(column)
+        if not unsound.any():
+            return finals
+        last = np.cumsum(batch.lengths)[unsound] - 1
+        if self._beyond_termination:
+            finals.vectors[unsound] = rows.vectors[last]
+        others = []
+        for final, row in zip(finals.others, rows.others, strict=True):
+            mended = final.copy()  # it belongs to the batch
+            mended[unsound] = row[last]
+            others.append(mended)
+        return Encoded(finals.vectors, tuple(others))
+
+    def _check(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded, step: int) -> None:
+        columns: dict[str, Array] = {"obs": rows.vectors, "rewards": batch.rewards}
+        columns["log_probs"] = batch.rows["log_probs"]
+        for name in ("continuous_actions", "memories"):
+            if name in batch.rows:
+                columns[name] = batch.rows[name]
+        for index, other in zip(self.layout.others, rows.others, strict=True):
+            if other.dtype.kind == "f":
+                columns[f"obs_{index}"] = other
+        for name, column in columns.items():
+            if not np.isfinite(column).all():
+                row = _first_bad_row(column)
+                ends = np.cumsum(batch.lengths)
+                k = int(np.searchsorted(ends, row, side="right"))
+                first = int(ends[k] - batch.lengths[k])
+                at = f"step {row - first} of its trajectory of {batch.lengths[k]} steps"
+                self._refuse(batch, k, name, column[row], at, step)
+        for column in (finals.vectors, *(other for other in finals.others if other.dtype.kind == "f")):
+            if not np.isfinite(column).all():
+                k = _first_bad_row(column)
+                at = f"the end of its trajectory of {batch.lengths[k]} steps"
+                self._refuse(batch, k, "next_obs", column[k], at, step)
+
+    def _refuse(self, batch: TrajectoryBatch, k: int, name: str, value: Array, at: str, step: int) -> NoReturn:
+        agent, episode = (int(batch.trajectories[column][k]) for column in ("agent_ids", "episode_ids"))
+        said = value.tolist() if value.size <= 64 else f"{int((~np.isfinite(value)).sum())} of {value.size} numbers"
+        raise NotFiniteError(
+            f"{batch.behavior_id}: agent {agent}, episode {episode}: {name} is not finite at {at}: "
+            f"{said} (after {step} steps of training); nothing was learned from it"
+        )
+
+
+def _finite_rows(column: Array) -> NDArray[np.bool_]:
+    return np.asarray(np.isfinite(column).reshape(len(column), -1).all(axis=1))
+
+
+def _first_bad_row(column: Array) -> int:
+    return int(np.flatnonzero(~_finite_rows(column))[0])

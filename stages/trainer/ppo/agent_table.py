@@ -1,0 +1,122 @@
+"""What a trainer keeps of each agent from one of its trajectories to the next, and which trajectories follow which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.errors import StageError
+
+PATIENCE = 100
+"""Updates after which an agent that no trajectory came from is forgotten: it vanished without an episode's end, or it
+is one of so many that starting its memory anew now and then does no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The order in which trajectories can be worked through. Axis letter: K trajectories, in order of arrival."""
+
+    rounds: tuple[NDArray[np.int64], ...]
+    """Numbers of trajectories; each one's predecessor, if any, is in the round before."""
+    previous: NDArray[np.int64]
+    """[K] the trajectory that it continues: of the same agent and episode; -1 for none."""
+    latest: NDArray[np.bool_]
+    """[K] whether it is the last one of its agent."""
+
+    @classmethod
+    def of(cls, agents: NDArray[np.int64], episodes: NDArray[np.int64], ended: NDArray[np.bool_]) -> Chains:
+        """Chain trajectories by agent and episode [K]; where an episode ended, nothing continues it."""
+        count = len(agents)
+        order = np.argsort(agents, kind="stable")
+        agent, episode = agents[order], episodes[order]
+        starts, latest = np.ones(count, np.bool_), np.ones(count, np.bool_)
+        starts[1:] = (agent[1:] != agent[:-1]) | (episode[1:] != episode[:-1]) | ended[order][:-1]
+        latest[order[:-1]] = agent[1:] != agent[:-1]
+        places = np.arange(count)
+        rank = places - np.maximum.accumulate(np.where(starts, places, 0))
+        previous = np.full(count, -1, np.int64)
+        previous[order[~starts]] = order[np.flatnonzero(~starts) - 1]
+        by_rank = np.argsort(rank, kind="stable")
+        rounds = np.split(order[by_rank], np.cumsum(np.bincount(rank))[:-1]) if count else []
+        return cls(tuple(rounds), previous, latest)
+
+    @classmethod
+    def unlinked(cls, count: int) -> Chains:
+        """Trajectories that are worked through all at once."""
+        return cls((np.arange(count),), np.full(count, -1, np.int64), np.ones(count, np.bool_))
+
+
+class AgentTable:
+    """Numbers [width] per agent that is in the middle of an episode."""
+
+    def __init__(self, width: int, dtype: str) -> None:
+        self._agents = np.empty(0, np.int64)  # rising
+        self._episodes = np.empty(0, np.int64)
+        self._heard = np.empty(0, np.int64)
+        self._values = np.empty((0, width), dtype)
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def of(self, agents: NDArray[np.int64], episodes: NDArray[np.int64]) -> NDArray[Any]:
+        """What is known [n, width] of agents in these episodes; zeros of all others. A new array."""
+        found = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
+        if not len(self):
+            return found
+        at = np.minimum(np.searchsorted(self._agents, agents), len(self) - 1)
+        known = (self._agents[at] == agents) & (self._episodes[at] == episodes)
+        found[known] = self._values[at[known]]
+        return found
+
+    def keep(
+        self,
+        agents: NDArray[np.int64],
+        episodes: NDArray[np.int64],
+        values: NDArray[Any],
+        ended: NDArray[np.bool_],
+        update: int,
+    ) -> None:
+        """Take up the newest of n agents, and forget who ended an episode or was not heard of for `PATIENCE` updates.
+
+        Args:
+            agents: [n] each once.
+            episodes: [n] the episode of each.
+            values: [n, width]
+            ended: [n] whether that episode is over.
+            update: number of the update, rising.
+        """
+        stay = ~np.isin(self._agents, agents) & (self._heard > update - PATIENCE)
+        on = ~ended
+        joined = np.concatenate([self._agents[stay], agents[on]])
+        order = np.argsort(joined, kind="stable")
+        self._agents = joined[order]
+        self._episodes = np.concatenate([self._episodes[stay], episodes[on]])[order]
+        self._heard = np.concatenate([self._heard[stay], np.full(int(on.sum()), update)])[order]
+        self._values = np.concatenate([self._values[stay], values[on].astype(self._values.dtype)])[order]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the columns."""
+        return {
+            "agents": self._agents.copy(),
+            "episodes": self._episodes.copy(),
+            "heard": self._heard.copy(),
+            "values": self._values.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if its rows are of another width.
+        """
+        got, expected = np.shape(state["values"])[1:], self._values.shape[1:]
+        if got != expected:
+            raise StageError(f"what is kept per agent: expected rows of shape {expected}, got {got}")
+        self._agents = np.array(state["agents"], np.int64)
+        self._episodes = np.array(state["episodes"], np.int64)
+        self._heard = np.array(state["heard"], np.int64)
+        self._values = np.array(state["values"], self._values.dtype)

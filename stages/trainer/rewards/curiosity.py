@@ -1,0 +1,124 @@
+"""Curiosity: a reward for what could not be foreseen, among what the agent has a hand in.
+
+Pathak, Agrawal, Efros & Darrell (2017), "Curiosity-driven Exploration by Self-supervised Prediction". An encoder f
+turns observations into features. An inverse model tells the action from f(s) and f(s'), which keeps in the features
+what actions influence; a forward model foresees f(s') from f(s) and the action, and its error is the reward.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from config import CuriositySettings
+from queues.specs import ActionSpec
+from stages.policy.design import PolicyDesign
+from stages.policy.network.body import NetworkBody
+from stages.policy.network.inputs import Inputs
+from stages.policy.network.layers import linear
+from stages.trainer.rewards.network_signal import NetworkSignal, action_inputs, select
+from stages.trainer.transitions import Transitions
+
+_MODEL_UNITS = 256
+_FORWARD_WEIGHT = 0.2
+_LOSS_FACTOR = 10.0
+
+
+class CuriosityNetwork(nn.Module):
+    """Encoder, forward model and inverse model."""
+
+    def __init__(self, design: PolicyDesign) -> None:
+        super().__init__()
+        actions = design.spec.actions
+        features = actions.continuous_size + actions.mask_size
+        self.body = NetworkBody(design)
+        width = self.body.encoding_size
+        self.forward_model = nn.Sequential(
+            linear(width + features, _MODEL_UNITS), nn.SiLU(), linear(_MODEL_UNITS, width)
+        )
+        self.inverse_model = nn.Sequential(linear(2 * width, _MODEL_UNITS), nn.SiLU(), linear(_MODEL_UNITS, features))
+
+    def encode(self, inputs: Inputs, next_inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Features [B, E] of s and of s', in one pass."""
+        both = Inputs(
+            torch.cat([inputs.vectors, next_inputs.vectors]),
+            tuple(torch.cat(pair) for pair in zip(inputs.others, next_inputs.others, strict=True)),
+        )
+        encoding, _ = self.body(both)
+        before, after = encoding.chunk(2)
+        return before, after
+
+
+class Curiosity(NetworkSignal):
+    """Rewards what the forward model did not foresee.
+
+    The last step of an episode that terminated counts for nothing here, with reward 0 and no part in the losses:
+    what was observed after it is not known (see `Transitions.next_inputs`), and its stand-in would be learned as if
+    every ending led to one and the same place.
+    """
+
+    ignores_termination: ClassVar[bool] = True
+
+    def build(self, settings: CuriositySettings) -> CuriosityNetwork:
+        """Make encoder and models."""
+        return CuriosityNetwork(self.design)
+
+    def compute(self, transitions: Transitions) -> Tensor:
+        """0.5·‖f(s') − prediction‖², at most 1 / strength; 0 as long as nothing was learned."""
+        rewards = torch.zeros_like(transitions.rewards)
+        going_on = transitions.terminated == 0
+        if self.network.updates == 0 or not bool(going_on.any()):
+            return rewards
+        _, foreseen, after = self._foresee(select(transitions, going_on))
+        surprise = forward_errors(foreseen, after)
+        if self.strength:
+            surprise = surprise.clamp(max=1.0 / abs(self.strength))
+        rewards[going_on] = surprise
+        return rewards
+
+    def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """10 · (0.2 · forward loss + 0.8 · inverse loss), equation 7 there with β = 0.2 and without the policy."""
+        kept = select(transitions, transitions.terminated == 0)
+        before, foreseen, after = self._foresee(kept)
+        heads = self._module.inverse_model(torch.cat([before, after], dim=1))
+        rows = max(1, len(kept.rewards))  # a minibatch of endings alone teaches nothing, and does no harm
+        forward_loss = forward_errors(foreseen, after).sum() / rows
+        inverse_loss = inverse_errors(self.design.spec.actions, heads, kept.continuous, kept.choices).sum() / rows
+        loss = _LOSS_FACTOR * (_FORWARD_WEIGHT * forward_loss + (1.0 - _FORWARD_WEIGHT) * inverse_loss)
+        return loss, {"Losses/Curiosity Forward Loss": forward_loss, "Losses/Curiosity Inverse Loss": inverse_loss}
+
+    def _foresee(self, transitions: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+        """Features [B, E] of s, what is foreseen of those of s', and those of s'."""
+        inputs, next_inputs = self.normalized(transitions.inputs), self.normalized(transitions.next_inputs)
+        before, after = self._module.encode(inputs, next_inputs)
+        actions = action_inputs(self.design.spec.actions, transitions.continuous, transitions.choices)
+        return before, self._module.forward_model(torch.cat([before, actions], dim=1)), after
+
+    @property
+    def _module(self) -> CuriosityNetwork:
+        return cast("CuriosityNetwork", self.network.module)
+
+
+def forward_errors(foreseen: Tensor, after: Tensor) -> Tensor:
+    """0.5·‖f(s') − prediction‖² of each row [B], from features [B, E] (equations 5 and 6)."""
+    return 0.5 * (after - foreseen).square().sum(dim=1)
+
+
+def inverse_errors(actions: ActionSpec, heads: Tensor, continuous: Tensor, choices: Tensor) -> Tensor:
+    """How badly actions were told, for each row [B]: squared errors, plus cross-entropies of the branches (eq. 3).
+
+    Args:
+        actions: the spec.
+        heads: [B, C + choices] told continuous actions, then logits of each branch.
+        continuous: [B, C] the actions taken.
+        choices: [B, branches] the choices taken.
+    """
+    c = actions.continuous_size
+    errors = (heads[:, :c] - continuous).square().sum(dim=1)
+    if actions.discrete_branches:
+        for branch, logits in enumerate(torch.split(heads[:, c:], list(actions.discrete_branches), dim=1)):
+            errors = errors + F.cross_entropy(logits, choices[:, branch], reduction="none")
+    return errors

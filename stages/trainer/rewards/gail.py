@@ -1,0 +1,203 @@
+"""Generative adversarial imitation: a reward for steps that look like the demonstrations.
+
+Ho & Ermon (2016), "Generative Adversarial Imitation Learning". A discriminator learns to tell demonstrated steps from
+the agent's own; the agent is rewarded where it is taken for the expert. All rewards are positive: see docs/rewards.md
+on what that means where episodes have no fixed length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from config import GAILSettings
+from stages.errors import StageError
+from stages.policy.network.inputs import Inputs
+from stages.policy.observations import Encoded
+from stages.trainer.imitation.demonstrations import Demonstrations
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.rewards.discriminator import (
+    BOTTLENECK_SIZE,
+    KL_TARGET,
+    Discriminator,
+    blend,
+    bottleneck_divergence,
+    gradient_penalty,
+    next_beta,
+)
+from stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
+from stages.trainer.transitions import Transitions
+
+PENALTY_WEIGHT = 10.0
+_EPSILON = 1e-7
+
+
+class GAIL(NetworkSignal):
+    """Rewards what the discriminator takes for the expert's.
+
+    Args:
+        name: its key in the YAML.
+        settings: its block there.
+        context: the trainer's.
+        seed: the source of its chance.
+        demonstrations: what the expert did.
+
+    Raises:
+        StageError: if there are no demonstrations.
+    """
+
+    def __init__(
+        self, name: str, settings: GAILSettings, context: TrainerContext, seed: int, demonstrations: Demonstrations
+    ) -> None:
+        super().__init__(name, settings, context, seed)
+        if not len(demonstrations):
+            raise StageError(f"{self.where}: the demonstrations ({settings.demo_path}) hold no steps; record some")
+        self._use_actions = settings.use_actions
+        self._beta = 0.0
+        self._steps = len(demonstrations)
+        self._expert = Inputs.of(_writable(demonstrations.observations), context.device)
+        self._expert_extra = self._extra(
+            torch.tensor(demonstrations.continuous, device=context.device),
+            torch.tensor(demonstrations.choices, device=context.device),
+            torch.tensor(_terminated_rows(demonstrations), device=context.device),
+        )
+        if self.normalizer is not None:
+            # The demonstrations never change, so all of them are seen at once, and nothing shifts while learning.
+            self.normalizer.update(demonstrations.observations.vectors)
+
+    def build(self, settings: GAILSettings) -> Discriminator:
+        """Make the discriminator."""
+        actions = self.design.spec.actions
+        extra = actions.continuous_size + actions.mask_size + 1 if settings.use_actions else 0
+        return Discriminator(self.design, extra, settings.use_vail)
+
+    def compute(self, transitions: Transitions) -> Tensor:
+        """−ln(1 − D·(1 − 1e-7)), without the bottleneck's noise."""
+        return imitation_rewards(self._module(self.normalized(transitions.inputs), self._own_extra(transitions))[0])
+
+    def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """Discrimination loss + 10 · gradient penalty, and with a bottleneck β · (divergence − 0.5)."""
+        rows = len(transitions.rewards)
+        own, own_extra = self.normalized(transitions.inputs), self._own_extra(transitions)
+        expert, expert_extra = self._expert_batch(rows)
+        expert_x, expert_seen = self._module(expert, expert_extra, self._noise(rows))
+        own_x, own_seen = self._module(own, own_extra, self._noise(rows))
+        discrimination = discrimination_loss(expert_x, own_x)
+        penalty = PENALTY_WEIGHT * self._penalty(expert, expert_extra, own, own_extra)
+        reported = {
+            "Losses/GAIL Loss": discrimination,
+            "Policy/GAIL Policy Estimate": torch.sigmoid(own_x).mean(),
+            "Policy/GAIL Expert Estimate": torch.sigmoid(expert_x).mean(),
+            "Policy/GAIL Grad Mag Loss": penalty,
+        }
+        loss = discrimination + penalty
+        if self._module.bottleneck is not None:
+            divergence = bottleneck_divergence(expert_seen, own_seen, self._module.sigma)
+            loss = loss + self._beta * (divergence - KL_TARGET)
+            reported["Losses/GAIL KL Loss"] = divergence
+        return loss, reported
+
+    def learn(self, transitions: Transitions) -> Mapping[str, float]:
+        """One gradient step against as many demonstrated steps, drawn uniformly; losses by their statistics' names.
+
+        Raises:
+            NotFiniteError: if a loss or gradient is NaN or infinite; network, β and normaliser are then as before.
+        """
+        reported = dict(super().learn(transitions))
+        if self._module.bottleneck is not None:
+            self._beta = next_beta(self._beta, reported["Losses/GAIL KL Loss"])
+            reported["Policy/GAIL Beta"] = self._beta
+        return reported
+
+    def see(self, transitions: Transitions) -> None:
+        """Nothing: the normaliser goes by the demonstrations alone."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Network, optimizer, normaliser, randomness, β."""
+        return {**super().state_dict(), "beta": self._beta}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if the state belongs to other networks; the message names the tensor.
+        """
+        super().load_state_dict(state)
+        self._beta = float(state["beta"])
+
+    def _expert_batch(self, rows: int) -> tuple[Inputs, Tensor | None]:
+        """Demonstrated steps, drawn with replacement."""
+        index = torch.from_numpy(self.random.integers(self._steps, size=rows)).to(self.device)
+        extra = None if self._expert_extra is None else self._expert_extra[index]
+        return self.normalized(self._expert.rows(index)), extra
+
+    def _penalty(self, expert: Inputs, expert_extra: Tensor | None, own: Inputs, own_extra: Tensor | None) -> Tensor:
+        """The gradient penalty between pairs of rows, over every input of the network."""
+        share = self._drawn(self.random.random(len(own.vectors), np.float32))
+        between = Inputs(
+            blend(expert.vectors, own.vectors, share).requires_grad_(),
+            tuple(blend(a, b, share).requires_grad_() for a, b in zip(expert.others, own.others, strict=True)),
+        )
+        watched = [tensor for tensor in (between.vectors, *between.others) if tensor.numel()]
+        extra = None
+        if expert_extra is not None and own_extra is not None:
+            extra = blend(expert_extra, own_extra, share).requires_grad_()
+            watched.append(extra)
+        # Without the bottleneck's noise, as rewards are: it is what rewards come from that is to be smooth.
+        return gradient_penalty(torch.sigmoid(self._module(between, extra)[0]), watched)
+
+    def _own_extra(self, transitions: Transitions) -> Tensor | None:
+        return self._extra(transitions.continuous, transitions.choices, transitions.terminated)
+
+    def _extra(self, continuous: Tensor, choices: Tensor, terminated: Tensor) -> Tensor | None:
+        """What is judged beside observations: actions, and whether the step ended the episode."""
+        if not self._use_actions:
+            return None
+        features = action_inputs(self.design.spec.actions, continuous, choices)
+        return torch.cat([features, terminated.float().unsqueeze(1)], dim=1)
+
+    def _noise(self, rows: int) -> Tensor | None:
+        """[rows, Z] for the bottleneck; None without one."""
+        if self._module.bottleneck is None:
+            return None
+        return self._drawn(self.random.standard_normal((rows, BOTTLENECK_SIZE), np.float32))
+
+    def _drawn(self, numbers: np.ndarray[Any, np.dtype[np.float32]]) -> Tensor:
+        return torch.from_numpy(numbers).to(self.device)
+
+    @property
+    def _module(self) -> Discriminator:
+        return cast("Discriminator", self.network.module)
+
+
+def imitation_rewards(x: Tensor) -> Tensor:
+    """−ln(1 − D·(1 − 1e-7)) of D = sigmoid(x), [B]: between 0 and 16.1.
+
+    As −ln((1 − D) + 1e-7·D), which keeps its digits where D is almost 1.
+    """
+    return -torch.log(torch.sigmoid(-x) + _EPSILON * torch.sigmoid(x))
+
+
+def discrimination_loss(expert_x: Tensor, own_x: Tensor) -> Tensor:
+    """−mean(ln(D + 1e-7) of demonstrated steps + ln(1 − D + 1e-7) of the agent's), D = sigmoid(x): a scalar.
+
+    Ho & Ermon (2016), equation 17, with the sign that is descended.
+    """
+    return -(torch.log(torch.sigmoid(expert_x) + _EPSILON) + torch.log(torch.sigmoid(-own_x) + _EPSILON)).mean()
+
+
+def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """[N] 1 in the last row of each trajectory that the task's own rules ended."""
+    rows = np.zeros(len(demonstrations), np.float32)
+    rows[np.cumsum(demonstrations.lengths)[demonstrations.terminated] - 1] = 1.0
+    return rows
+
+
+def _writable(encoded: Encoded) -> Encoded:
+    """The same in arrays that tensors can share: files may be read into memory that must not be written."""
+    vectors, *others = (np.require(array, requirements=["C", "W"]) for array in (encoded.vectors, *encoded.others))
+    return Encoded(vectors, tuple(others))

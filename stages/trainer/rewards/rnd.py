@@ -1,0 +1,76 @@
+"""Random network distillation: a reward for what was seldom seen.
+
+Burda, Edwards, Storkey & Klimov (2018), "Exploration by Random Network Distillation". A fixed random network maps
+observations to features, and a second one learns to give the same features; where it fails, it has not learned much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from config import RNDSettings
+from stages.errors import StageError
+from stages.policy.network.body import NetworkBody
+from stages.policy.network.flat import Flat, seeded
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.rewards.network_signal import NetworkSignal
+from stages.trainer.transitions import Transitions
+
+
+class RND(NetworkSignal):
+    """Rewards observations in which the predictor misses the target.
+
+    As in ML-Agents, a step is judged by the observation that the agent acted on, not by the one that followed (as in
+    the paper): the return shifts by one step, and the unknown observation after a terminated episode is never needed.
+    """
+
+    ignores_termination: ClassVar[bool] = True
+
+    def __init__(self, name: str, settings: RNDSettings, context: TrainerContext, seed: int) -> None:
+        super().__init__(name, settings, context, seed)
+        self._target = Flat(seeded(self.random, lambda: NetworkBody(self.design)), context.device)
+
+    def build(self, settings: RNDSettings) -> NetworkBody:
+        """Make the predictor; the target has the same shape and weights of its own."""
+        return NetworkBody(self.design)
+
+    def compute(self, transitions: Transitions) -> Tensor:
+        """Σ (predicted − target)² of each row."""
+        return self._errors(transitions)
+
+    def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean of the same."""
+        loss = self._errors(transitions).mean()
+        return loss, {"Losses/RND Loss": loss}
+
+    def _errors(self, transitions: Transitions) -> Tensor:
+        inputs = self.normalized(transitions.inputs)
+        with torch.no_grad():
+            target, _ = self._target.module(inputs)
+        predicted, _ = cast("NetworkBody", self.network.module)(inputs)
+        return distillation_errors(predicted, target)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both networks, optimizer, normaliser, randomness."""
+        return {**super().state_dict(), "target": self._target.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if the state belongs to other networks; the message names the tensor.
+        """
+        super().load_state_dict(state)
+        try:
+            self._target.load(state["target"])
+        except StageError as error:
+            raise StageError(f"{self.where}: target {error}") from error
+
+
+def distillation_errors(predicted: Tensor, target: Tensor) -> Tensor:
+    """Σ (predicted − target)² of each row [B], from features [B, E]."""
+    return (predicted - target).square().sum(dim=1)

@@ -1,0 +1,105 @@
+"""What soft actor-critic minimises, as pure functions of tensors.
+
+Haarnoja et al. (2018), "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
+Actor" (with a value network), and "Soft Actor-Critic Algorithms and Applications" (entropy coefficients); for discrete
+actions Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". Of several branches the mean is taken,
+as ML-Agents does.
+
+Axis letters: B rows, S reward signals, C continuous actions, K discrete branches of A choices in all (A = 1 without
+any), G entropy coefficients: one for all continuous actions together if there are any, then one per branch.
+A mask [B] is 1 for rows and 0 for padding, or None where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over all but padding of values [B, ...]: a scalar; 0 where there is nothing but padding."""
+    if mask is None:
+        return values.mean()
+    rows = values.reshape(len(values), -1).mean(dim=1)
+    return (rows * mask).sum() / mask.sum().clamp(min=1.0)
+
+
+def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
+    """Soft Bellman backup r + γ·V(s'), [B, S] each.
+
+    Args:
+        rewards: scaled by each signal's strength.
+        discounts: γ of the signal, 0 where the episode terminated and the signal ends with it. Where it was merely cut
+            short, s' is what was really observed next, and counts.
+        next_values: the target network's.
+    """
+    return torch.addcmul(rewards, discounts, next_values)
+
+
+def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
+    """Value [B, S] of what was done.
+
+    Args:
+        q: [B, S, A] with the continuous actions that were taken.
+        choices: [B, 1] per branch, index among all A choices. The mean over branches is taken.
+    """
+    if not choices:
+        return q[:, :, 0]
+    index = choices[0] if len(choices) == 1 else torch.cat(tuple(choices), dim=1)
+    return q.gather(2, index.unsqueeze(1).expand(-1, q.shape[1], -1)).mean(dim=2)
+
+
+def expected_values(q: Tensor, probabilities: Tensor | None, branches: int) -> Tensor:
+    """Value [B, S] under the policy: Σ π(a)·Q(a) over the choices of a branch, the mean over branches.
+
+    Args:
+        q: [B, S, A] with continuous actions drawn from the policy.
+        probabilities: [B, A] of the discrete choices, 0 where forbidden; None without any.
+        branches: K.
+    """
+    if probabilities is None:
+        return q[:, :, 0]
+    return torch.bmm(q, probabilities.unsqueeze(2)).squeeze(2) / branches
+
+
+def soft_values(expected: Tensor, negentropies: Tensor, coefficients: Tensor, weights: Tensor) -> Tensor:
+    """Value of a state under the policy, entropy included: E[Q(s, a)] - Σ α·E[log π], [B, S].
+
+    The same sign of the entropy for continuous and discrete actions. V learns this number, and the policy maximises it.
+
+    Args:
+        expected: [B, S] of the smaller Q.
+        negentropies: [B, G] log-probability of the continuous actions drawn, and Σ π log π of each branch.
+        coefficients: α [G].
+        weights: [G] 1 for continuous actions, 1 / K for each branch.
+    """
+    return expected - (negentropies @ (coefficients * weights)).unsqueeze(1)
+
+
+def half_squared_error(values: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """½·mean (values - targets)² over rows and signals, [B, S] each, targets without gradient: a scalar."""
+    return 0.5 * masked_mean((values - targets).square(), mask)
+
+
+def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
+    """Less is better: minus the soft value [B, S] that the policy's actions have, the mean over signals and rows."""
+    return -masked_mean(soft, mask)
+
+
+def coefficient_loss(logs: Tensor, negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """Σ log α·(H - H_target), without gradient into the policy: a scalar.
+
+    By eq. 18 of "Algorithms and Applications", but with log α where that has α, as all common implementations do:
+    the step then does not depend on how large α is.
+
+    Args:
+        logs: log α [G].
+        negentropies: -H as in `soft_values`, [B, G].
+        targets: H_target, [G] or [B, G].
+        mask: [B] or None.
+    """
+    excess = -(negentropies.detach() + targets)
+    mean = excess.mean(dim=0) if mask is None else mask @ excess / mask.sum().clamp(min=1.0)
+    return (logs * mean).sum()

@@ -1,0 +1,141 @@
+"""What one update learns from: rows of the replay memory as tensors, as each of the networks takes them in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from queues.messages import Array
+from queues.specs import ActionSpec
+from stages.policy.actions import action_features, environment_actions
+from stages.policy.layout import MASK_PENALTY
+from stages.policy.network.inputs import Inputs
+from stages.trainer.intake import Intake
+from stages.trainer.sac.replay_memory import Replayed, Sequences
+from stages.trainer.transitions import Transitions
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """B rows; with memory S sequences of L rows each, end to end. Axis letters as in `losses`."""
+
+    actor_inputs: Inputs
+    """What was observed, normalised; with memory, from what the actor remembered."""
+    critic_inputs: Inputs
+    """The same; with memory, from zeros: what critics remember is not recorded, and would be outdated."""
+    target_inputs: Inputs
+    """What the target network values. Without memory what was observed next, [B]; with memory, L + 1 rows for each
+    sequence, from zeros: its observations and the one after it. The first of them only fills the memory."""
+    continuous: Tensor
+    """[B, C] as the policy drew them."""
+    choices: tuple[Tensor, ...]
+    """Per branch [B, 1] int64: index among the choices of all branches."""
+    penalties: Tensor | None
+    """[B, A] added to logits: `MASK_PENALTY` where a choice was forbidden; None without masks."""
+    allowed: Tensor | None
+    """[B, K] how many choices of each branch were allowed; None without masks."""
+    mask: Tensor | None
+    """[B] 1 for rows, 0 for padding; None without memory."""
+
+
+class MinibatchMaker:
+    """Makes minibatches of a behaviour.
+
+    Args:
+        intake: normalises.
+        actions: the behaviour's.
+        device: where to learn.
+    """
+
+    def __init__(self, intake: Intake, actions: ActionSpec, device: str) -> None:
+        self._intake = intake
+        self._actions = actions
+        self._device = device
+        begins = np.cumsum((0, *actions.discrete_branches))[:-1]
+        self._offsets = torch.from_numpy(begins).to(device)
+
+    def transitions(self, replayed: Replayed) -> Transitions:
+        """Rows of the memory, padding and all, as reward signals take them."""
+        columns, actions = replayed.columns, self._actions
+        n = len(columns["rewards"])
+        continuous = columns["continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32)
+        choices = columns["discrete_actions"] if actions.discrete_branches else np.empty((n, 0), np.int32)
+        return Transitions(
+            Inputs.of(replayed.observations, self._device),
+            Inputs.of(replayed.next_observations, self._device),
+            self._tensor(continuous),
+            self._tensor(choices.astype(np.int64)),
+            self._tensor(columns["rewards"]),
+            self._tensor(columns["terminated"].astype(np.float32)),
+        )
+
+    def minibatch(self, replayed: Replayed, transitions: Transitions) -> Minibatch:
+        """The same rows as an update wants them."""
+        inputs = self._normalized(replayed.observations.vectors, transitions.inputs)
+        target = self._normalized(replayed.next_observations.vectors, transitions.next_inputs)
+        actor, mask = inputs, None
+        sequences = replayed.sequences
+        if sequences is not None:
+            actor, inputs, target = self._with_memory(replayed, sequences, inputs, target)
+            mask = self._tensor(sequences.mask.astype(np.float32))
+        choices: tuple[Tensor, ...] = ()
+        if self._actions.discrete_branches:
+            choices = torch.split(transitions.choices + self._offsets, 1, dim=1)
+        penalties = allowed = None
+        if self._actions.masked:
+            masks = replayed.columns["action_masks"]
+            penalties = self._tensor(np.where(masks, np.float32(0), MASK_PENALTY))
+            begins = self._offsets.cpu().numpy()
+            allowed = self._tensor(np.add.reduceat(masks, begins, axis=1, dtype=np.float32))
+        return Minibatch(actor, inputs, target, transitions.continuous, choices, penalties, allowed, mask)
+
+    def _normalized(self, vectors: NDArray[np.float32], inputs: Inputs) -> Inputs:
+        if self._intake.normalizer is None:
+            return inputs
+        return inputs._replace(vectors=self._tensor(self._intake.normalized(vectors)))
+
+    def _with_memory(
+        self, replayed: Replayed, sequences: Sequences, inputs: Inputs, following: Inputs
+    ) -> tuple[Inputs, Inputs, Inputs]:
+        """What actor, critics and target take in, given observations and next ones of S × L rows."""
+        length = sequences.length
+        first = self._features(sequences.previous, "previous_")[:, None]
+        taken = self._features(replayed.columns, "")
+        before = self._tensor(np.concatenate((first, taken.reshape(len(first), length, taken.shape[1])), axis=1))
+        memories = self._tensor(sequences.memories)
+        zeros = torch.zeros_like(memories)
+
+        def joined(one: Tensor, other: Tensor) -> Tensor:
+            """[S, L + 1]: the first observation of each sequence, and what followed each of its rows."""
+            parts = (tensor.view(len(first), length, *tensor.shape[1:]) for tensor in (one, other))
+            begun, rest = parts
+            return torch.cat((begun[:, :1], rest), dim=1).flatten(0, 1)
+
+        inputs = inputs._replace(previous_actions=before[:, :-1].flatten(0, 1), sequence_length=length)
+        target = Inputs(
+            joined(inputs.vectors, following.vectors),
+            tuple(joined(one, other) for one, other in zip(inputs.others, following.others, strict=True)),
+            before.flatten(0, 1),
+            zeros,
+            length + 1,
+        )
+        return inputs._replace(memories=memories), inputs._replace(memories=zeros), target
+
+    def _features(self, columns: Mapping[str, Array], prefix: str) -> NDArray[np.float32]:
+        """Actions [n, P] as networks take them in."""
+        actions, n = self._actions, len(next(iter(columns.values())))
+        continuous = np.empty((n, 0), np.float32)
+        discrete: Array = np.empty((n, 0), np.int32)
+        if actions.continuous_size:
+            continuous = environment_actions(actions, columns[f"{prefix}continuous_actions"], squashed=True)
+        if actions.discrete_branches:
+            discrete = columns[f"{prefix}discrete_actions"]
+        return action_features(actions, continuous, discrete)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -1,0 +1,48 @@
+"""How many updates are owed: one for so many agent steps, whatever the pipeline's timing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class UpdateRatio:
+    """Counts updates against steps: exact over the run, however many steps come at a time.
+
+    Args:
+        steps_per_update: agent steps for each update; below 1 for several updates a step.
+        first_step: steps up to this one owe nothing.
+    """
+
+    def __init__(self, steps_per_update: float, first_step: int) -> None:
+        self._steps_per_update = steps_per_update
+        self._first_step = first_step
+        self._updates = 0
+
+    def owes(self, step: int) -> bool:
+        """Whether there are fewer updates than `step` agent steps ask for."""
+        return self._updates * self._steps_per_update < step - self._first_step
+
+    def count(self) -> None:
+        """One more update was made."""
+        self._updates += 1
+
+    def restart(self, first_step: int) -> None:
+        """From this step on, as if nothing had been owed before: there is nothing left to learn from it."""
+        self._first_step = first_step
+        self._updates = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has counted, from where on, and by which ratio."""
+        return {
+            "first_step": self._first_step,
+            "updates": self._updates,
+            "steps_per_update": self._steps_per_update,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
+        """Continue from `state_dict()`, made at this step; another ratio than then holds from here on only."""
+        self._first_step = int(state["first_step"])
+        self._updates = int(state["updates"])
+        if state["steps_per_update"] != self._steps_per_update:
+            self.restart(max(step, self._first_step))

@@ -1,0 +1,155 @@
+"""A replay memory on the disk: its columns as they stand in memory, with checksums.
+
+Written and read straight from and to the memory's own arrays, so that a large one is never in memory twice. The file
+is there whole or not at all: it is written under another name, made durable, and renamed.
+
+Layout: `MAGIC`, length of the header (8 bytes), header (JSON), its CRC-32 (4 bytes), then of each column its bytes and
+their CRC-32. Numbers are little-endian, as all platforms that torch runs on are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+from stages.trainer.sac.lazy_column import LazyColumn
+from stages.trainer.sac.replay_memory import ReplayMemory
+
+MAGIC = b"headrace replay 1\n"
+
+_CHUNK_BYTES = 2**24
+_MOST_HEADER_BYTES = 2**30
+
+
+class ReplayFileError(Exception):
+    """A replay file that can't be read, or belongs to another memory; the message says why."""
+
+
+def write_replay(memory: ReplayMemory, path: Path) -> None:
+    """Write a memory into a file, replacing it.
+
+    Raises:
+        OSError: if the disk refuses; an older file is then still there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("wb", buffering=0) as file:
+            _write(memory, file)
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def read_replay(memory: ReplayMemory, path: Path) -> None:
+    """Fill a memory with what `write_replay` wrote. If that fails it is empty.
+
+    Raises:
+        ReplayFileError: if the file is missing, cut short, changed, or of another memory.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            _read(memory, file)
+    except (OSError, ReplayFileError) as error:
+        memory.clear()
+        raise ReplayFileError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
+
+
+def _write(memory: ReplayMemory, file: IO[bytes]) -> None:
+    header = json.dumps({"facts": memory.facts(), "columns": _described(memory)}).encode()
+    _write_all(file, MAGIC + struct.pack("<Q", len(header)) + header + struct.pack("<I", zlib.crc32(header)))
+    for column, rows in memory.columns():
+        checksum = 0
+        for chunk in _chunks(column, rows):
+            _write_all(file, chunk)
+            checksum = zlib.crc32(chunk, checksum)
+        _write_all(file, struct.pack("<I", checksum))
+
+
+def _read(memory: ReplayMemory, file: IO[bytes]) -> None:
+    if _take(file, len(MAGIC)) != MAGIC:
+        raise ReplayFileError("not a replay buffer of this version")
+    (length,) = struct.unpack("<Q", _take(file, 8))
+    header = _take(file, min(length, _MOST_HEADER_BYTES))
+    if zlib.crc32(header) != struct.unpack("<I", _take(file, 4))[0]:
+        raise ReplayFileError("its header is broken")
+    saved = json.loads(header)
+    for name, now in (("capacity", memory.capacity), ("sequence_length", memory.sequence_length)):
+        if saved["facts"][name] != now:
+            setting = "buffer_size" if name == "capacity" else name
+            raise ReplayFileError(f"it was saved with {setting} {saved['facts'][name]}, now it is {now}")
+    memory.restore(saved["facts"])
+    if saved["columns"] != _described(memory):
+        raise ReplayFileError("it holds other observations or actions than the environment has now")
+    for column, rows in memory.columns():
+        checksum = 0
+        for chunk in _chunks(column, rows):
+            _fill(file, chunk)
+            checksum = zlib.crc32(chunk, checksum)
+        if checksum != struct.unpack("<I", _take(file, 4))[0]:
+            raise ReplayFileError(f"its column {column.name} is broken")
+    if file.read(1):
+        raise ReplayFileError("it is longer than it should be")
+    memory.restored()
+
+
+def _described(memory: ReplayMemory) -> list[list[Any]]:
+    return [[column.name, column.dtype.str, list(column.shape), rows] for column, rows in memory.columns()]
+
+
+def _chunks(column: LazyColumn, rows: int) -> Iterator[memoryview]:
+    """A column's first rows as bytes, in the memory's own arrays."""
+    for part in column.parts(rows):
+        data = _as_bytes(part)
+        for at in range(0, len(data), _CHUNK_BYTES):
+            yield data[at : at + _CHUNK_BYTES]
+
+
+def _as_bytes(part: Array) -> memoryview:
+    data: NDArray[np.uint8] = part.reshape(-1).view(np.uint8)
+    return memoryview(data)  # type: ignore[arg-type]  # an array is a buffer
+
+
+def _write_all(file: IO[bytes], data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:  # a large write may be cut short
+        rest = rest[file.write(rest) :]
+
+
+def _take(file: IO[bytes], count: int) -> bytes:
+    data = bytearray(count)
+    _fill(file, memoryview(data))
+    return bytes(data)
+
+
+def _fill(file: IO[bytes], target: memoryview) -> None:
+    while target:
+        count = file.readinto(target)  # type: ignore[attr-defined]  # IO[bytes] of an unbuffered file is a RawIOBase
+        if not count:
+            raise ReplayFileError("it is cut short")
+        target = target[count:]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming durable, where the platform can (Windows journals it)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems can't do it for folders
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,340 @@
+"""The replay memory: the newest `capacity` steps in preallocated columns, sampled uniformly.
+
+Observations are kept apart (`observation_store`), and rows say where theirs are. What was observed after a step is what
+was observed before the next one, so each is kept once; also across pieces of a trajectory, however short: the first
+observation of a piece is the one after the piece before it. How it gets onto the disk is in `replay_file`.
+
+Axis letters: N rows and K pieces of a batch, B rows of a sample, S sequences of L rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.columns import Column, action_columns, memory_column
+from queues.messages import Array, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from stages.policy.observations import Encoded, ObservationLayout
+from stages.trainer.sac.lazy_column import BLOCK_BYTES, LazyColumn
+from stages.trainer.sac.observation_store import ObservationStore
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """What a sample of sequences has beside their S × L rows, which stand end to end."""
+
+    length: int
+    """L."""
+    mask: NDArray[np.bool_]
+    """[S * L] true where there is a row; the rest is padding: its last row over again."""
+    memories: NDArray[np.float32]
+    """[S, m] what the actor remembered before the first row."""
+    previous: Mapping[str, Array]
+    """[S, ...] the action before the first row, by `previous_continuous_actions`, `previous_discrete_actions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """B rows of the memory, in arrays of their own."""
+
+    observations: Encoded
+    """[B, ...] as they came in: not normalised."""
+    next_observations: Encoded
+    """[B, ...] after the row; where an episode terminated, as the intake gave it."""
+    columns: Mapping[str, Array]
+    """[B, ...] `rewards`, `terminated`, actions, `action_masks`."""
+    sequences: Sequences | None = None
+
+
+class ReplayMemory:
+    """A ring of rows, and the observations that they refer to.
+
+    Args:
+        spec: observations and actions.
+        layout: how observations are encoded.
+        capacity: rows kept; the oldest ones make place for new ones one by one.
+        memory_size: m, of a policy with memory.
+        sequence_length: L, of a policy with memory: sequences start where pieces do, and at each multiple of L within.
+        block_bytes: see `LazyColumn`.
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        layout: ObservationLayout,
+        capacity: int,
+        memory_size: int = 0,
+        sequence_length: int = 0,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self.capacity = capacity
+        self.sequence_length = sequence_length
+        masks = [Column("action_masks", "bool", (spec.actions.mask_size,))] if spec.actions.masked else []
+        sampled = [Column("rewards", "float32"), Column("terminated", "bool"), *action_columns(spec), *masks]
+        references = [Column("slot", "int64"), Column("next_slot", "int64"), Column("continued", "bool")]
+        self._sampled = [column.name for column in sampled]
+        self._rows = {c.name: LazyColumn(c, capacity, block_bytes) for c in (*sampled, *references)}
+        # At most, each row has an observation before and one after it of its own.
+        self.observations = ObservationStore(layout, 2 * capacity, block_bytes)
+        starts = [Column("row", "int64"), Column("length", "int64"), memory_column(memory_size)]
+        starts += action_columns(spec, "previous_")
+        self._starts = {c.name: LazyColumn(c, capacity, block_bytes) for c in starts} if sequence_length else {}
+        self._previous = [column.name for column in action_columns(spec, "previous_")]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._count = 0  # rows ever added: row i stands at i % capacity
+        self._start_count = 0  # sequences ever begun, likewise
+        self._first_start = 0  # the first one whose row is still there
+        self._open: dict[int, tuple[int, int]] = {}  # agent → episode, and the newest row of its unfinished trajectory
+        self.observations.clear()
+
+    def __len__(self) -> int:
+        return min(self._count, self.capacity)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences whose first row is still there."""
+        return self._start_count - self._first_start
+
+    def add(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> None:
+        """Copy trajectories in.
+
+        Args:
+            batch: K pieces of N rows.
+            rows: [N, ...] their observations.
+            finals: [K, ...] the observations after the last row of each piece.
+        """
+        first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
+        self._evict(min(oldest, first))
+        before = self._continue(batch)
+        if self.sequence_length:
+            self._add_starts(batch, oldest)
+        # Of a batch larger than the memory, the newest rows.
+        skip = max(0, oldest - first)
+        ends = np.cumsum(batch.lengths, dtype=np.int64)
+        kept = slice(int(np.searchsorted(ends, skip, side="right")), None)
+        begins = (ends - batch.lengths)[kept]
+        before = np.where((before[kept] >= oldest) & (begins >= skip), before[kept], -1)
+        begins = np.maximum(begins, skip)
+        pieces = _Pieces(first, begins, ends[kept], before, _pick(rows, slice(skip, None)), _pick(finals, kept), skip)
+        slots, next_slots = self._store_observations(pieces)
+        at = np.arange(first + skip, first + batch.num_rows) % self.capacity
+        terminated = np.zeros(batch.num_rows, np.bool_)
+        terminated[ends - 1] = batch.terminated
+        given = {**batch.rows, "terminated": terminated}
+        for name in self._sampled:
+            self._rows[name].put(at, given[name][skip:])
+        self._rows["slot"].put(at, slots)
+        self._rows["next_slot"].put(at, next_slots)
+        self._rows["continued"].put(at, np.zeros(len(at), np.bool_))
+        joined = pieces.before[pieces.before >= 0] % self.capacity
+        self._rows["continued"].put(joined, np.ones(len(joined), np.bool_))
+        self._count += batch.num_rows
+
+    def sample(self, count: int, random: np.random.Generator) -> Replayed:
+        """Rows drawn uniformly with replacement; there must be at least one."""
+        return self._gather(random.integers(len(self), size=count))
+
+    def sample_sequences(self, count: int, random: np.random.Generator) -> Replayed:
+        """Sequences drawn uniformly with replacement, padded at their ends; there must be at least one.
+
+        A sequence is a run of steps of one episode: pieces are, and it ends with its piece at the latest.
+        """
+        chosen = random.integers(self._first_start, self._start_count, size=count) % self.capacity
+        offsets = np.arange(self.sequence_length)
+        lengths = self._starts["length"].take(chosen)[:, None]
+        rows = self._starts["row"].take(chosen)[:, None] + np.minimum(offsets, lengths - 1)
+        sequences = Sequences(
+            self.sequence_length,
+            (offsets < lengths).reshape(-1),
+            self._starts["memories"].take(chosen),
+            {name: self._starts[name].take(chosen) for name in self._previous},
+        )
+        return self._gather(rows.reshape(-1) % self.capacity, sequences)
+
+    def facts(self) -> dict[str, Any]:
+        """What `columns` does not tell: plain values, for `restore`."""
+        return {
+            "capacity": self.capacity,
+            "sequence_length": self.sequence_length,
+            "count": self._count,
+            "start_count": self._start_count,
+            "first_start": self._first_start,
+            "touched": self.observations.touched,
+            "open": [[agent, *known] for agent, known in self._open.items()],
+        }
+
+    def columns(self) -> list[tuple[LazyColumn, int]]:
+        """All columns, and how many of their first rows are in use. Written as they are: they may be large."""
+        begun = min(self._start_count, self.capacity)
+        return [
+            *((column, len(self)) for column in self._rows.values()),
+            *((column, begun) for column in self._starts.values()),
+            *((column, self.observations.touched) for column in self.observations.columns),
+        ]
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Take up `facts`; the columns are to be filled in after it, and then `restored` called."""
+        self.clear()
+        self._count = int(facts["count"])
+        self._start_count = int(facts["start_count"])
+        self._first_start = int(facts["first_start"])
+        self._open = {int(agent): (int(episode), int(row)) for agent, episode, row in facts["open"]}
+        self.observations.touched = int(facts["touched"])
+
+    def restored(self) -> None:
+        """All columns are filled in: find out which observations are in use."""
+        at = np.arange(len(self))
+        used = np.union1d(self._rows["slot"].take(at), self._rows["next_slot"].take(at)) if len(self) else at
+        self.observations.restore(self.observations.touched, used)
+
+    def _gather(self, at: Index, sequences: Sequences | None = None) -> Replayed:
+        return Replayed(
+            self.observations.read(self._rows["slot"].take(at)),
+            self.observations.read(self._rows["next_slot"].take(at)),
+            {name: self._rows[name].take(at) for name in self._sampled},
+            sequences,
+        )
+
+    def _evict(self, oldest: int) -> None:
+        """Make place: rows before `oldest` are no more, nor the observations that only they referred to.
+
+        The observation before a row belongs to the row before it as well, but that one is older. The one after it
+        belongs to the next row as well where the trajectory went on.
+        """
+        present = max(0, self._count - self.capacity)
+        at = np.arange(present, oldest) % self.capacity
+        if not len(at):
+            return
+        last = ~self._rows["continued"].take(at)
+        slots = self._rows["slot"].take(at)
+        self.observations.give_back(np.concatenate((slots, self._rows["next_slot"].take(at)[last])))
+        if self.sequence_length:
+            begun = np.arange(self._first_start, min(self._start_count, self._first_start + len(at)))
+            self._first_start += int((self._starts["row"].take(begun % self.capacity) < oldest).sum())
+        while self._open:  # in the order of their newest rows
+            agent, (_, row) = next(iter(self._open.items()))
+            if row >= oldest:
+                break
+            del self._open[agent]
+
+    def _continue(self, batch: TrajectoryBatch) -> Index:
+        """The row [K] that a piece continues, by agent and episode, -1 for none; takes note of those left open."""
+        before = np.full(batch.num_trajectories, -1)
+        lasts = self._count - 1 + np.cumsum(batch.lengths, dtype=np.int64)
+        columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], lasts)
+        over = (batch.terminated | batch.truncated).tolist()
+        for k, (agent, episode, last) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            known = self._open.pop(agent, None)
+            if known is not None and known[0] == episode:
+                before[k] = known[1]
+            if not over[k]:
+                self._open[agent] = (episode, last)
+        return before
+
+    def _store_observations(self, pieces: _Pieces) -> tuple[Index, Index]:
+        """Slots of the observations before and after each row; what is there already is not stored again."""
+        lengths = pieces.ends - pieces.begins
+        piece = np.repeat(np.arange(len(lengths)), lengths)
+        at = np.arange(len(piece)) + piece  # in `slots`: of each piece its rows' observations, then the final one
+        first_at = pieces.begins - pieces.skip + np.arange(len(lengths))
+        final_at = first_at + lengths
+        stored, within = self._find_continued(pieces)
+        own = np.ones(len(piece) + len(lengths), np.bool_)
+        own[first_at[pieces.before >= 0]] = False
+        slots = np.empty(len(own), np.int64)
+        slots[own] = self.observations.new(int(own.sum()))
+        slots[first_at[stored]] = self._rows["next_slot"].take(pieces.before[stored] % self.capacity)
+        slots[first_at[within]] = slots[final_at[pieces.containing(pieces.before[within])]]
+        new_rows = own[at]
+        self.observations.write(slots[at[new_rows]], _pick(pieces.rows, new_rows))
+        self.observations.write(slots[final_at], pieces.finals)
+        return slots[at], slots[at + 1]
+
+    def _find_continued(self, pieces: _Pieces) -> tuple[Index, Index]:
+        """Pieces that go on where a stored one ends, and where one of the same batch does.
+
+        Pieces may have got lost on the way, or been changed: then they don't go on, and `before` becomes -1.
+        """
+        found = []
+        for chosen in (
+            np.flatnonzero((pieces.before >= 0) & (pieces.before < pieces.first)),
+            np.flatnonzero(pieces.before >= pieces.first),
+        ):
+            if not len(chosen):
+                found.append(chosen)
+                continue
+            before = pieces.before[chosen]
+            if before[0] < pieces.first:
+                there = self.observations.read(self._rows["next_slot"].take(before % self.capacity))
+            else:
+                there = _pick(pieces.finals, pieces.containing(before))
+            same = _equal(there, _pick(pieces.rows, pieces.begins[chosen] - pieces.skip))
+            pieces.before[chosen[~same]] = -1
+            found.append(chosen[same])
+        return found[0], found[1]
+
+    def _add_starts(self, batch: TrajectoryBatch, oldest: int) -> None:
+        length = self.sequence_length
+        lengths = batch.lengths.astype(np.int64)
+        counts = -(-lengths // length)
+        piece = np.repeat(np.arange(len(lengths)), counts)
+        offset = (np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)) * length
+        row = (np.cumsum(lengths) - lengths)[piece] + offset
+        kept = self._count + row >= oldest
+        piece, offset, row = piece[kept], offset[kept], row[kept]
+        at = np.arange(self._start_count, self._start_count + len(row)) % self.capacity
+        self._starts["row"].put(at, self._count + row)
+        self._starts["length"].put(at, np.minimum(length, lengths[piece] - offset))
+        self._starts["memories"].put(at, batch.rows["memories"][row])
+        for name in self._previous:
+            values = batch.trajectories[name][piece]
+            inside = offset > 0
+            values[inside] = batch.rows[name.removeprefix("previous_")][row[inside] - 1]
+            self._starts[name].put(at, values)
+        self._start_count += len(row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The pieces of a batch as far as they are kept."""
+
+    first: int
+    """Number of the batch's first row, counted over all rows ever added."""
+    begins: Index
+    """[K] first row of each piece within the batch."""
+    ends: Index
+    """[K] the row behind its last one."""
+    before: Index
+    """[K] number of the row that it continues, -1 for none."""
+    rows: Encoded
+    """Observations of the rows from `skip` on."""
+    finals: Encoded
+    """[K, ...]"""
+    skip: int
+    """Rows at the batch's beginning that are not kept."""
+
+    def containing(self, numbers: Index) -> Index:
+        """The pieces with these rows of the batch, by number."""
+        return np.searchsorted(self.ends, numbers - self.first, side="right").astype(np.int64)
+
+
+def _pick(observations: Encoded, index: slice | Index | NDArray[np.bool_]) -> Encoded:
+    return Encoded(observations.vectors[index], tuple(other[index] for other in observations.others))
+
+
+def _equal(first: Encoded, second: Encoded) -> NDArray[np.bool_]:
+    """Which of n observations are the same, [n]."""
+    same: NDArray[np.bool_] = (first.vectors == second.vectors).all(axis=1)
+    for one, other in zip(first.others, second.others, strict=True):
+        same &= (one == other).reshape(len(one), -1).all(axis=1)
+    return same

@@ -1,0 +1,383 @@
+"""Soft actor-critic with a value network, with ML-Agents' settings, as a `Trainer`.
+
+Data: `replay_memory`; what an update sees of it: `minibatch`; the update itself: `update`, its losses: `losses`. Where
+it differs from ML-Agents is told in docs/differences.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from config import SACHyperparameters
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from stages.errors import NotFiniteError, StageError
+from stages.policy.design import design_of
+from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, policy_layout
+from stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from stages.trainer.intake import Intake
+from stages.trainer.pacing import rows_per_update
+from stages.trainer.protocol import Trainer, TrainerContext
+from stages.trainer.randomness import new_random, random_state, restore_random
+from stages.trainer.rewards.factory import make_signals
+from stages.trainer.rewards.protocol import RewardSignal
+from stages.trainer.sac.minibatch import MinibatchMaker
+from stages.trainer.sac.ratio import UpdateRatio
+from stages.trainer.sac.replay_file import ReplayFileError, read_replay, write_replay
+from stages.trainer.sac.replay_memory import Replayed, ReplayMemory
+from stages.trainer.sac.update import LOSSES, Findings, SACUpdate, spread
+from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
+from stages.trainer.transitions import Transitions
+
+
+class SACTrainer(Trainer):
+    """Learns one behaviour from a memory of its newest steps.
+
+    Raises:
+        StageError: if the behaviour can't be trained so: no reward signals, no actions, an observation that no encoder
+            takes, demonstrations that do not fit.
+    """
+
+    def __init__(self, context: TrainerContext) -> None:
+        super().__init__(context)
+        settings, spec = context.settings, context.spec
+        if not spec.actions.log_prob_size:
+            raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
+        # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
+        self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
+        self._design = design_of(spec, settings, context.folder)
+        self._layout = policy_layout(self._design)
+        self._random = new_random(context.seed)
+        self._intake = Intake(spec, settings.network_settings.normalize)
+        self._signals = make_signals(context)
+        if not self._signals:
+            raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
+        self._update = SACUpdate(self._design, h, len(self._signals), self._random, context.device)
+        self._cloning = make_cloning(
+            context, ClonedActor.of(self._design, self._update.actor), self._intake, self._random
+        )
+        memory = settings.network_settings.memory
+        self._memory = ReplayMemory(
+            spec,
+            self._intake.layout,
+            h.buffer_size,
+            self._design.memory_size,
+            0 if memory is None else memory.sequence_length,
+        )
+        self._sequences = 0 if memory is None else max(1, h.batch_size // memory.sequence_length)
+        self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
+        self._learning_rate = Schedule(
+            h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, settings.max_steps
+        )
+        self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
+        ends = [float(not signal.ignores_termination) for signal in self._signals]
+        self._ends = torch.tensor(ends, device=context.device)
+        self._ratio = UpdateRatio(h.steps_per_update, h.buffer_init_steps)
+        self._signal_ratio = UpdateRatio(h.reward_signal_steps_per_update, h.buffer_init_steps)
+        self._step = 0
+        self._version = 0
+        self._unlearned = 0
+
+    @property
+    def step(self) -> int:
+        """Agent steps added so far."""
+        return self._step
+
+    @property
+    def version(self) -> int:
+        """Times that it has learned so far."""
+        return self._version
+
+    @property
+    def rows_per_update(self) -> int:
+        """Steps that come at a time; see `pacing`."""
+        return rows_per_update(self.context.settings, self.context.agents)
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        """Copy trajectories into the replay memory, and update the normaliser.
+
+        Raises:
+            NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite; the batch is
+                then not taken.
+        """
+        if not batch.num_rows:
+            return
+        rows, finals = self._intake.take(batch, self._step)
+        self._memory.add(batch, rows, finals)
+        self._step += batch.num_rows
+        self._unlearned += batch.num_rows
+
+    def ready(self) -> bool:
+        """Whether `rows_per_update` steps have come since it last learned."""
+        return self._unlearned >= self.rows_per_update
+
+    def learn(self) -> int:
+        """Make all updates that are owed by now, which may be none; returns the steps that have come since the last.
+
+        Raises:
+            NotFiniteError: if a loss or a weight became NaN or infinite; the weights are then as before.
+        """
+        if self._owes(self._ratio):
+            self._learn_policy()
+        while self._owes(self._signal_ratio):
+            self._learn_signals()
+            self._signal_ratio.count()
+        rows, self._unlearned = self._unlearned, 0
+        self._version += 1
+        return rows
+
+    def policy(self) -> PolicyUpdate:
+        """The actor's weights and the normaliser's state."""
+        tensors = self._update.actor.module.acting_tensors()
+        if self._intake.normalizer is not None:
+            tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self._intake.normalizer.tensors()
+        weights = np.concatenate([tensors[name].reshape(-1) for name, _ in self._layout])
+        return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Networks, optimizers, normaliser, reward signals, counters, randomness; not the replay memory."""
+        return {
+            "step": self._step,
+            "version": self._version,
+            "unlearned": self._unlearned,
+            "update": self._update.state_dict(),
+            "normalizer": None if self._intake.normalizer is None else self._intake.normalizer.state_dict(),
+            "signals": {signal.name: signal.state_dict() for signal in self._signals},
+            "cloning": None if self._cloning is None else self._cloning.state_dict(),
+            "ratio": self._ratio.state_dict(),
+            "signal_ratio": self._signal_ratio.state_dict(),
+            "random": random_state(self._random),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`, with an empty memory: `load_bulk` fills it.
+
+        Raises:
+            StageError: if the state belongs to another network or spec; the message names the tensor.
+        """
+        self._check_parts(state)
+        try:
+            self._update.load_state_dict(state["update"])
+            if self._intake.normalizer is not None:
+                self._intake.normalizer.load_state_dict(state["normalizer"])
+            for signal in self._signals:
+                signal.load_state_dict(state["signals"][signal.name])
+            if self._cloning is not None:
+                self._cloning.load_state_dict(state["cloning"])
+        except StageError as error:
+            raise StageError(f"{self.context.behavior}: {error}") from error
+        restore_random(self._random, state["random"])
+        self._step = int(state["step"])
+        self._version = int(state["version"])
+        self._unlearned = int(state["unlearned"])
+        self._ratio.load_state_dict(state["ratio"], self._step)
+        self._signal_ratio.load_state_dict(state["signal_ratio"], self._step)
+        self._memory.clear()
+
+    def save_bulk(self, folder: Path) -> None:
+        """Write the replay memory, if `save_replay_buffer` says so.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        if self._hyperparameters.save_replay_buffer:
+            write_replay(self._memory, self._replay_path(folder))
+
+    def load_bulk(self, folder: Path) -> str | None:
+        """Read the replay memory, if `save_replay_buffer` says so; without it, collect anew before learning.
+
+        Returns:
+            what is wrong with it, if it can't be read; the memory is then empty.
+        """
+        warning = None
+        if self._hyperparameters.save_replay_buffer:
+            try:
+                read_replay(self._memory, self._replay_path(folder))
+            except ReplayFileError as error:
+                warning = f"the replay buffer could not be restored, so it starts empty: {error}"
+        if not len(self._memory):
+            # It first collects as at the beginning; what would be owed by then is not made up for.
+            for ratio in (self._ratio, self._signal_ratio):
+                ratio.restart(self._step + self._hyperparameters.buffer_init_steps)
+        return warning
+
+    def warm_state(self) -> dict[str, Any]:
+        """All networks and the normaliser."""
+        normalizer = self._intake.normalizer
+        return {
+            "networks": self._update.weights(),
+            **({} if normalizer is None else {"normalizer": normalizer.state_dict()}),
+        }
+
+    def warm_start(self, state: Mapping[str, Any]) -> None:
+        """Start from `warm_state()` of another run.
+
+        Raises:
+            StageError: if it belongs to another network or spec; the message names the tensor.
+        """
+        normalizer = self._intake.normalizer
+        self._check_normalizer(state.get("normalizer"))
+        self._update.load_weights(state["networks"])
+        if normalizer is not None:
+            normalizer.load_state_dict(state["normalizer"])
+
+    def take_weights(self, tensors: Mapping[str, Any]) -> None:
+        """Start from an exported actor.
+
+        Raises:
+            StageError: if a tensor does not fit; the message names it.
+        """
+        self._update.actor.module.load_acting(tensors)
+
+    def _owes(self, ratio: UpdateRatio) -> bool:
+        enough = (
+            self._memory.num_sequences if self._sequences else len(self._memory) >= self._hyperparameters.batch_size
+        )
+        return bool(enough) and ratio.owes(self._step)
+
+    def _learn_policy(self) -> None:
+        """All policy updates that are owed.
+
+        Raises:
+            NotFiniteError: see `learn`.
+        """
+        before = self._update.snapshot()
+        learning_rate = self._learning_rate.at(self._step)
+        losses: list[Tensor] = []
+        cloned: list[Mapping[str, float]] = []
+        while self._owes(self._ratio):
+            findings = self._learn_minibatch(learning_rate)
+            losses.append(findings.losses)
+            if self._cloning is not None:
+                cloned.append(self._cloning.update(self._step))
+            self._ratio.count()
+        table = torch.stack(losses).cpu().numpy()
+        if not (np.isfinite(table).all() and self._update.finite()):
+            self._update.restore(before)
+            raise NotFiniteError(self._complaint(table))
+        self._report(table, findings, learning_rate)
+        for found in cloned:
+            self._report_found(found)
+
+    def _learn_minibatch(self, learning_rate: float) -> Findings:
+        replayed = self._sample()
+        transitions = self._maker.transitions(replayed)
+        batch = self._maker.minibatch(replayed, transitions)
+        rows = len(transitions.rewards)
+        noise = self._random.standard_normal((rows, self.context.spec.actions.continuous_size), np.float32)
+        rewards = np.stack([signal.rewards(transitions) * np.float32(signal.strength) for signal in self._signals], 1)
+        discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
+        device = self.context.device
+        return self._update.step(
+            batch,
+            torch.from_numpy(rewards).to(device),
+            discounts,
+            torch.from_numpy(noise).to(device),
+            learning_rate,
+        )
+
+    def _learn_signals(self) -> None:
+        """One update of the reward signals' own networks, all on the same rows."""
+        learning = [signal for signal in self._signals if _learns(signal)]
+        if not learning:
+            return
+        replayed = self._sample()
+        transitions = self._maker.transitions(replayed)
+        if replayed.sequences is not None:
+            transitions = _without_padding(transitions, torch.from_numpy(replayed.sequences.mask))
+        for signal in learning:
+            self._report_found(signal.learn(transitions))
+
+    def _sample(self) -> Replayed:
+        if self._sequences:
+            return self._memory.sample_sequences(self._sequences, self._random)
+        return self._memory.sample(self._hyperparameters.batch_size, self._random)
+
+    def _replay_path(self, folder: Path) -> Path:
+        """A file of this behaviour's own: a checkpoint holds those of all."""
+        return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
+
+    def _check_parts(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state that has parts which this trainer lacks, or the other way round."""
+        self._check_normalizer(state["normalizer"])
+        found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
+        if found != expected:
+            raise StageError(
+                f"{self.context.behavior}: reward_signals are {', '.join(expected)}, "
+                f"but the saved state was made with {', '.join(found)}"
+            )
+        if (self._cloning is None) != (state["cloning"] is None):
+            now, then = ("off", "on") if self._cloning is None else ("on", "off")
+            raise StageError(
+                f"{self.context.behavior}: behavioral_cloning is {now}, but the saved state was made with it {then}"
+            )
+
+    def _check_normalizer(self, state: object) -> None:
+        if (self._intake.normalizer is None) != (state is None):
+            now, then = ("false", "true") if self._intake.normalizer is None else ("true", "false")
+            raise StageError(
+                f"{self.context.behavior}: network_settings.normalize is {now}, "
+                f"but the saved state was made with {then}"
+            )
+
+    def _report(self, losses: NDArray[np.float32], findings: Findings, learning_rate: float) -> None:
+        """Statistics of the updates made: losses of all of them, the rest of the last one."""
+        add, behavior = self.context.statistics.add, self.context.behavior
+        for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True):
+            add(behavior, f"Losses/{name}", mean)
+        add(behavior, "Policy/Learning Rate", learning_rate)
+        coefficients = self._update.coefficients.module.logs.detach().exp().tolist()
+        if self.context.spec.actions.continuous_size:
+            add(behavior, "Policy/Continuous Entropy Coeff", coefficients.pop(0))
+        if coefficients:
+            add(behavior, "Policy/Discrete Entropy Coeff", sum(coefficients) / len(coefficients))
+        log_probs = findings.negentropies.sum(dim=1)
+        add(behavior, "Policy/Entropy", -spread(log_probs, findings.mask)[1])
+        for index, signal in enumerate(self._signals):
+            mean = spread(findings.values[:, index], findings.mask)[1]
+            add(behavior, f"Policy/{signal.name.capitalize()} Value", mean)
+        named = {"Q1": findings.q1, "Q2": findings.q2, "Value": findings.values, "Log Probability": log_probs}
+        for name, values in named.items():
+            for kind, number in zip(("Min", "Mean", "Max"), spread(values, findings.mask), strict=True):
+                add(behavior, f"Policy/{name} {kind}", number)
+
+    def _report_found(self, found: Mapping[str, float]) -> None:
+        for name, value in found.items():
+            self.context.statistics.add(self.context.behavior, name, value)
+
+    def _complaint(self, losses: NDArray[np.float32]) -> str:
+        where = f"{self.context.behavior}: update at step {self._step}"
+        restored = "the weights are those before the update"
+        bad = np.argwhere(~np.isfinite(losses))
+        if not len(bad):
+            return f"{where}: the last minibatch made weights NaN or infinite; {restored}"
+        row, column = (int(i) for i in bad[0])
+        return (
+            f"{where}: the {LOSSES[column]} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "
+            f"{restored}. A lower learning_rate or smaller rewards often help"
+        )
+
+
+def _learns(signal: RewardSignal) -> bool:
+    """Whether a signal has anything to learn."""
+    return type(signal).learn is not RewardSignal.learn
+
+
+def _without_padding(transitions: Transitions, rows: Tensor) -> Transitions:
+    """The transitions of the rows where `rows` [B] is true."""
+    index = rows.to(transitions.rewards.device)
+    return Transitions(
+        transitions.inputs.rows(index),
+        transitions.next_inputs.rows(index),
+        transitions.continuous[index],
+        transitions.choices[index],
+        transitions.rewards[index],
+        transitions.terminated[index],
+    )

@@ -1,0 +1,246 @@
+"""The update of soft actor-critic: networks, optimizers, and one gradient step of all of them on a minibatch.
+
+A function of parameters, optimizer states, one minibatch and noise: nothing inside looks at a value, so nothing waits
+for a device. Whoever calls it looks at the losses now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from config import SACHyperparameters
+from stages.policy.design import PolicyDesign
+from stages.policy.distributions import squashed_sample
+from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.flat import Flat, seeded
+from stages.policy.network.inputs import Inputs
+from stages.trainer.adam import Adam
+from stages.trainer.sac.losses import (
+    coefficient_loss,
+    expected_values,
+    half_squared_error,
+    masked_mean,
+    policy_loss,
+    q_target,
+    soft_values,
+    taken_values,
+)
+from stages.trainer.sac.minibatch import Minibatch
+from stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork
+
+LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
+DISCRETE_TARGET = 0.2
+"""Target entropy of a branch, as a share of the entropy of choosing blindly (ML-Agents' number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What one gradient step saw, on the device. Axis letters as in `losses`."""
+
+    losses: Tensor
+    """[4] by `LOSSES`."""
+    q1: Tensor
+    """[B, S] of the actions that were taken."""
+    q2: Tensor
+    values: Tensor
+    """[B, S]"""
+    negentropies: Tensor
+    """[B, G]"""
+    mask: Tensor | None
+
+
+class SACUpdate:
+    """Owns the networks of one behaviour, and their optimizers.
+
+    Args:
+        design: what the policy looks like.
+        hyperparameters: the behaviour's.
+        signals: S, how many reward signals there are.
+        random: draws the initial weights.
+        device: where they live.
+    """
+
+    def __init__(
+        self,
+        design: PolicyDesign,
+        hyperparameters: SACHyperparameters,
+        signals: int,
+        random: np.random.Generator,
+        device: str,
+    ) -> None:
+        self.actor = Flat(seeded(random, lambda: ActorNetwork(design)), device)
+        self.critics = Flat(seeded(random, lambda: Critics(design, signals)), device)
+        self.target = Flat(seeded(random, lambda: ValueNetwork(design, signals)), device)
+        initial = hyperparameters.init_entcoef
+        self.coefficients = Flat(EntropyCoefficients(design, initial), device)
+        self._value_values = self.critics.values[-len(self.target.values) :]
+        self.target.values.copy_(self._value_values)
+        groups: dict[str, Flat[Any]] = {"actor": self.actor, "critics": self.critics, "coefficients": self.coefficients}
+        self._adams = {
+            name: Adam(flat.values, flat.gradients, hyperparameters.adam_epsilon) for name, flat in groups.items()
+        }
+        self._groups = {**groups, "target": self.target}
+        self._actor_parameters = list(self.actor.parameters.values())
+        self._critic_parameters = list(self.critics.parameters.values())
+        self._tau = hyperparameters.tau
+        self._learns_coefficients = hyperparameters.entropy_coefficient == "auto"
+        actions = design.spec.actions
+        self._continuous = actions.continuous_size
+        self._gaussian_heads = design.head_size - actions.mask_size
+        self._branches = list(actions.discrete_branches)
+        weights, targets = ([1.0], [-float(self._continuous)]) if self._continuous else ([], [])
+        weights += [1.0 / len(self._branches) for _ in self._branches]
+        targets += [DISCRETE_TARGET * log(size) for size in self._branches]
+        self._weights = torch.tensor(weights, device=device)
+        self._targets = torch.tensor(targets, device=device)
+
+    def step(
+        self, batch: Minibatch, rewards: Tensor, discounts: Tensor, noise: Tensor, learning_rate: float
+    ) -> Findings:
+        """One gradient step of all networks.
+
+        Args:
+            batch: B rows.
+            rewards: [B, S] scaled.
+            discounts: [B, S] see `losses.q_target`.
+            noise: [B, C] standard normal, by which actions are drawn.
+            learning_rate: of all optimizers.
+        """
+        critics, coefficients = self.critics.module, self.coefficients.module.logs
+        targets = q_target(rewards, discounts, self._next_values(batch.target_inputs))
+        q1 = taken_values(critics.q1(batch.critic_inputs, batch.continuous), batch.choices)
+        q2 = taken_values(critics.q2(batch.critic_inputs, batch.continuous), batch.choices)
+        values = critics.value(batch.critic_inputs)
+        actions, probabilities, negentropies = self._draw(batch, noise)
+        # Of the two Q's the policy maximises the smaller one, which is also what V learns. ML-Agents lets it maximise
+        # the first.
+        expected = torch.minimum(
+            expected_values(critics.q1(batch.critic_inputs, actions), probabilities, len(self._branches)),
+            expected_values(critics.q2(batch.critic_inputs, actions), probabilities, len(self._branches)),
+        )
+        soft = soft_values(expected, negentropies, coefficients.detach().exp(), self._weights)
+        losses = (
+            policy_loss(soft, batch.mask),
+            half_squared_error(q1, targets, batch.mask),
+            half_squared_error(q2, targets, batch.mask),
+            half_squared_error(values, soft.detach(), batch.mask),
+        )
+        self.actor.gradients.zero_()
+        self.critics.gradients.zero_()
+        # The policy's loss changes the actor only: gradients of the critics' weights aren't even computed.
+        torch.autograd.backward(losses[:1], inputs=self._actor_parameters)
+        torch.autograd.backward(losses[1:], inputs=self._critic_parameters)
+        self._adams["actor"].step(learning_rate)
+        self._adams["critics"].step(learning_rate)
+        if self._learns_coefficients:
+            self._learn_coefficients(batch, negentropies, learning_rate)
+        self.target.values.lerp_(self._value_values, self._tau)
+        return Findings(
+            torch.stack([loss.detach() for loss in losses]),
+            q1.detach(),
+            q2.detach(),
+            values.detach(),
+            negentropies.detach(),
+            batch.mask,
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """A copy of all that `step` changes, for `restore`."""
+        return {
+            "values": {name: flat.values.clone() for name, flat in self._groups.items()},
+            "adams": {name: adam.snapshot() for name, adam in self._adams.items()},
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go back to a snapshot."""
+        for name, flat in self._groups.items():
+            flat.values.copy_(snapshot["values"][name])
+        for name, adam in self._adams.items():
+            adam.restore(snapshot["adams"][name])
+
+    def finite(self) -> bool:
+        """Whether all weights are finite."""
+        return all(bool(torch.isfinite(flat.values).all()) for flat in self._groups.values())
+
+    def weights(self) -> dict[str, Any]:
+        """All weights, by network and parameter name; copies, on the host."""
+        return {name: flat.state_dict() for name, flat in self._groups.items()}
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Take up `weights()`.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        for name, flat in self._groups.items():
+            flat.load(weights[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizers."""
+        optimizers = {name: adam.state_dict(self._groups[name].named_views) for name, adam in self._adams.items()}
+        return {"weights": self.weights(), "optimizers": optimizers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        self.load_weights(state["weights"])
+        for name, adam in self._adams.items():
+            adam.load_state_dict(self._groups[name].named_views, state["optimizers"][name], f"optimizer {name}")
+
+    def _next_values(self, inputs: Inputs) -> Tensor:
+        """The target network's values [B, S] of what was observed next."""
+        with torch.no_grad():
+            values: Tensor = self.target.module(inputs)
+        if inputs.memories is None:
+            return values
+        return values.view(-1, inputs.sequence_length, values.shape[1])[:, 1:].flatten(0, 1)
+
+    def _draw(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The policy's continuous actions [B, C], its choices' probabilities [B, A], and negentropies [B, G]."""
+        heads, _ = self.actor.module(batch.actor_inputs)
+        actions, probabilities, negentropies = batch.continuous, None, []
+        if c := self._continuous:
+            actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
+            negentropies.append(log_probs.sum(dim=1, keepdim=True))
+        if self._branches:
+            logits = heads[:, self._gaussian_heads :]
+            if batch.penalties is not None:
+                logits = logits + batch.penalties
+            parts = [torch.log_softmax(branch, dim=1) for branch in torch.split(logits, self._branches, dim=1)]
+            shares = [part.exp() for part in parts]
+            probabilities = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
+            # Where a choice is forbidden its share is exactly 0 and its logarithm about -1e8: the product is 0.
+            negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
+        return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
+
+    def _learn_coefficients(self, batch: Minibatch, negentropies: Tensor, learning_rate: float) -> None:
+        logs = self.coefficients.module.logs
+        self.coefficients.gradients.zero_()
+        coefficient_loss(logs, negentropies, self._entropy_targets(batch), batch.mask).backward()  # type: ignore[no-untyped-call]
+        self._adams["coefficients"].step(learning_rate)
+
+    def _entropy_targets(self, batch: Minibatch) -> Tensor:
+        """Target entropies [G], or [B, G] where masks leave fewer choices in some states than in others."""
+        if batch.allowed is None:
+            return self._targets
+        discrete = DISCRETE_TARGET * batch.allowed.log()
+        if not self._continuous:
+            return discrete
+        return torch.cat((self._targets[:1].expand(len(discrete), 1), discrete), dim=1)
+
+
+def spread(values: Tensor, mask: Tensor | None) -> tuple[float, float, float]:
+    """Minimum, mean and maximum of values [B, ...], padding left out."""
+    if mask is not None:
+        values = values[mask > 0]
+    return float(values.min()), float(masked_mean(values, None)), float(values.max())

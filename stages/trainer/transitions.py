@@ -1,0 +1,27 @@
+"""Transitions as reward signals and imitation take them: rows of a rollout, of a replay memory, of demonstrations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from stages.policy.network.inputs import Inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """B steps, in no order. Observations are not normalised: who wants that keeps a normaliser of its own."""
+
+    inputs: Inputs
+    """What was observed; without memory."""
+    next_inputs: Inputs
+    """What was observed after it; zeros in the vectors where the episode terminated."""
+    continuous: Tensor
+    """[B, C] continuous actions as the environment gets them: in [-1, 1] where bounded."""
+    choices: Tensor
+    """[B, branches] int64 choices of the discrete branches."""
+    rewards: Tensor
+    """[B] the environment's rewards."""
+    terminated: Tensor
+    """[B] 1 where the step ended the episode by the task's own rules, else 0."""

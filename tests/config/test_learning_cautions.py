@@ -1,0 +1,150 @@
+"""Warnings about behaviours: each says what is done instead; what needs none gets none."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import RunConfig
+
+SAC = "trainer_type: sac"
+MEMORY = "network_settings: {memory: {sequence_length: %d}}"
+LENGTH = "network_settings.memory.sequence_length: "
+
+WARNINGS = [
+    ("threaded: true", "threaded: has no meaning here"),
+    ("framework: tensorflow", "framework: has no meaning"),
+    ("self_play: {team_change: 500001}", "self_play.team_change: 500001 steps are more than max_steps (500000), so on"),
+    (f"{SAC}, self_play: {{}}", "self_play: opponents change, while sac goes on learning from steps against former"),
+    (
+        "reward_signals: {extrinsic: {network_settings: {}}}",
+        "reward_signals.extrinsic.network_settings: has no meaning",
+    ),
+    (
+        "reward_signals: {curiosity: {encoding_size: 64}}",
+        "reward_signals.curiosity.encoding_size: is deprecated; it was taken for network_settings.hidden_units",
+    ),
+    (
+        "reward_signals: {rnd: {encoding_size: 64, network_settings: {}}}",
+        "reward_signals.rnd.encoding_size: is deprecated; network_settings go before it",
+    ),
+    (
+        "reward_signals: {gail: {demo_path: a, network_settings: {memory: {}}}}",
+        "reward_signals.gail.network_settings.memory: has no effect; the signal's network looks at single steps",
+    ),
+    (
+        "trainer_type: bc, hyperparameters: {demo_path: a}, reward_signals: {rnd: {}}",
+        "reward_signals: have no effect, because bc imitates",
+    ),
+    ("network_settings: {network: 'a:B', num_layers: 1}", "network_settings.num_layers: is only handed to a:B"),
+    ("network_settings: {network: 'a:B', vis_encode_type: resnet}", "network_settings.vis_encode_type: is only handed"),
+    (
+        "network_settings: {network: 'a:B', goal_conditioning_type: none}",
+        "network_settings.goal_conditioning_type: is only handed",
+    ),
+    ("network_settings: {deterministic: true}", "network_settings.deterministic: nothing new is tried while learning"),
+    (
+        f"{MEMORY % 64}, time_horizon: 63",
+        f"{LENGTH}64 is longer than time_horizon (63), at which trajectories are cut: sequences have 63 steps at most",
+    ),
+    (
+        "trainer_type: ppo, hyperparameters: {batch_size: 150}, " + MEMORY % 64,
+        f"{LENGTH}64 does not divide hyperparameters.batch_size (150): a batch is 2 whole sequences, 128 steps",
+    ),
+    (
+        "trainer_type: sac, hyperparameters: {batch_size: 32}, " + MEMORY % 64,
+        f"{LENGTH}64 does not divide hyperparameters.batch_size (32): a batch is 1 whole sequence, 64 steps",
+    ),
+    (
+        "behavioral_cloning: {demo_path: a, batch_size: 100}, " + MEMORY % 64,
+        f"{LENGTH}64 does not divide behavioral_cloning.batch_size (100): a batch is 1 whole sequence, 64 steps",
+    ),
+    (
+        f"{SAC}, time_horizon: 1000",
+        "time_horizon: has no effect, because sac learns from single steps: trajectories go",
+    ),
+    (
+        f"{SAC}, time_horizon: 1000, {MEMORY % 64}",
+        "time_horizon: has no effect, because sac learns from sequences: tra",
+    ),
+    (
+        f"{SAC}, hyperparameters: {{reward_signal_steps_per_update: 4}}",
+        "hyperparameters.reward_signal_steps_per_update: has no effect, because none of the reward signals learns",
+    ),
+    (
+        f"{SAC}, hyperparameters: {{buffer_init_steps: 9000, buffer_size: 8000}}",
+        "hyperparameters.buffer_init_steps: 9000 are more than buffer_size (8000): the oldest of them are forgotten",
+    ),
+    (f"{SAC}, max_steps: 127", "max_steps: 127 steps end before the first update, which takes 128"),
+    (
+        f"{SAC}, max_steps: 1000, hyperparameters: {{buffer_init_steps: 995, steps_per_update: 10}}",
+        "max_steps: 1000 steps end before the first update, which takes 1005",
+    ),
+    ("max_steps: 10239", "hyperparameters.buffer_size: 10240 steps are more than max_steps (10239): training ends"),
+    (
+        "trainer_type: bc, hyperparameters: {demo_path: a}, max_steps: 4095",
+        "hyperparameters.buffer_size: 4096 steps are more than max_steps (4095): training ends",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), WARNINGS, ids=[body for body, _ in WARNINGS])
+def test_what_hardly_does_what_was_meant_gives_a_warning(load, body: str, expected: str):
+    config = load(f"behaviors: {{B: {{{body}}}}}")
+    (warning,) = config.warnings
+    assert warning.startswith(f"behaviors.B.{expected}")
+    # Hosts and resumed runs get plain data, in which every key is given.
+    assert RunConfig.from_plain(config.to_plain()).warnings == (warning,)
+
+
+QUIET = [
+    "trainer_type: sac, hyperparameters: {steps_per_update: 10, reward_signal_steps_per_update: 10}",
+    "trainer_type: sac, hyperparameters: {reward_signal_steps_per_update: 4}, reward_signals: {rnd: {}}",
+    "trainer_type: sac, time_horizon: 8",
+    "trainer_type: sac, max_steps: 128",
+    f"trainer_type: sac, hyperparameters: {{batch_size: 64}}, {MEMORY % 32}",
+    "max_steps: 10240",
+    f"{MEMORY % 64}, time_horizon: 64",
+    "behavioral_cloning: {demo_path: a, batch_size: 128}, " + MEMORY % 64,
+    "network_settings: {network: 'a:B', hidden_units: 64, activation: tanh, normalize: true}",
+    "reward_signals: {extrinsic: {}, curiosity: {network_settings: {hidden_units: 64}}}",
+    "trainer_type: bc, hyperparameters: {demo_path: a}, reward_signals: {extrinsic: {gamma: 0.99}}",
+    "trainer_type: bc, hyperparameters: {demo_path: a}, network_settings: {deterministic: true}",
+    f"trainer_type: bc, hyperparameters: {{demo_path: a, batch_size: 64}}, time_horizon: 16, {MEMORY % 32}",
+    "trainer_type: 'a:B', hyperparameters: {batch_size: 7}, time_horizon: 16, " + MEMORY % 32,
+    "init_path: a/b.pt",
+]
+
+
+@pytest.mark.parametrize("body", QUIET)
+def test_what_does_what_was_meant_gives_none(load, body: str):
+    assert load(f"behaviors: {{B: {{{body}}}}}").warnings == ()
+
+
+def test_acting_deterministically_needs_no_warning_where_nothing_is_learned_from_it(load):
+    body = "behaviors: {B: {network_settings: {deterministic: true}}}\n"
+    assert load(body + "checkpoint_settings: {inference: true}").warnings == ()
+    assert load(body + "replay: {streams: [a]}").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("init_path", "settings", "expected"),
+    [
+        ("a/b.pt", "resume: true", "init_path: has no effect, because 'resume: true' goes before it"),
+        ("a/b.pt", "initialize_from: old", "init_path: goes before initialize_from, so nothing of run 'old'"),
+    ],
+)
+def test_an_init_path_that_meets_another_start_gives_a_warning(load, init_path: str, settings: str, expected: str):
+    (warning,) = load(f"behaviors: {{B: {{init_path: {init_path}}}}}\ncheckpoint_settings: {{{settings}}}").warnings
+    assert warning.startswith(f"behaviors.B.{expected}")
+
+
+def test_a_file_name_as_init_path_goes_with_initialize_from(load):
+    assert load("behaviors: {B: {init_path: B-5000.pt}}\ncheckpoint_settings: {initialize_from: old}").warnings == ()
+
+
+def test_a_lag_means_nothing_to_sac(load):
+    lag = "\npipeline: {max_policy_lag: 3}"
+    (warning,) = load("behaviors: {A: {trainer_type: sac}, B: {trainer_type: sac}}" + lag).warnings
+    assert warning.startswith("pipeline.max_policy_lag: has no effect on sac")
+    assert load("behaviors: {A: {trainer_type: sac}, B: {}}" + lag).warnings == ()
+    assert load("behaviors: {A: {trainer_type: sac}}\npipeline: {deterministic: true}").warnings == ()

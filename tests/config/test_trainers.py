@@ -1,0 +1,216 @@
+"""Hyperparameters of each built-in trainer: defaults, what goes with what, and keys of another trainer."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from config import BCHyperparameters, BehaviorSettings, PPOHyperparameters, SACHyperparameters
+
+SAC_OF_ML_AGENTS = {
+    "batch_size": 128,
+    "buffer_size": 50000,
+    "learning_rate": 3e-4,
+    "learning_rate_schedule": "constant",
+    "buffer_init_steps": 0,
+    "tau": 0.005,
+    "steps_per_update": 1.0,
+    "save_replay_buffer": False,
+    "init_entcoef": 1.0,
+    "reward_signal_steps_per_update": 1.0,
+}
+SAC_OF_OURS = {"entropy_coefficient": "auto", "adam_epsilon": 1e-8}
+
+
+def test_sac_has_the_defaults_of_ml_agents_and_ours_beside_them():
+    assert SACHyperparameters().model_dump() == {**SAC_OF_ML_AGENTS, **SAC_OF_OURS}
+
+
+def test_bc_needs_only_something_to_imitate():
+    assert BCHyperparameters(demo_path="expert.stream").model_dump() == {
+        "demo_path": "expert.stream",
+        "teacher": None,
+        "batch_size": 256,
+        "buffer_size": 4096,
+        "learning_rate": 3e-4,
+        "learning_rate_schedule": "constant",
+        "num_epoch": 1,
+        "held_out": 0.1,
+    }
+
+
+def test_reward_signals_are_updated_as_often_as_the_policy_unless_it_is_said_how_often():
+    assert SACHyperparameters(steps_per_update=10).reward_signal_steps_per_update == 10
+    assert SACHyperparameters(steps_per_update=10, reward_signal_steps_per_update=4).reward_signal_steps_per_update == 4
+
+
+@pytest.mark.parametrize(
+    ("trainer", "body", "model"),
+    [
+        ("ppo", "beta: 0.1", PPOHyperparameters),
+        ("sac", "tau: 0.1", SACHyperparameters),
+        ("bc", "demo_path: a", BCHyperparameters),
+    ],
+)
+def test_the_trainer_type_says_what_hyperparameters_there_are(load, trainer: str, body: str, model: type):
+    config = load(f"behaviors: {{B: {{trainer_type: {trainer}, hyperparameters: {{{body}}}}}}}")
+    assert type(config.behaviors["B"].hyperparameters) is model
+
+
+def test_sac_without_hyperparameters_has_its_defaults(load):
+    assert load("behaviors: {B: {trainer_type: sac}}").behaviors["B"].hyperparameters == SACHyperparameters()
+
+
+def test_hyperparameters_of_one_trainer_are_refused_for_another_in_python_too():
+    with pytest.raises(ValidationError, match="PPOHyperparameters does not fit trainer_type 'sac'"):
+        BehaviorSettings(trainer_type="sac", hyperparameters=PPOHyperparameters())
+
+
+MISTAKES = [
+    (
+        "sac",
+        "batch_size: 256, buffer_size: 200",
+        "buffer_size: 200 is smaller than batch_size (256); raise buffer_size",
+    ),
+    ("sac", "tau: 0", "tau: 0 is out of range; expected a number greater than 0"),
+    ("sac", "tau: 1.5", "tau: 1.5 is out of range; expected a number at most 1"),
+    ("sac", "steps_per_update: 0", "steps_per_update: 0 is out of range"),
+    ("sac", "reward_signal_steps_per_update: 0", "reward_signal_steps_per_update: 0 is out of range"),
+    ("sac", "buffer_init_steps: -1", "buffer_init_steps: -1 is out of range"),
+    ("sac", "init_entcoef: 0", "init_entcoef: 0 is out of range"),
+    (
+        "sac",
+        "save_replay_buffer: 'true'",
+        "save_replay_buffer: 'true' does not fit; expected true or false; write true",
+    ),
+    ("sac", "entropy_coefficient: fix", "entropy_coefficient: 'fix' is not known; expected 'auto' or 'fixed'; did you"),
+    ("sac", "taw: 0.1", "taw: unknown key; did you mean 'tau'?"),
+    ("sac", "gradient_steps: 1", "gradient_steps: unknown key; expected one of adam_epsilon, batch_size,"),
+    ("sac", "beta: 0.1", "beta: unknown key for this trainer_type; it is a key of 'ppo'"),
+    ("sac", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is a key of 'ppo' and 'bc'"),
+    ("sac", "shared_critic: true", "shared_critic: unknown key for this trainer_type; it is a key of 'ppo'"),
+    ("ppo", "init_entcoef: 1", "init_entcoef: unknown key for this trainer_type; it is a key of 'sac'"),
+    ("ppo", "demo_path: a", "demo_path: unknown key for this trainer_type; it is a key of 'bc'"),
+    ("bc", "teacher: T, epsilon: 1", "epsilon: unknown key for this trainer_type; it is a key of 'ppo'"),
+    ("sac", "gamma: 0.9", "gamma: unknown key here; it belongs under 'behaviors.B.reward_signals.extrinsic'"),
+    ("sac", "max_steps: 9", "max_steps: unknown key here; it belongs under 'behaviors.B'"),
+    ("sac", "hidden_units: 9", "hidden_units: unknown key here; it belongs under 'behaviors.B.network_settings'"),
+    ("sac", "num_envs: 9", "num_envs: unknown key here; it belongs under 'environment'"),
+    ("sac", "debug: true", "debug: unknown key here; it belongs at the top, beside 'behaviors'"),
+    ("bc", "demo_path: a, teacher: T", "teacher: stands beside 'demo_path'; keep one of the two"),
+    ("bc", "demo_path: ''", "demo_path: is empty"),
+    ("bc", "teacher: B", "teacher: 'B' is this behaviour itself; expected another one of this run (T)"),
+    ("bc", "teacher: U", "teacher: 'U' is not listed under behaviors; listed: T, B"),
+    ("bc", "teacher: T, held_out: 1", "held_out: 1 is out of range; expected a number less than 1"),
+    ("bc", "teacher: T, batch_size: 9, buffer_size: 8", "buffer_size: 8 is smaller than batch_size (9)"),
+]
+
+
+@pytest.mark.parametrize(("trainer", "body", "expected"), MISTAKES, ids=[f"{each[0]} {each[1]}" for each in MISTAKES])
+def test_a_mistake_in_hyperparameters_says_what_was_expected(mistakes_of, trainer: str, body: str, expected: str):
+    (mistake,) = mistakes_of(f"behaviors: {{T: {{}}, B: {{trainer_type: {trainer}, hyperparameters: {{{body}}}}}}}")
+    assert mistake.startswith(f"config.yaml:1: behaviors.B.hyperparameters.{expected}")
+
+
+@pytest.mark.parametrize("hyperparameters", ["", ", hyperparameters: {}", ", hyperparameters: {batch_size: 9}"])
+def test_bc_with_nothing_to_imitate_is_a_mistake(mistakes_of, hyperparameters: str):
+    (mistake,) = mistakes_of(f"behaviors: {{B: {{trainer_type: bc{hyperparameters}}}}}")
+    assert mistake.startswith("config.yaml:1: behaviors.B.hyperparameters: says nothing to imitate; add 'demo_path'")
+
+
+@pytest.mark.parametrize(("key", "body"), [("self_play", "{}"), ("behavioral_cloning", "{demo_path: a}")])
+def test_what_contradicts_bc_is_a_mistake(mistakes_of, key: str, body: str):
+    text = f"behaviors: {{B: {{trainer_type: bc, hyperparameters: {{demo_path: a}}, {key}: {body}}}}}"
+    (mistake,) = mistakes_of(text)
+    assert mistake.startswith(f"config.yaml:1: behaviors.B.{key}: does not go with trainer_type 'bc'")
+    assert mistake.endswith(f"leave it out ('{key}: null' if default_settings has it)")
+
+
+def test_a_bc_behavior_can_turn_off_what_it_inherits_and_does_not_go_with_it(load):
+    config = load(
+        """
+        default_settings: {self_play: {}, behavioral_cloning: {demo_path: a}}
+        behaviors:
+          B: {trainer_type: bc, hyperparameters: {demo_path: b}, self_play: null, behavioral_cloning: null}
+        """
+    )
+    assert (config.behaviors["B"].self_play, config.behaviors["B"].behavioral_cloning) == (None, None)
+
+
+def test_a_teacher_may_be_a_behavior_that_only_default_settings_describe(load):
+    config = load(
+        """
+        default_settings: {max_steps: 9}
+        behaviors: {B: {trainer_type: bc, hyperparameters: {teacher: Unlisted}}}
+        """
+    )
+    assert config.behaviors["B"].hyperparameters.teacher == "Unlisted"
+
+
+def test_a_behavior_that_inherits_itself_as_its_teacher_is_named(mistakes_of):
+    text = """
+        default_settings: {trainer_type: bc, hyperparameters: {teacher: B}}
+        behaviors: {A: {}, B: {}}
+    """
+    (mistake,) = mistakes_of(text)
+    assert mistake.startswith("config.yaml:2: behaviors.B.hyperparameters.teacher: 'B' is this behaviour itself")
+
+
+def test_a_replay_buffer_must_hold_a_whole_sequence(mistakes_of):
+    text = """
+        behaviors:
+          B:
+            trainer_type: sac
+            hyperparameters: {batch_size: 32, buffer_size: 63}
+            network_settings: {memory: {sequence_length: 64}}
+    """
+    (mistake,) = mistakes_of(text)
+    expected = "hyperparameters.buffer_size: 63 is smaller than network_settings.memory.sequence_length (64)"
+    assert mistake.startswith(f"config.yaml:4: behaviors.B.{expected}")
+
+
+# --- default_settings of one trainer under behaviours of another
+
+SIZES = {"batch_size": 8, "buffer_size": 80, "learning_rate": 0.01}
+GIVEN = {
+    "ppo": {**SIZES, "num_epoch": 2, "beta": 0.1},
+    "sac": {**SIZES, "tau": 0.1, "steps_per_update": 4},
+    "bc": {**SIZES, "num_epoch": 2, "held_out": 0.5, "demo_path": "a"},
+}
+ACROSS = [
+    ("ppo", "sac", {}, ["num_epoch", "beta"]),
+    ("ppo", "bc", {"demo_path": "b"}, ["beta"]),
+    ("sac", "ppo", {}, ["tau", "steps_per_update"]),
+    ("sac", "bc", {"demo_path": "b"}, ["tau", "steps_per_update"]),
+    ("bc", "ppo", {}, ["held_out", "demo_path"]),
+    ("bc", "sac", {}, ["num_epoch", "held_out", "demo_path"]),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours", "own", "dropped"), ACROSS, ids=[f"{a} to {b}" for a, b, _, _ in ACROSS])
+def test_a_trainer_inherits_the_keys_that_it_has_and_a_warning_names_the_others(
+    load, theirs: str, ours: str, own: dict[str, object], dropped: list[str]
+):
+    config = load(
+        f"""
+        default_settings: {{trainer_type: {theirs}, hyperparameters: {GIVEN[theirs]}}}
+        behaviors: {{B: {{trainer_type: {ours}, hyperparameters: {own}}}}}
+        """
+    )
+    hyperparameters = config.behaviors["B"].hyperparameters.model_dump()
+    inherited = {key: value for key, value in GIVEN[theirs].items() if key not in dropped}
+    assert hyperparameters == {**hyperparameters, **inherited, **own}
+    (warning,) = config.warnings
+    assert warning == (
+        f"behaviors.B: its trainer_type '{ours}' does not take over these hyperparameters of default_settings "
+        f"(trainer_type '{theirs}'): {', '.join(dropped)}"
+    )
+
+
+def test_a_trainer_type_that_is_no_text_is_a_mistake_below_default_settings_too(mistakes_of):
+    text = """
+        default_settings: {trainer_type: ppo, hyperparameters: {beta: 0.1}}
+        behaviors: {B: {trainer_type: [sac]}}
+    """
+    (mistake,) = mistakes_of(text)
+    assert mistake.startswith("config.yaml:2: behaviors.B.trainer_type: a list does not fit; expected text")

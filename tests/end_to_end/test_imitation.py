@@ -1,0 +1,116 @@
+"""Behaviours that learn by imitating: from demonstrations alone, or from a teacher of the same run."""
+
+from __future__ import annotations
+
+import pytest
+from runs import INLINE, cartpole, changed, run_here, streams, weights_digest
+
+from pipeline.errors import RunError, RunFailed
+from pipeline.warm_start import initial_policy
+
+IMITATOR = {
+    "trainer_type": "bc",
+    "max_steps": 6000,
+    "summary_freq": 2000,
+    "hyperparameters": {"batch_size": 50, "buffer_size": 200, "num_epoch": 2},
+    "network_settings": {"hidden_units": 32, "num_layers": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A short run of PPO, recorded."""
+    results = tmp_path_factory.mktemp("teacher")
+    run_here(cartpole(record__edges=["trainer"], **INLINE), results, "teacher")
+    return results / "teacher"
+
+
+def imitating(source, **changes):
+    """CartPole by imitation alone."""
+    plain = cartpole(**INLINE)
+    plain["behaviors"] = {"CartPole": changed(IMITATOR, {f"hyperparameters__{key}": v for key, v in source.items()})}
+    return changed(plain, changes)
+
+
+def test_demonstrations_are_learned_from_over_and_over_without_any_environment(recorded, tmp_path):
+    plain = imitating({"demo_path": streams(recorded)[0]})
+    del plain["environment"]
+    result = run_here(plain, tmp_path, "offline")
+    behavior = result.behaviors["CartPole"]
+    assert behavior.step >= 6000 > 3500, "there are about 3000 demonstrated steps"
+    assert behavior.version > 0
+    assert behavior.export is not None
+
+
+def test_the_same_demonstrations_and_seed_give_the_same_weights(recorded, tmp_path):
+    plain = imitating({"demo_path": streams(recorded)[0]})
+    for name in ("first", "second"):
+        run_here(plain, tmp_path, name)
+    assert weights_digest(tmp_path / "first") == weights_digest(tmp_path / "second")
+
+
+def test_what_learned_from_demonstrations_can_play(recorded, tmp_path):
+    plain = imitating({"demo_path": streams(recorded)[0]}, evaluation={"every": 2000, "episodes": 2})
+    result = run_here(plain, tmp_path, "evaluated")
+    assert (result.folder / "CartPole" / "CartPole-best.pt").exists()
+
+
+def test_a_student_learns_from_its_teachers_trajectories_as_they_come(tmp_path):
+    plain = cartpole(**INLINE)
+    student = changed(IMITATOR, {"hyperparameters__teacher": "CartPole", "max_steps": 3000})
+    plain["behaviors"]["Apprentice"] = student
+    plain["environment"]["behavior"] = "CartPole"
+    result = run_here(plain, tmp_path, "online")
+    assert result.behaviors["Apprentice"].step >= 3000
+    assert result.behaviors["Apprentice"].version > 0
+    assert result.behaviors["CartPole"].step >= 3000
+
+
+def test_demonstrations_that_are_not_there_are_a_mistake_before_anything_is_learned(tmp_path):
+    with pytest.raises(RunFailed, match=r"nowhere\.stream"):
+        run_here(imitating({"demo_path": "nowhere.stream"}), tmp_path, "absent")
+
+
+def test_demonstrations_alone_do_not_go_with_a_behaviour_that_acts(recorded, tmp_path):
+    plain = cartpole(**INLINE)
+    plain["behaviors"]["Copy"] = changed(IMITATOR, {"hyperparameters__demo_path": streams(recorded)[0]})
+    plain["environment"]["behavior"] = "CartPole"
+    with pytest.raises(RunError, match="run of its own"):
+        run_here(plain, tmp_path, "mixed")
+
+
+def test_a_run_starts_from_another_runs_newest_policy(recorded, tmp_path):
+    results = recorded.parent
+    plain = cartpole(behaviors__CartPole__max_steps=500, **INLINE)
+    run_here(plain, results, "second", initialize_from="teacher")
+    run_here(plain, results, "third")
+    assert weights_digest(results / "second") != weights_digest(results / "third")
+
+
+def test_a_run_starts_from_a_policy_that_imitation_made(recorded, tmp_path):
+    imitated = run_here(imitating({"demo_path": streams(recorded)[0]}), tmp_path, "imitated")
+    export = imitated.behaviors["CartPole"].export
+    plain = cartpole(behaviors__CartPole__init_path=str(export), behaviors__CartPole__max_steps=500, **INLINE)
+    result = run_here(plain, tmp_path, "improved")
+    assert result.behaviors["CartPole"].version > 0
+
+
+def test_a_file_to_start_from_that_is_not_there_is_a_mistake(tmp_path):
+    plain = cartpole(behaviors__CartPole__init_path="missing.pt", **INLINE)
+    with pytest.raises(RunError, match=r"init_path: there is no file .*missing\.pt"):
+        run_here(plain, tmp_path, "run")
+
+
+def test_a_policy_of_another_network_is_refused_by_name(recorded, tmp_path):
+    export = sorted((recorded / "CartPole").glob("CartPole-*.pt"))[-1]
+    plain = cartpole(
+        behaviors__CartPole__init_path=str(export), behaviors__CartPole__network_settings__hidden_units=16, **INLINE
+    )
+    with pytest.raises(RunFailed, match=r"body\.0"):
+        run_here(plain, tmp_path, "run")
+
+
+def test_initial_policy_is_none_for_a_start_from_nothing():
+    from config import RunConfig
+
+    assert initial_policy(RunConfig.from_plain(cartpole()), "CartPole") is None

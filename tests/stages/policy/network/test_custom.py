@@ -1,0 +1,191 @@
+"""A network of the user's own; the networks themselves are written into a folder, as a user has them."""
+
+import textwrap
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+from config import NetworkSettings
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import LoadError, StageError
+from stages.policy.design import PolicyDesign
+from stages.policy.network import ActorNetwork, Flat, Inputs, NetworkBody, make_actor_critic, seeded
+
+FIRST = ObservationSpec("first", (3,))
+CAMERA = ObservationSpec("camera", (4, 5, 1), "uint8", channels_last=True)
+SECOND = ObservationSpec("second", (), "int64")
+THINGS = ObservationSpec("things", (2, 2), "uint8")
+ALL = (FIRST, CAMERA, SECOND, THINGS)
+
+FLAT = """
+    import torch
+    from torch import nn
+
+    class Flat(nn.Module):
+        '''All observations side by side, and nothing else: shows what a network is given.'''
+
+        def __init__(self, observations, settings):
+            super().__init__()
+            self.encoding_size = sum(observation.size for observation in observations)
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, observations):
+            assert isinstance(observations, tuple)
+            assert all(observation.dtype == torch.float32 for observation in observations)
+            return self.scale * torch.cat([observation.flatten(1) for observation in observations], dim=1)
+"""
+LINEAR = """
+    import torch
+    from torch import nn
+
+    class Linear(nn.Module):
+        def __init__(self, observations, settings):
+            super().__init__()
+            self.encoding_size = settings.hidden_units
+            self.layer = nn.Linear(observations[0].size, settings.hidden_units)
+
+        def forward(self, observations):
+            return torch.relu(self.layer(observations[0]))
+"""
+
+NUMBERS = count()
+
+
+@pytest.fixture
+def design(tmp_path):
+    """Make a design whose network is a class in a module with this text."""
+
+    def make(text, name, observations=(FIRST,), **settings):
+        module = f"users_network_{next(NUMBERS)}"  # a module is imported once only
+        (tmp_path / f"{module}.py").write_text(textwrap.dedent(text))
+        spec = BehaviorSpec("Test", observations, ActionSpec(2))
+        network = NetworkSettings(**{"hidden_units": 8, "network": f"{module}:{name}", **settings})
+        return PolicyDesign(spec, network, folder=tmp_path)
+
+    return make
+
+
+def body(made, extra=0):
+    return seeded(np.random.default_rng(0), lambda: NetworkBody(made, extra))
+
+
+def refused(made):
+    with pytest.raises(StageError) as caught:
+        body(made)
+    said = str(caught.value)
+    assert said.startswith(f"Test: network_settings.network '{made.settings.network}'")
+    return said
+
+
+def test_it_gets_every_observation_as_floats_in_the_order_of_the_spec(design):
+    made = body(design(FLAT, "Flat", ALL))
+    camera = torch.randint(0, 256, (2, 4, 5, 1), dtype=torch.uint8)
+    things = torch.randint(0, 256, (2, 2, 2), dtype=torch.uint8)
+    inputs = Inputs(torch.randn(2, 4), (camera, things))
+    parts = [inputs.vectors[:, :3], camera.float().flatten(1) / 255, inputs.vectors[:, 3:], things.float().flatten(1)]
+    encoding, memories = made(inputs)
+    torch.testing.assert_close(encoding, torch.cat(parts, dim=1))
+    assert memories is None
+    assert made.encoding_size == 3 + 20 + 1 + 4
+
+
+def test_it_stands_in_place_of_encoders_and_hidden_layers(design):
+    made = body(design(FLAT, "Flat"))
+    assert [name for name, _ in made.named_parameters()] == ["encoders.network.scale"]
+
+
+def test_actions_beside_it_join_its_encoding_in_one_hidden_layer(design):
+    made = body(design(LINEAR, "Linear", num_layers=3), extra=2)
+    inputs, actions = Inputs(torch.randn(4, 3)), torch.randn(4, 2)
+    encoding = torch.relu(made.encoders.network.layer(inputs.vectors))
+    joined = made.layers[0](torch.cat([encoding, actions], dim=1))
+    torch.testing.assert_close(made(inputs, actions)[0], joined * torch.sigmoid(joined))
+    assert len([layer for layer in made.layers if isinstance(layer, torch.nn.Linear)]) == 1
+
+
+def test_a_memory_comes_after_it_and_the_previous_action_beside_it(design):
+    made = body(design(LINEAR, "Linear", memory={"sequence_length": 2, "memory_size": 6}))
+    inputs = Inputs(torch.randn(4, 3), (), torch.randn(4, 2), torch.randn(2, 6), 2)
+    encoding, memories = made(inputs)
+    assert (encoding.shape, memories.shape) == ((4, 3), (2, 6))
+    other = inputs._replace(previous_actions=inputs.previous_actions + 1)
+    assert not torch.allclose(made(other)[0], encoding)
+
+
+def test_actor_and_critic_have_one_each_unless_they_share_it(design):
+    made = design(LINEAR, "Linear")
+    apart, shared = (make_actor_critic(made, 1, how, np.random.default_rng(0)) for how in (False, True))
+    assert len([name for name in apart.parameters if name.endswith("layer.weight")]) == 2
+    assert len([name for name in shared.parameters if name.endswith("layer.weight")]) == 1
+    first, second = (p for name, p in apart.parameters.items() if name.endswith("layer.weight"))
+    assert not torch.equal(first, second)
+
+
+def test_it_learns_with_everything_else_and_goes_to_the_actors(design):
+    made = design(LINEAR, "Linear")
+    actor = Flat(seeded(np.random.default_rng(0), lambda: ActorNetwork(made)))
+    actor.module(Inputs(torch.randn(4, 3)))[0].sum().backward()
+    assert actor.named_views(actor.gradients)["body.encoders.network.layer.weight"].any()
+    assert "body.encoders.network.layer.weight" in actor.module.acting_tensors()
+
+
+def test_layers_that_find_out_their_sizes_are_taken(design):
+    made = body(design(LINEAR.replace("nn.Linear(observations[0].size, ", "nn.LazyLinear("), "Linear"))
+    assert Flat(made).values.numel() == 3 * 8 + 8
+
+
+def test_one_seed_gives_one_network(design):
+    made = design(LINEAR, "Linear")
+    assert torch.equal(body(made).encoders.network.layer.weight, body(made).encoders.network.layer.weight)
+
+
+def test_a_class_that_is_not_there_is_named_with_what_is(design):
+    with pytest.raises(LoadError, match=r"network .*:Liner'.*Linear"):
+        body(design(LINEAR, "Liner"))
+
+
+def test_what_is_no_module_is_refused(design):
+    assert "is the class Other, expected a subclass of torch.nn.Module" in refused(design("class Other: pass", "Other"))
+    text = "def other(observations, settings): pass"
+    assert "expected a subclass of torch.nn.Module" in refused(design(text, "other"))
+
+
+def test_a_constructor_that_raises_is_reported_with_its_error(design):
+    text = LINEAR.replace("observations[0].size", "observations[7].size")
+    said = refused(design(text, "Linear"))
+    assert "could not be made with (observations, settings): IndexError: tuple index out of range" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "got"),
+    [("pass", "got None"), ("self.encoding_size = 0", "got 0"), ("self.encoding_size = 8.0", "got 8.0")],
+)
+def test_a_missing_or_impossible_encoding_size_is_reported(design, line, got):
+    said = refused(design(LINEAR.replace("self.encoding_size = settings.hidden_units", line), "Linear"))
+    assert "expected an attribute encoding_size, a whole number of at least 1" in said
+    assert got in said
+
+
+def test_an_output_of_another_shape_than_promised_is_reported(design):
+    text = LINEAR.replace("self.encoding_size = settings.hidden_units", "self.encoding_size = 5")
+    said = refused(design(text, "Linear"))
+    assert "forward gave shape (3, 8) for 3 rows, expected a tensor of shape (3, 5), [rows, encoding_size]" in said
+    said = refused(design(LINEAR.replace("return torch.relu(", "return (").replace("[0]))", "[0]),)"), "Linear"))
+    assert "forward gave tuple for 3 rows" in said
+
+
+def test_a_forward_pass_that_raises_is_reported_with_the_shapes_that_it_got(design):
+    said = refused(design(LINEAR.replace("self.layer(observations[0])", "self.layer(observations[1])"), "Linear", ALL))
+    assert "failed on observations of the shapes [(3, 3), (3, 4, 5, 1), (3, 1), (3, 2, 2)]: RuntimeError" in said
+
+
+def test_layers_with_running_statistics_are_refused_because_actors_would_not_get_them(design):
+    text = LINEAR.replace("self.layer =", "self.norm = nn.BatchNorm1d(3); self.layer =")
+    assert "its layer 'norm' (BatchNorm1d) keeps running statistics" in refused(design(text, "Linear"))
+
+
+def test_parameters_of_another_precision_are_refused(design):
+    text = LINEAR.replace("settings.hidden_units)", "settings.hidden_units).double()")
+    assert "its parameter 'layer.weight' is torch.float64, expected torch.float32" in refused(design(text, "Linear"))

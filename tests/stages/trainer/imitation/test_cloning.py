@@ -1,0 +1,224 @@
+"""Behavioural cloning beside a trainer: what it teaches, when, how much, and that it goes on where it stopped."""
+
+import numpy as np
+import pytest
+import torch
+
+from config import BehaviorSettings
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import NotFiniteError, StageError
+from stages.policy.design import design_of
+from stages.policy.network import ActorNetwork, Flat, make_actor_critic, seeded
+from stages.policy.network.inputs import Inputs
+from stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from stages.trainer.intake import Intake
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.randomness import new_random
+
+VECTOR = ObservationSpec("vector", (3,))
+
+
+class Pupil:
+    """A network of PPO's or SAC's, and cloning for it from a recording."""
+
+    def __init__(self, kind, actions, path, normalize=False, memory=None, seed=0, **cloning):
+        spec = BehaviorSpec("Test", (VECTOR,), actions)
+        network = {"hidden_units": 32, "num_layers": 1, "normalize": normalize, "memory": memory}
+        settings = BehaviorSettings.model_validate(
+            {
+                "trainer_type": kind,
+                "hyperparameters": {"batch_size": 32, "buffer_size": 256, "learning_rate": 1e-2},
+                "network_settings": network,
+                "behavioral_cloning": {"demo_path": path.name, **cloning},
+            }
+        )
+        self.design = design_of(spec, settings)
+        self.random = new_random(seed)
+        if kind == "sac":
+            flat = Flat(seeded(self.random, lambda: ActorNetwork(self.design)))
+            self.network, self.actor = flat, ClonedActor.of(self.design, flat)
+        else:
+            self.network = make_actor_critic(self.design, 1, False, self.random)
+            self.actor = ClonedActor.within(self.design, self.network)
+        self.intake = Intake(spec, normalize)
+        context = TrainerContext("Test", settings, spec, folder=path.parent)
+        self.cloning = make_cloning(context, self.actor, self.intake, self.random)
+
+    def heads(self, vectors, **inputs):
+        with torch.no_grad():
+            vectors = torch.from_numpy(self.intake.normalized(vectors))
+            return self.actor.forward(Inputs(vectors, **inputs)).numpy()
+
+
+def rule(vectors):
+    """What the expert does: two continuous actions in [-1, 1], and one of three choices."""
+    return np.clip(vectors[:, :2], -1, 1), vectors.argmax(axis=1)
+
+
+@pytest.fixture
+def taught(record, expert):
+    """Records an expert that follows the rule."""
+
+    def make(actions, lengths=(40, 40), **columns):
+        spec = BehaviorSpec("Test", (VECTOR,), actions)
+        batch = expert(list(lengths), spec, **columns)
+        continuous, choices = rule(batch.rows["obs_0"])
+        if actions.continuous_size:
+            batch = batch.replace(continuous_actions=continuous)
+        if actions.discrete_branches:
+            batch = batch.replace(discrete_actions=choices[:, None].astype(np.int32))
+        return record([batch], spec=spec)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["ppo", "sac"])
+def test_it_drives_the_policy_to_the_experts_actions(taught, kind):
+    pupil = Pupil(kind, ActionSpec(2, (3,)), taught(ActionSpec(2, (3,)), lengths=[200, 200]))
+    first = pupil.cloning.update(0)["Losses/Pretraining Loss"]
+    for step in range(20):
+        last = pupil.cloning.update(step)["Losses/Pretraining Loss"]
+    assert last < first / 5
+    fresh = np.random.default_rng(5).normal(size=(200, 3)).astype(np.float32)
+    heads, (continuous, choices) = pupil.heads(fresh), rule(fresh)
+    means = np.tanh(heads[:, :2]) if kind == "sac" else heads[:, :2].clip(-3, 3) / 3
+    assert np.abs(means - continuous).mean() < 0.12
+    assert (heads[:, -3:].argmax(axis=1) == choices).mean() > 0.9
+
+
+def test_it_learns_nothing_of_an_expert_whose_actions_have_nothing_to_do_with_what_it_sees(record, expert):
+    spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(0, (3,)))
+    pupil = Pupil("ppo", spec.actions, record([expert([100, 100], spec)], spec=spec))
+    for step in range(10):
+        pupil.cloning.update(step)
+    fresh = np.random.default_rng(5).normal(size=(300, 3)).astype(np.float32)
+    assert (pupil.heads(fresh).argmax(axis=1) == rule(fresh)[1]).mean() < 0.6
+
+
+def test_it_changes_the_actors_weights_and_nothing_else(taught):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)))
+    before = pupil.network.state_dict()
+    pupil.cloning.update(0)
+    after = pupil.network.state_dict()
+    changed = {name for name in before if (before[name] != after[name]).any()}
+    assert changed == {"body.0.weight", "body.0.bias", "action.weight", "action.bias"}
+    for name in ("body.0.weight", "body.0.bias"):  # of two towers, the second is the critic's
+        np.testing.assert_array_equal(before[name][1], after[name][1])
+    assert not pupil.network.gradients.any()
+
+
+def test_it_sees_observations_as_the_trainer_normalises_them(taught):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), normalize=True)
+    pupil.intake.normalizer.update(np.random.default_rng(0).normal(3, 2, (500, 3)).astype(np.float32))
+    for step in range(60):
+        pupil.cloning.update(step)
+    fresh = np.random.default_rng(5).normal(size=(200, 3)).astype(np.float32)
+    assert np.abs(pupil.heads(fresh).clip(-3, 3) / 3 - rule(fresh)[0]).mean() < 0.15
+
+
+def test_it_fades_out_over_its_steps_and_then_changes_nothing(taught):
+    pupil = Pupil(
+        "sac", ActionSpec(2), taught(ActionSpec(2)), steps=100, strength=0.5, num_epoch=1, samples_per_update=32
+    )
+    moved = []
+    for step in (0, 50, 99, 100, 1000):
+        before, snapshot = pupil.network.values.clone(), pupil.cloning.state_dict()
+        reported = pupil.cloning.update(step)
+        moved.append((pupil.network.values - before).abs().max().item())
+        assert bool(reported) is (step < 100)
+        pupil.network.values.copy_(before)
+        pupil.cloning.load_state_dict(snapshot)
+    # Adam's first step moves each weight by the learning rate: 0.5 × 1e-2 × what is left of the steps.
+    np.testing.assert_allclose(moved, [5e-3, 2.5e-3, 5e-5, 0, 0], rtol=1e-3, atol=1e-8)
+
+
+@pytest.mark.parametrize("settings", [{"strength": 0.0}, {"strength": 0.0, "steps": 10}])
+def test_without_strength_it_changes_nothing(taught, settings):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), **settings)
+    before = pupil.network.values.clone()
+    assert pupil.cloning.update(0) == {}
+    assert torch.equal(before, pupil.network.values)
+
+
+def test_without_steps_it_never_fades(taught):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)))
+    assert pupil.cloning.update(10**9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "gradient_steps"),
+    [
+        ({}, 3 * 2),  # 80 steps in batches of 32, as the trainer has: two whole ones, three times
+        ({"num_epoch": 1, "batch_size": 10}, 8),
+        ({"num_epoch": 2, "samples_per_update": 40}, 2 * 1),
+        ({"num_epoch": 2, "samples_per_update": 5}, 2 * 1),
+        ({"num_epoch": 1, "batch_size": 500}, 1),
+        ({"num_epoch": 1, "batch_size": 4, "memory": {"sequence_length": 8, "memory_size": 4}}, 10),
+        ({"num_epoch": 1, "batch_size": 16, "memory": {"sequence_length": 8, "memory_size": 4}}, 5),
+    ],
+)
+def test_how_many_gradient_steps_an_update_has(taught, settings, gradient_steps):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), **settings)
+    pupil.cloning.update(0)
+    assert pupil.cloning.state_dict()["steps"] == gradient_steps
+
+
+def test_few_samples_are_other_ones_each_time(taught):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), num_epoch=1, samples_per_update=8)
+    seen = []
+    forward = pupil.actor.forward
+    object.__setattr__(pupil.actor, "forward", lambda inputs: (seen.append(inputs.vectors), forward(inputs))[1])
+    for step in range(100):
+        pupil.cloning.update(step)
+    assert all(len(each) == 8 for each in seen)
+    assert len(np.unique(torch.cat(seen).numpy(), axis=0)) == 80
+
+
+def test_what_it_remembers_decides_where_the_memory_is_what_counts(record, expert):
+    # The expert repeats the sign that it saw two steps ago; what it sees otherwise is noise.
+    spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(0, (2,)))
+    batch = expert([6] * 40, spec)
+    first = batch.rows["obs_0"][::6, 0] > 0
+    path = record([batch.replace(discrete_actions=np.repeat(first, 6)[:, None].astype(np.int32))], spec=spec)
+    losses = {}
+    for memory in (None, {"sequence_length": 6, "memory_size": 16}):
+        pupil = Pupil("sac", spec.actions, path, memory=memory, num_epoch=4)
+        for step in range(25):
+            losses[memory is None] = pupil.cloning.update(step)["Losses/Pretraining Loss"]
+    assert losses[False] < 0.1
+    assert losses[True] > 0.3
+
+
+def test_it_goes_on_bit_by_bit_where_it_stopped(taught):
+    path = taught(ActionSpec(2, (3,)))
+    one, other = (Pupil("ppo", ActionSpec(2, (3,)), path, seed=seed) for seed in (0, 1))
+    one.cloning.update(0)
+    other.network.load(one.network.state_dict())
+    other.cloning.load_state_dict(one.cloning.state_dict())
+    other.random.bit_generator.state = one.random.bit_generator.state
+    assert one.cloning.update(1) == other.cloning.update(1)
+    assert torch.equal(one.network.values, other.network.values)
+
+
+def test_the_state_of_another_network_is_refused_by_the_tensors_name(taught):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)))
+    state = pupil.cloning.state_dict()
+    del state["first_moment"]["action.bias"]
+    with pytest.raises(StageError, match=r"behavioral_cloning first_moment: tensor 'action\.bias' is missing"):
+        pupil.cloning.load_state_dict(state)
+
+
+def test_a_loss_that_is_not_finite_leaves_everything_as_it_was(taught):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)))
+    pupil.network.parameters["action.bias"].detach().fill_(torch.inf)
+    before, state = pupil.network.values.clone(), pupil.cloning.state_dict()
+    with pytest.raises(NotFiniteError, match="Test: behavioral_cloning at step 7: a loss or a weight became NaN"):
+        pupil.cloning.update(7)
+    assert torch.equal(before, pupil.network.values)
+    assert pupil.cloning.state_dict()["steps"] == state["steps"] == 0
+
+
+def test_without_the_section_there_is_no_cloning():
+    spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(2))
+    context = TrainerContext("Test", BehaviorSettings(), spec)
+    assert make_cloning(context, None, None, None) is None

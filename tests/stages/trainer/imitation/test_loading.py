@@ -1,0 +1,215 @@
+"""What a `demo_path` may be, and what is refused before training starts."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from imitation_spec import SPEC
+
+from queues.errors import StreamError
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.trainer.imitation import load_demonstrations, load_recorded
+
+
+def test_a_file_is_found_beside_the_yaml_first_and_then_in_the_working_directory(record, expert, tmp_path, monkeypatch):
+    beside = tmp_path / "yaml"
+    record([expert([2])], "demo.stream")
+    record([expert([5])], "yaml/demo.stream")
+    record([expert([3])], "other.stream")
+    monkeypatch.chdir(tmp_path)
+    assert len(load_demonstrations("demo.stream", SPEC, beside)) == 5
+    assert len(load_demonstrations("other.stream", SPEC, beside)) == 3
+    assert len(load_demonstrations("demo.stream", SPEC)) == 2
+    assert len(load_demonstrations(str(tmp_path / "other.stream"), SPEC, beside)) == 3
+
+
+def test_a_folder_stands_for_all_its_files_of_known_kinds_and_a_pattern_for_what_it_matches(record, expert, tmp_path):
+    record([expert([2], seed=1)], "demos/a1.stream")
+    record([expert([3], seed=2)], "demos/a2.stream")
+    record([expert([4], seed=3)], "demos/b.stream")
+    (tmp_path / "demos" / "notes.txt").write_text("of the expert")
+    assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2, 3, 4]
+    assert load_demonstrations("demos/a*", SPEC, tmp_path).lengths.tolist() == [2, 3]
+    assert load_demonstrations("demos/*", SPEC, tmp_path).lengths.tolist() == [2, 3, 4]
+
+
+def test_demonstrations_of_several_files_are_joined_in_order(record, expert, tmp_path):
+    first, second = expert([2], seed=1), expert([3], seed=2)
+    record([first], "demos/a.stream")
+    record([second], "demos/b.stream")
+    both = load_demonstrations("demos", SPEC, tmp_path)
+    for column, found in (("obs_0", both.observations.vectors), ("rewards", both.rewards)):
+        np.testing.assert_array_equal(found, np.concatenate([first.rows[column], second.rows[column]]))
+    np.testing.assert_array_equal(both.final_observations.vectors[1], second.trajectories["next_obs_0"][0] * 0)
+    assert both.starts_episode.all()
+
+
+def test_a_run_recorded_at_both_edges_counts_once(record, expert, tmp_path):
+    record([expert([2])], "demos/at_trainer.stream", edge="trainer")
+    record([expert([2])], "demos/at_processor.stream", edge="agent_processor")
+    record([expert([3])], "demos/other_run.stream", edge="agent_processor", run_id="other")
+    assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("path", ["nothing.stream", "nowhere/", "no*.stream"])
+def test_a_path_that_leads_nowhere_is_refused_with_where_it_was_looked_for(path, tmp_path):
+    with pytest.raises(StageError, match=r"behaviors\.Test: demo_path .*: there is no such file.*looked in") as error:
+        load_demonstrations(path, SPEC, tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize("path", ["demos/expert.demo", "demos", "demos/*"])
+def test_unitys_own_recordings_are_refused_as_not_readable_yet(path, tmp_path):
+    (tmp_path / "demos").mkdir()
+    (tmp_path / "demos" / "expert.demo").write_bytes(b"unity")
+    with pytest.raises(
+        StageError, match=r"expert\.demo: Unity's recordings can't be read yet.*expected \.stream files"
+    ):
+        load_demonstrations(path, SPEC, tmp_path)
+
+
+def test_files_of_no_known_kind_and_empty_folders_are_refused(tmp_path):
+    (tmp_path / "demos").mkdir()
+    with pytest.raises(StageError, match=r"'demos': it is empty; expected \.stream files"):
+        load_demonstrations("demos", SPEC, tmp_path)
+    (tmp_path / "demos" / "data.csv").write_text("1,2")
+    with pytest.raises(StageError, match=r"data\.csv: no demonstrations are read from \.csv files"):
+        load_demonstrations("demos/data.csv", SPEC, tmp_path)
+
+
+def test_a_file_that_is_no_stream_is_refused(tmp_path):
+    (tmp_path / "fake.stream").write_bytes(b"something else entirely")
+    with pytest.raises(StreamError, match="not a stream"):
+        load_demonstrations("fake.stream", SPEC, tmp_path)
+
+
+def test_a_stream_without_a_step_is_refused(record, tmp_path):
+    record([], "empty.stream")
+    with pytest.raises(StageError, match=r"'empty\.stream': no step of Test was recorded in it"):
+        load_demonstrations("empty.stream", SPEC, tmp_path)
+
+
+VECTOR, IMAGE = ObservationSpec("vector", (3,)), ObservationSpec("eye", (3, 8, 8), "uint8")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "wanted", "message"),
+    [
+        (
+            (ObservationSpec("o", (4,)),),
+            (VECTOR,),
+            r"observation 0 \('vector'\): expected shape \(3,\).*found shape \(4,\)",
+        ),
+        ((VECTOR, IMAGE), (VECTOR,), r"expected 1 observations .*, found 2 observations"),
+        ((IMAGE,), (replace(IMAGE, dtype="float32"),), r"expected shape \(3, 8, 8\) of float32, found .* of uint8"),
+        (
+            (replace(IMAGE, shape=(8, 8, 8), channels_last=True),),
+            (replace(IMAGE, shape=(8, 8, 8)),),
+            "found .*channels last",
+        ),
+    ],
+)
+def test_other_observations_are_refused_with_both_shapes(record, expert, tmp_path, recorded, wanted, message):
+    spec = replace(SPEC, observations=recorded)
+    record([expert([2], spec)], spec=spec)
+    with pytest.raises(StageError, match=r"expert\.stream: demonstrations of Test do not fit Test: .*" + message):
+        load_demonstrations("expert.stream", replace(SPEC, observations=wanted), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("actions", "found"),
+    [
+        (ActionSpec(3, (3,)), r"3 continuous, discrete branches \[3\]"),
+        (ActionSpec(2, (3, 2)), r"2 continuous, discrete branches \[3, 2\]"),
+        (ActionSpec(2, (3,), unbounded=(1,)), r"2 continuous, unbounded \[1\], discrete branches \[3\]"),
+    ],
+)
+def test_other_actions_are_refused_with_both_forms(record, expert, tmp_path, actions, found):
+    spec = replace(SPEC, actions=actions)
+    record([expert([2], spec)], spec=spec)
+    with pytest.raises(StageError, match=r"actions: expected 2 continuous, discrete branches \[3\], found " + found):
+        load_demonstrations("expert.stream", SPEC, tmp_path)
+
+
+def test_names_of_observations_and_kinds_of_number_in_vectors_do_not_matter(record, expert, tmp_path):
+    spec = BehaviorSpec("Other", (ObservationSpec("state", (3,), "float64"),), SPEC.actions)
+    record([expert([2], spec)], spec=spec)
+    assert len(load_demonstrations("expert.stream", SPEC, tmp_path)) == 2
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("column", "index", "said"),
+    [
+        ("obs_0", (4, 1), r"vector\[1\]"),
+        ("continuous_actions", (4, 0), r"continuous_actions\[0\]"),
+        ("rewards", (4,), "rewards"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_refused_with_where_it_is(record, expert, tmp_path, bad, column, index, said):
+    batch = expert([3, 5])
+    values = batch.rows[column].copy()
+    values[index] = bad
+    config = {"behaviors": {"Test": {"trainer_type": "sac"}}}
+    record([batch.replace(**{column: values})], config=config)
+    with pytest.raises(StageError, match=rf"expert\.stream: trajectory 2, step 2: {said} is {bad}"):
+        load_demonstrations("expert.stream", SPEC, tmp_path)
+
+
+def test_what_follows_the_last_step_must_be_finite_unless_the_episode_terminated(record, expert, tmp_path):
+    batch = expert([3, 5])
+    after = np.full_like(batch.trajectories["next_obs_0"], np.nan)
+    record([batch.replace(next_obs_0=after, terminated=[True, True])], "good.stream")
+    assert not load_demonstrations("good.stream", SPEC, tmp_path).final_observations.vectors.any()
+    record([batch.replace(next_obs_0=after, terminated=[True, False])], "bad.stream")
+    with pytest.raises(StageError, match=r"trajectory 2, after its last step: vector\[0\] is nan"):
+        load_demonstrations("bad.stream", SPEC, tmp_path)
+
+
+def test_actions_beyond_the_bounds_are_refused_but_for_rounding(record, expert, tmp_path):
+    actions = np.array([[0.5, 1.00005], [-1.00005, 0]], np.float32)
+    record([expert([2], continuous_actions=actions)], "rounded.stream")
+    assert load_demonstrations("rounded.stream", SPEC, tmp_path).continuous.tolist() == [[0.5, 1], [-1, 0]]
+    record([expert([2], continuous_actions=actions * 1.01)], "beyond.stream")
+    with pytest.raises(StageError, match=r"trajectory 1, step 1: continuous_actions\[1\] is 1\.01.*in \[-1, 1\]"):
+        load_demonstrations("beyond.stream", SPEC, tmp_path)
+
+
+def test_unbounded_actions_may_be_anything(record, expert, tmp_path):
+    spec = replace(SPEC, actions=ActionSpec(2, (3,), unbounded=(1,)))
+    record([expert([2], spec, continuous_actions=np.array([[0, 70], [0, -7]], np.float32))], spec=spec)
+    assert load_demonstrations("expert.stream", spec, tmp_path).continuous[:, 1].tolist() == [70, -7]
+
+
+def test_a_choice_that_there_is_none_of_is_refused(record, expert, tmp_path):
+    record([expert([2], discrete_actions=np.array([[0], [3]], np.int32))])
+    with pytest.raises(
+        StageError, match=r"trajectory 1, step 2: discrete_actions\[0\] is 3, expected a choice of 0 to 2"
+    ):
+        load_demonstrations("expert.stream", SPEC, tmp_path)
+
+
+def test_how_much_was_loaded_is_told(record, expert, tmp_path, caplog):
+    record([expert([2, 3])])
+    with caplog.at_level(logging.INFO):
+        load_demonstrations("expert.stream", SPEC, tmp_path)
+    assert "Test: 5 demonstrated steps in 2 episodes from expert.stream" in caplog.text
+
+
+def test_without_an_environment_the_behaviour_is_what_was_recorded_under_the_name_asked_for(record, expert, tmp_path):
+    team = replace(SPEC, behavior_id="Expert?team=1")
+    record([expert([2], team)], "demos/a.stream", spec=team)
+    record([expert([3])], "demos/b.stream")
+    found = load_recorded("demos", "Test", tmp_path)
+    assert found.spec == SPEC
+    assert found.lengths.tolist() == [2, 3]
+
+
+def test_files_that_disagree_with_each_other_are_refused(record, expert, tmp_path):
+    wide = replace(SPEC, observations=(ObservationSpec("vector", (4,)),))
+    record([expert([2])], "demos/a.stream")
+    record([expert([3], wide)], "demos/b.stream", spec=wide)
+    with pytest.raises(StageError, match=r"b\.stream: demonstrations of Test do not fit Test: observation 0"):
+        load_recorded("demos", "Test", tmp_path)

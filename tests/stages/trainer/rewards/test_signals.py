@@ -1,0 +1,167 @@
+"""What all reward signals with a network must do: any observations and actions, guards, resuming."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from queues.specs import ActionSpec, ObservationSpec
+from stages.errors import NotFiniteError, StageError
+
+SIGNALS = ["curiosity", "gail", "rnd"]
+VECTOR = ObservationSpec("vector", (3,))
+GOAL = ObservationSpec("goal", (2,), goal=True)
+IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")
+LAST = ObservationSpec("last", (6, 6, 1), channels_last=True)
+THINGS = ObservationSpec("things", (4, 5))
+OBSERVATIONS = {
+    "vector": (VECTOR,),
+    "goal": (VECTOR, GOAL),
+    "image": (IMAGE,),
+    "set": (THINGS,),
+    "all": (VECTOR, IMAGE, LAST, THINGS, GOAL),
+}
+NORMALIZED = {"hidden_units": 8, "num_layers": 1, "normalize": True}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("observed", OBSERVATIONS)
+@pytest.mark.parametrize("actions", [ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 2))])
+def test_every_kind_of_observation_and_action_is_learned_from(
+    name, observed, actions, make_spec, make_signal, make_transitions, same
+):
+    spec = make_spec(*OBSERVATIONS[observed], actions=actions)
+    encoder = "fully_connected" if observed == "all" else "simple"
+    extra = {"use_actions": True, "use_vail": True} if name == "gail" else {}
+    signal = make_signal(name, spec, network_settings={**NORMALIZED, "vis_encode_type": encoder}, **extra)
+    before = signal.state_dict()
+    for seed in range(2):
+        losses = signal.learn(make_transitions(spec, 5, seed))
+        assert losses and all(np.isfinite(loss) for loss in losses.values())
+    weights = signal.state_dict()["network"]["weights"]
+    unchanged = [key for key, old in before["network"]["weights"].items() if same(old, weights[key])]
+    assert unchanged == [], "every tensor takes part"
+    rewards = signal.rewards(make_transitions(spec, 4, 9))
+    assert rewards.shape == (4,) and rewards.dtype == np.float32 and (rewards > 0).all()
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_resumed_signal_goes_on_bit_for_bit(name, make_spec, make_signal, make_transitions, same):
+    spec = make_spec()
+    extra = {"use_actions": True, "use_vail": True} if name == "gail" else {}
+    original = make_signal(name, spec, network_settings=NORMALIZED, **extra)
+    for seed in range(3):
+        original.learn(make_transitions(spec, 5, seed))
+    resumed = make_signal(name, spec, seed=99, network_settings=NORMALIZED, **extra)
+    assert not same(resumed.state_dict(), original.state_dict())
+    resumed.load_state_dict(original.state_dict())
+    for seed in range(3, 6):
+        transitions = make_transitions(spec, 5, seed)
+        assert resumed.learn(transitions) == original.learn(transitions)
+        assert resumed.rewards(transitions).tobytes() == original.rewards(transitions).tobytes()
+    assert same(resumed.state_dict(), original.state_dict())
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_saved_state_does_not_change_with_the_signal(name, make_spec, make_signal, make_transitions, same):
+    spec = make_spec()
+    signal, twin = make_signal(name, spec), make_signal(name, spec)
+    saved = signal.state_dict()
+    signal.learn(make_transitions(spec, 5))
+    assert same(saved, twin.state_dict())
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_rewards_change_nothing(name, make_spec, make_signal, make_transitions, same):
+    spec = make_spec()
+    signal = make_signal(name, spec, network_settings=NORMALIZED)
+    signal.learn(make_transitions(spec, 5))
+    before = signal.state_dict()
+    signal.rewards(make_transitions(spec, 5, 1))
+    assert same(signal.state_dict(), before)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_rewards_of_many_rows_are_those_of_each(name, make_spec, make_signal, make_transitions):
+    spec = make_spec()
+    signal = make_signal(name, spec)
+    signal.learn(make_transitions(spec, 5))
+    many = make_transitions(spec, 5000, terminated=(torch.arange(5000) % 7 == 0).float())
+    last = make_transitions(spec, 5000)
+    one = replace(
+        last,
+        inputs=last.inputs.rows(slice(4998, None)),
+        next_inputs=last.next_inputs.rows(slice(4998, None)),
+        **{key: getattr(many, key)[4998:] for key in ("continuous", "choices", "rewards", "terminated")},
+    )
+    np.testing.assert_allclose(signal.rewards(many)[4998:], signal.rewards(one), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_loss_that_is_not_finite_is_refused_and_changes_nothing(name, make_spec, make_signal, make_transitions, same):
+    spec = make_spec()
+    signal = make_signal(name, spec, network_settings=NORMALIZED)
+    signal.learn(make_transitions(spec, 5))
+    before = signal.state_dict()
+    broken = make_transitions(spec, 5)
+    broken.inputs.vectors[2, 1] = torch.nan
+    with pytest.raises(NotFiniteError, match=f"Test: reward signal {name}: a loss or its gradient is NaN"):
+        signal.learn(broken)
+    after = signal.state_dict()
+    assert same(after["network"], before["network"]) and same(after["normalizer"], before["normalizer"])
+    assert all(np.isfinite(loss) for loss in signal.learn(make_transitions(spec, 5, 3)).values())
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_reward_that_is_not_finite_is_refused(name, make_spec, make_signal, make_transitions):
+    spec = make_spec()
+    signal = make_signal(name, spec)
+    signal.learn(make_transitions(spec, 5))
+    broken = make_transitions(spec, 5)
+    broken.inputs.vectors[2, 1] = torch.inf
+    with pytest.raises(NotFiniteError, match=f"Test: reward signal {name}: the reward of 1 of 5 steps"):
+        signal.rewards(broken)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_state_of_another_network_is_refused(name, make_spec, make_signal):
+    spec = make_spec()
+    other = make_signal(name, spec, network_settings={"hidden_units": 4, "num_layers": 1}).state_dict()
+    with pytest.raises(StageError, match=rf"Test: reward signal {name}: weights: tensor '[\w.]*layers.0.weight'"):
+        make_signal(name, spec).load_state_dict(other)
+
+
+def test_the_state_of_a_signal_that_normalised_is_refused_by_one_that_does_not(make_spec, make_signal):
+    spec = make_spec()
+    state = make_signal("rnd", spec, network_settings=NORMALIZED).state_dict()
+    with pytest.raises(StageError, match="normalize is false, but was true when the state was saved"):
+        make_signal("rnd", spec).load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["curiosity", "rnd"])
+def test_the_normaliser_counts_what_is_learned_from(name, make_spec, make_signal, make_transitions):
+    spec = make_spec()
+    signal, transitions = make_signal(name, spec, network_settings=NORMALIZED), make_transitions(spec, 2000)
+    transitions.inputs.vectors.mul_(3.0).add_(50.0)
+    signal.learn(transitions)
+    state = signal.state_dict()["normalizer"]
+    np.testing.assert_allclose(state["mean"], transitions.inputs.vectors.mean(dim=0), rtol=1e-3)
+    assert state["steps"] == 2001
+
+
+def test_old_files_size_the_network_by_encoding_size(make_spec, make_context):
+    from stages.trainer.rewards import make_signals
+
+    spec = make_spec()
+    given = make_context(spec, rnd={"encoding_size": 24}, curiosity={"encoding_size": 24, "network_settings": {}})
+    curiosity, rnd = make_signals(given)
+    assert rnd.state_dict()["target"]["layers.0.weight"].shape == (24, 3)
+    assert curiosity.state_dict()["network"]["weights"]["body.layers.0.weight"].shape == (128, 3), "settings win"
+
+
+def test_a_memory_in_a_signals_network_is_left_out(make_spec, make_signal, make_transitions):
+    spec = make_spec()
+    signal = make_signal("rnd", spec, network_settings={"hidden_units": 8, "memory": {"memory_size": 6}})
+    assert not any("memory" in name for name in signal.state_dict()["target"])
+    assert signal.learn(make_transitions(spec, 4))

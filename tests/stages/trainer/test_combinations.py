@@ -1,0 +1,75 @@
+"""Every trainer with every reward signal, kind of action, kind of observation, with memory and without."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from queues.specs import BehaviorSpec
+from stages.policy.design import design_of
+from trainer_samples import CONTINUOUS, DISCRETE, IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
+
+TRAINERS = ("ppo", "sac")
+SIGNALS = ("extrinsic", "curiosity", "gail", "rnd", "bc")
+ACTIONS = {"continuous": CONTINUOUS, "discrete": DISCRETE}
+OBSERVATIONS = {"vector": (VECTOR,), "visual": (VECTOR, IMAGE)}
+MEMORIES = {"feed-forward": None, "recurrent": {"memory_size": 8, "sequence_length": 4}}
+
+
+class Reported:
+    """Statistics as a trainer reports them."""
+
+    def __init__(self):
+        self.values = {}
+
+    def add(self, category, name, value, how="mean"):
+        self.values.setdefault(name, []).append(value)
+
+    def extend(self, category, name, values, how="histogram"):
+        self.values.setdefault(name, []).extend(values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "signal", "actions", "observations", "memory"),
+    list(product(TRAINERS, SIGNALS, ACTIONS, OBSERVATIONS, MEMORIES)),
+)
+def test_a_few_updates_have_finite_losses_and_change_the_policy(
+    kind, signal, actions, observations, memory, tmp_path
+):
+    spec = BehaviorSpec("Test", OBSERVATIONS[observations], ACTIONS[actions])
+    demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
+    learned = {"extrinsic": {}, "curiosity": {}, "gail": demo, "rnd": {}, "bc": {}}
+    signals = {"extrinsic": {}, **({} if signal in ("extrinsic", "bc") else {signal: {**learned[signal]}})}
+    cloning = {"behavioral_cloning": {**demo, "batch_size": 8}} if signal == "bc" else {}
+    reported = Reported()
+    trainer = trainer_of(
+        kind,
+        spec,
+        statistics=reported,
+        reward_signals=signals,
+        network_settings={"memory": MEMORIES[memory]},
+        **cloning,
+    )
+    design = design_of(spec, trainer.context.settings)
+    before, updates = flat_weights(trainer), 0
+    for seed in range(3):
+        trainer.add(experience(spec, [16, 12, 8], seed, design.memory_size, design.squashed))
+        while trainer.ready():
+            trainer.learn()
+            updates += 1
+    assert updates >= 2
+    after = flat_weights(trainer)
+    assert np.isfinite(after).all()
+    assert not np.array_equal(before, after)
+    losses = {name: values for name, values in reported.values.items() if name.startswith("Losses/")}
+    assert "Losses/Policy Loss" in losses
+    assert all(np.isfinite(values).all() for values in losses.values())
+    expected = {
+        "extrinsic": "Losses/Policy Loss",
+        "curiosity": "Losses/Curiosity Forward Loss",
+        "gail": "Losses/GAIL Loss",
+        "rnd": "Losses/RND Loss",
+        "bc": "Losses/Pretraining Loss",
+    }
+    assert expected[signal] in losses
+    assert trainer.policy().version == trainer.version

@@ -1,0 +1,97 @@
+"""Trainers of any kind in small, random experience for them, and demonstrations as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from config import BehaviorSettings
+from queues.messages import TrajectoryBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from queues.stream_format import StreamHeader
+from queues.stream_writer import StreamWriter
+from stages.trainer import Trainer, TrainerContext
+from stages.trainer.factory import make_trainer
+
+VECTOR = ObservationSpec("vector", (3,))
+IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")
+HYPERPARAMETERS: dict[str, dict[str, Any]] = {
+    "ppo": {"batch_size": 16, "buffer_size": 32, "num_epoch": 1, "learning_rate": 1e-2},
+    "sac": {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 8},
+}
+
+
+def experience(
+    spec: BehaviorSpec, lengths: list[int], seed: int = 0, memory_size: int = 0, squashed: bool = False
+) -> TrajectoryBatch:
+    """Random trajectories, one agent each, as a policy of these actions would have made them."""
+    random = np.random.default_rng(seed)
+    n, k, actions = sum(lengths), len(lengths), spec.actions
+    rows = {f"obs_{i}": _observation(random, o, n) for i, o in enumerate(spec.observations)}
+    rows["rewards"] = random.normal(size=n).astype(np.float32)
+    rows["log_probs"] = -random.random((n, actions.log_prob_size)).astype(np.float32)
+    trajectories: dict[str, Any] = {
+        "lengths": np.array(lengths, np.int32),
+        "agent_ids": np.arange(100, 100 + k),
+        "episode_ids": np.full(k, seed),
+        "terminated": np.arange(k) % 3 == 0,
+        "truncated": np.arange(k) % 3 == 1,
+        "first_version": np.zeros(k, np.int64),
+        "last_version": np.zeros(k, np.int64),
+        "generation": np.zeros(k, np.int32),
+        "learning": np.ones(k, np.bool_),
+        "opponent": np.full(k, -1, np.int32),
+        "credits": np.array(lengths, np.int32),
+        **{f"next_obs_{i}": _observation(random, o, k) for i, o in enumerate(spec.observations)},
+    }
+    if actions.continuous_size:
+        drawn = random.normal(size=(n, actions.continuous_size)).astype(np.float32)
+        rows["continuous_actions"] = np.tanh(drawn) if squashed else drawn
+        trajectories["previous_continuous_actions"] = np.zeros((k, actions.continuous_size), np.float32)
+    if actions.discrete_branches:
+        branches = len(actions.discrete_branches)
+        rows["discrete_actions"] = random.integers(0, actions.discrete_branches, (n, branches)).astype(np.int32)
+        trajectories["previous_discrete_actions"] = np.zeros((k, branches), np.int32)
+    if actions.masked:
+        rows["action_masks"] = np.ones((n, actions.mask_size), np.bool_)
+    if memory_size:
+        rows["memories"] = random.normal(size=(n, memory_size)).astype(np.float32)
+    return TrajectoryBatch(spec.behavior_id, 0, rows, trajectories)
+
+
+def demonstrations(path: Path, spec: BehaviorSpec, seed: int = 7) -> Path:
+    """A recording of a few random trajectories, to imitate."""
+    config = {"behaviors": {spec.name: {"trainer_type": "sac"}}}
+    header = StreamHeader.of("expert", 1.7e9, ("trainer",), (spec,), config)
+    with StreamWriter(path, header) as writer:
+        writer.write("trainer", experience(spec, [12, 9, 11], seed, squashed=True), 0.0)
+    return path
+
+
+def trainer_of(
+    kind: str, spec: BehaviorSpec, seed: int = 0, statistics: Any = None, folder: Path | None = None, **settings: Any
+) -> Trainer:
+    """A small trainer; keyword arguments are keys of its block in the YAML."""
+    hyperparameters = {**HYPERPARAMETERS[kind], **settings.pop("hyperparameters", {})}
+    network = {"hidden_units": 8, "num_layers": 1, **settings.pop("network_settings", {})}
+    block = {"trainer_type": kind, "hyperparameters": hyperparameters, "network_settings": network, **settings}
+    extra = {} if statistics is None else {"statistics": statistics}
+    context = TrainerContext(spec.name, BehaviorSettings.model_validate(block), spec, seed=seed, folder=folder, **extra)
+    return make_trainer(context)
+
+
+def flat_weights(trainer: Trainer) -> np.ndarray:
+    """The acting policy's weights, copied."""
+    return trainer.policy().weights.copy()
+
+
+def _observation(random: np.random.Generator, spec: ObservationSpec, n: int) -> Any:
+    if spec.dtype == "uint8":
+        return random.integers(0, 256, (n, *spec.shape)).astype(np.uint8)
+    return random.normal(size=(n, *spec.shape)).astype(spec.dtype)
+
+
+CONTINUOUS = ActionSpec(continuous_size=2)
+DISCRETE = ActionSpec(discrete_branches=(3, 2))
