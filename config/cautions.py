@@ -18,7 +18,7 @@ _UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas")
 
 def cautions(config: RunConfig) -> tuple[str, ...]:
     """Give a warning, with its path, for each thing in a valid configuration that its writer should know."""
-    found = [*_about_checkpoints(config), *_about_unity(config), *_about_curricula(config), *_about_lag(config)]
+    found = [*_about_checkpoints(config), *_about_unity(config), *_about_curricula(config)]
     for path, settings in _behaviors(config):
         found += [f"{path}.{text}" for text in (*learning_cautions(settings), *_about_start(config, settings))]
         if settings.network_settings.deterministic and not _plays_only(config, settings):
@@ -49,20 +49,6 @@ def _about_start(config: RunConfig, settings: BehaviorSettings) -> Iterator[str]
         yield "init_path: has no effect, because 'resume: true' goes before it"
     elif source is not None and any(sign in settings.init_path for sign in "/\\"):
         yield f"init_path: goes before initialize_from, so nothing of run '{source}' is taken for this behaviour"
-
-
-def _about_lag(config: RunConfig) -> Iterator[str]:
-    settings = [settings for _, settings in _behaviors(config)]
-    if (
-        settings
-        and all(each.trainer_type == "sac" for each in settings)
-        and "max_policy_lag" in changed(config.pipeline)
-        and not config.pipeline.deterministic
-    ):
-        yield (
-            "pipeline.max_policy_lag: has no effect on sac, which learns from steps of any age; steps_per_update keeps "
-            "its ratio of updates to steps"
-        )
 
 
 def _about_checkpoints(config: RunConfig) -> Iterator[str]:

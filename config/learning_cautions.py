@@ -28,7 +28,9 @@ def learning_cautions(settings: BehaviorSettings) -> Iterator[str]:
     yield from _about_sequences(settings)
     if isinstance(settings.hyperparameters, SACHyperparameters):
         yield from _about_sac(settings, settings.hyperparameters)
-    elif isinstance(settings.hyperparameters, PPOHyperparameters | BCHyperparameters):
+    if isinstance(settings.hyperparameters, BCHyperparameters):
+        yield from _about_bc(settings, settings.hyperparameters)
+    if isinstance(settings.hyperparameters, PPOHyperparameters | BCHyperparameters):
         size = settings.hyperparameters.buffer_size
         if size > settings.max_steps:
             yield (
@@ -111,6 +113,12 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[str]:
             yield f"{path}: {length} does not divide {key} ({size}): a batch is {whole}, {count * length} steps"
 
 
+def _about_bc(settings: BehaviorSettings, bc: BCHyperparameters) -> Iterator[str]:
+    if "time_horizon" in changed(settings):
+        whose = "demonstrations" if bc.teacher is None else "its teacher's trajectories"
+        yield f"time_horizon: has no effect, because bc takes {whose} as they come"
+
+
 def _about_sac(settings: BehaviorSettings, sac: SACHyperparameters) -> Iterator[str]:
     memory = settings.network_settings.memory
     if "time_horizon" in changed(settings) and settings.time_horizon > max(
@@ -128,9 +136,9 @@ def _about_sac(settings: BehaviorSettings, sac: SACHyperparameters) -> Iterator[
             f"hyperparameters.buffer_init_steps: {sac.buffer_init_steps} are more than buffer_size "
             f"({sac.buffer_size}): the oldest of them are forgotten before anything was learned from them"
         )
-    first = max(sac.batch_size, sac.buffer_init_steps + sac.steps_per_update)
+    first = max(1 if memory else sac.batch_size, sac.buffer_init_steps + 1)
     if first > settings.max_steps:
         yield (
-            f"max_steps: {settings.max_steps} steps end before the first update, which takes {first:g} "
-            "(buffer_init_steps and steps_per_update, at least batch_size): nothing is learned"
+            f"max_steps: {settings.max_steps} steps end before the first update, which comes after {first} "
+            "(buffer_init_steps and batch_size): nothing is learned"
         )

@@ -294,7 +294,12 @@ class EchoPolicy:
         self.loaded = replace(update, weights=update.weights.copy())
 
     def act(
-        self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False, recall: Any = None
+        self,
+        observations: Any,
+        masks: Any,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Any = None,
     ) -> Decision:
         assert recall is None, "a policy without memory is given none"
         assert self.loaded is not None, f"{self.spec.behavior_id} acts before it has weights"

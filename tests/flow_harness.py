@@ -587,7 +587,12 @@ class Watched(EchoPolicy):
         self._run = run
 
     def act(
-        self, observations: Any, masks: Any, random: np.random.Generator, deterministic: bool = False, recall: Any = None
+        self,
+        observations: Any,
+        masks: Any,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Any = None,
     ) -> Any:
         assert self.loaded is not None
         if self.loaded.snapshot < 0:

@@ -338,8 +338,8 @@ def trainer_digest(run_folder: Path, behavior: str = "CartPole") -> str:
 
 
 def weights_digest(run_folder: Path, behavior: str = "CartPole") -> str:
-    """A checksum of a trainer's weights alone."""
-    return digest(read_whole_checkpoint(run_folder)[f"trainer@learner-{behavior}"]["trainer"]["weights"])
+    """A checksum of the weights of the policy that a trainer has published last."""
+    return digest(read_whole_checkpoint(run_folder)[f"trainer@learner-{behavior}"]["policy"]["weights"])
 
 
 def manifest(run_folder: Path) -> Path:

@@ -24,7 +24,8 @@ HEAVY_ALLOWED = {
     ),
     "torch": (
         "stages/policy/distributions.py",
-        "stages/policy/network.py",
+        "stages/policy/network/",
+        "stages/policy/torch_policy.py",
         "stages/trainer/adam.py",
         "stages/trainer/ppo/",
     ),

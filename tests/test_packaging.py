@@ -213,7 +213,7 @@ def test_constraints_are_exact_versions_and_nothing_else():
     assert not stray, "no local versions, addresses or paths: the file has to serve on every machine"
 
 
-@pytest.mark.parametrize("extra", ["", "box2d", "mujoco", "dev"])
+@pytest.mark.parametrize("extra", ["", "atari", "box2d", "mujoco", "dev"])
 def test_everything_that_gets_installed_is_pinned(extra):
     pinned = pins()
     for requirement in with_what_they_need(wanted()[extra]):
@@ -223,7 +223,7 @@ def test_everything_that_gets_installed_is_pinned(extra):
 
 
 def test_every_extra_is_looked_at():
-    assert set(wanted()) == {"", "box2d", "mujoco", "dev"}
+    assert set(wanted()) == {"", "atari", "box2d", "mujoco", "dev"}
 
 
 # Pages. --------------------------------------------------------------------------------------------------------------

@@ -114,7 +114,8 @@ class GymnasiumGroup:
         if not self.behavior_specs:
             self._masked = self._actions.maskable and "action_mask" in infos
             self.behavior_specs = {self._behavior: self._spec()}
-        self._episode_ids = self._episode_ids + 1
+        # With a seed all that follows is determined by it, the numbers of episodes too.
+        self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
         self._restarting = None
         return self._all_decide(observations, np.zeros(self.num_envs, np.float32), infos)
 

@@ -18,9 +18,9 @@ from queues.columns import GAME_COLUMNS
 from queues.messages import Array, Columns, PolicyUpdate, StepBatch
 from queues.specs import BehaviorSpec
 from stages.environment.lineup import Lineup, Lineups
-from stages.environment.memories import AgentMemories
 from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, StepResult
 from stages.errors import BrokenEnvironmentError
+from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy, Decision, Recall
 from stages.stage import Source, StageContext
 
@@ -125,7 +125,6 @@ class EnvironmentStage(Source[StepBatch]):
         actions = self._actions
         for memories, agent_ids, episode_ids, recall in self._to_remember:
             memories.keep(agent_ids, episode_ids, recall)
-        self._to_remember = []
         self._result = await self._call("step", lambda group: group.step(actions))
         if len(self.specs) > len(self._known):
             self._announce()

@@ -12,8 +12,8 @@ import numpy as np
 
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
-from stages.environment.memories import AgentMemories
 from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, StepResult
+from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext
 

@@ -107,6 +107,8 @@ class Intake:
             checked.append(finals.vectors)
         else:
             finals.vectors[ended] = 0.0
+        if not checked:
+            return finals
         unsound = np.zeros(len(ended), np.bool_)
         for column in checked:
             unsound |= ended & ~_finite_rows(column)

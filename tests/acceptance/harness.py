@@ -96,7 +96,8 @@ def train(plain: Mapping[str, Any], folder: Path, seed: int, behavior: str = "Ta
 
 
 def try_case(case: Case, folder: Path, seed: int) -> Outcome:
-    """Train a case with a seed, and judge it."""
+    """Train a case with a seed, and judge it; the folder is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
     result, returns = train(configuration(case, folder), folder, seed)
     score = final_score(returns, case.num_envs)
     return Outcome(result, returns, score, (score > case.threshold) is not case.fails)

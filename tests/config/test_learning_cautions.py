@@ -74,10 +74,14 @@ WARNINGS = [
         f"{SAC}, hyperparameters: {{buffer_init_steps: 9000, buffer_size: 8000}}",
         "hyperparameters.buffer_init_steps: 9000 are more than buffer_size (8000): the oldest of them are forgotten",
     ),
-    (f"{SAC}, max_steps: 127", "max_steps: 127 steps end before the first update, which takes 128"),
+    (f"{SAC}, max_steps: 127", "max_steps: 127 steps end before the first update, which comes after 128"),
     (
-        f"{SAC}, max_steps: 1000, hyperparameters: {{buffer_init_steps: 995, steps_per_update: 10}}",
-        "max_steps: 1000 steps end before the first update, which takes 1005",
+        f"{SAC}, max_steps: 1000, hyperparameters: {{buffer_init_steps: 1000}}",
+        "max_steps: 1000 steps end before the first update, which comes after 1001",
+    ),
+    (
+        "trainer_type: bc, hyperparameters: {demo_path: a}, time_horizon: 9",
+        "time_horizon: has no effect, because bc takes demonstrations as they come",
     ),
     ("max_steps: 10239", "hyperparameters.buffer_size: 10240 steps are more than max_steps (10239): training ends"),
     (
@@ -101,6 +105,7 @@ QUIET = [
     "trainer_type: sac, hyperparameters: {reward_signal_steps_per_update: 4}, reward_signals: {rnd: {}}",
     "trainer_type: sac, time_horizon: 8",
     "trainer_type: sac, max_steps: 128",
+    "trainer_type: sac, max_steps: 1000, hyperparameters: {buffer_init_steps: 999}",
     f"trainer_type: sac, hyperparameters: {{batch_size: 64}}, {MEMORY % 32}",
     "max_steps: 10240",
     f"{MEMORY % 64}, time_horizon: 64",
@@ -109,8 +114,9 @@ QUIET = [
     "reward_signals: {extrinsic: {}, curiosity: {network_settings: {hidden_units: 64}}}",
     "trainer_type: bc, hyperparameters: {demo_path: a}, reward_signals: {extrinsic: {gamma: 0.99}}",
     "trainer_type: bc, hyperparameters: {demo_path: a}, network_settings: {deterministic: true}",
-    f"trainer_type: bc, hyperparameters: {{demo_path: a, batch_size: 64}}, time_horizon: 16, {MEMORY % 32}",
+    f"trainer_type: bc, hyperparameters: {{demo_path: a, batch_size: 64}}, {MEMORY % 32}",
     "trainer_type: 'a:B', hyperparameters: {batch_size: 7}, time_horizon: 16, " + MEMORY % 32,
+    f"trainer_type: bc, hyperparameters: {{demo_path: a}}, {MEMORY % 128}",
     "init_path: a/b.pt",
 ]
 
@@ -140,11 +146,3 @@ def test_an_init_path_that_meets_another_start_gives_a_warning(load, init_path: 
 
 def test_a_file_name_as_init_path_goes_with_initialize_from(load):
     assert load("behaviors: {B: {init_path: B-5000.pt}}\ncheckpoint_settings: {initialize_from: old}").warnings == ()
-
-
-def test_a_lag_means_nothing_to_sac(load):
-    lag = "\npipeline: {max_policy_lag: 3}"
-    (warning,) = load("behaviors: {A: {trainer_type: sac}, B: {trainer_type: sac}}" + lag).warnings
-    assert warning.startswith("pipeline.max_policy_lag: has no effect on sac")
-    assert load("behaviors: {A: {trainer_type: sac}, B: {}}" + lag).warnings == ()
-    assert load("behaviors: {A: {trainer_type: sac}}\npipeline: {deterministic: true}").warnings == ()

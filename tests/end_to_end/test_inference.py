@@ -9,6 +9,7 @@ import pytest
 from runs import INLINE, Command, cartpole, changed, run_here, volley
 
 from pipeline.errors import RunError, RunFailed
+from pipeline.export import load_acting_policy
 from pipeline.run import RunOptions
 from pipeline.run_folder import RunFolderError
 
@@ -80,3 +81,18 @@ def test_a_run_without_a_trained_policy_says_where_it_looked(tmp_path, trained):
         path.unlink()
     with pytest.raises((RunError, RunFailed), match="holds no trained policy"):
         run_here(changed(PLAIN, INLINE), tmp_path, "run", inference=True)
+
+
+def test_a_policy_with_memory_is_trained_evaluated_and_played_with(tmp_path):
+    memory = {"memory_size": 16, "sequence_length": 8}
+    plain = cartpole(
+        **INLINE, behaviors__CartPole__network_settings__memory=memory, evaluation={"every": 500, "episodes": 4}
+    )
+    trained = run_here(plain, tmp_path, "run").behaviors["CartPole"]
+    assert trained.step >= 3000
+    policy = load_acting_policy(tmp_path / "run" / "CartPole" / "CartPole-best.pt")
+    assert policy.memory_size == 16
+    stop = asyncio.Event()
+    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
+    result = run_here(plain, tmp_path, "run", options, inference=True)
+    assert result.behaviors["CartPole"].step > 0

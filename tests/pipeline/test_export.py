@@ -107,7 +107,10 @@ def test_files_of_older_versions_hold_policies_that_are_not_squashed(tmp_path):
 
 
 def test_what_a_trainer_can_start_from_is_read_as_it_was_written(tmp_path):
-    learner = {"critic": {"weight": np.arange(6.0).reshape(2, 3), "count": np.int64(3) * np.ones(2, np.int64)}, "step": 7}
+    learner = {
+        "critic": {"weight": np.arange(6.0).reshape(2, 3), "count": np.int64(3) * np.ones(2, np.int64)},
+        "step": 7,
+    }
     read = read_export(export_policy(tmp_path, policy(), SPEC, SETTINGS, learner=learner)).learner
     assert read["step"] == 7
     for name, array in learner["critic"].items():

@@ -84,7 +84,7 @@ class PolicyPlayer:
     """
 
     def __init__(self, policy: ActingPolicy, seed: int, deterministic: bool) -> None:
-        from stages.environment.memories import AgentMemories  # a game needs no policy of ours to be played
+        from stages.policy.memories import AgentMemories  # a game needs no policy of ours to be played
 
         self._policy = policy
         self._deterministic = deterministic

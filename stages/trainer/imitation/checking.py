@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -18,8 +17,10 @@ _ROUNDING = 1e-4
 """How far beyond -1 or 1 an action may lie: formats with fewer digits, and bounds that were scaled, lose so much."""
 
 
-def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: Path) -> None:
+def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
     """Refuse what was recorded with other observations or actions. Names may differ.
+
+    `file` is what messages call it by.
 
     Raises:
         StageError: naming the observation or action that differs, what was expected and what was found.
@@ -32,7 +33,7 @@ def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: Path) -> None:
         )
 
 
-def checked(demonstrations: Demonstrations, file: Path) -> Demonstrations:
+def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
     """The demonstrations, with rounding taken off their actions.
 
     Raises:
@@ -106,7 +107,7 @@ def _final_columns(demonstrations: Demonstrations) -> Iterator[tuple[str, Array]
             yield name, column
 
 
-def _check_choices(demonstrations: Demonstrations, file: Path) -> None:
+def _check_choices(demonstrations: Demonstrations, file: str) -> None:
     branches = np.array(demonstrations.spec.actions.discrete_branches)
     bad = (demonstrations.choices < 0) | (demonstrations.choices >= branches)
     if bad.any():
@@ -118,7 +119,7 @@ def _check_choices(demonstrations: Demonstrations, file: Path) -> None:
         )
 
 
-def _bounded(demonstrations: Demonstrations, file: Path) -> Demonstrations:
+def _bounded(demonstrations: Demonstrations, file: str) -> Demonstrations:
     actions = demonstrations.spec.actions
     bounded = np.setdiff1d(np.arange(actions.continuous_size), actions.unbounded)
     given = demonstrations.continuous[:, bounded]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.trainer.imitation.checking import check_fit, checked
 from stages.trainer.imitation.demonstrations import Demonstrations, joined
+from stages.trainer.imitation.minari_sets import PREFIX, read_minari
 from stages.trainer.imitation.streams import read_stream, without_doubles
 
 log = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = Non
     """Everything that a `demo_path` stands for, in the order of the files' names.
 
     Args:
-        path: a file, a folder (all files in it that can be read) or a pattern; a relative one is looked for in
-            `folder`, then in the working directory.
+        path: a file, a folder (all files in it that can be read) or a pattern, a relative one is looked for in
+            `folder`, then in the working directory; or `minari:<data set id>`.
         spec: the behaviour that is to learn from it.
         folder: the YAML's folder.
 
@@ -60,13 +61,12 @@ def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demon
 
 def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None) -> Demonstrations:
     parts: list[Demonstrations] = []
-    for file in _files(path, behavior, folder):
-        part = READERS[file.suffix](file, behavior)
+    for name, part in _read(path, behavior, folder):
         if part is None:
             continue
         spec = spec or replace(part.spec, behavior_id=behavior)
-        check_fit(part.spec, spec, file)
-        parts.append(replace(checked(part, file), spec=spec))
+        check_fit(part.spec, spec, name)
+        parts.append(replace(checked(part, name), spec=spec))
     if not parts:
         raise StageError(f"{_asked(path, behavior)}: no step of {behavior} was recorded in it")
     demonstrations = joined(parts)
@@ -75,6 +75,15 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
         *(behavior, len(demonstrations), len(demonstrations.episode_lengths), path),
     )
     return demonstrations
+
+
+def _read(path: str, behavior: str, folder: Path | None) -> Iterator[tuple[str, Demonstrations | None]]:
+    """What there is, with the name that messages call it by."""
+    if path.startswith(PREFIX):
+        yield path, read_minari(path.removeprefix(PREFIX), behavior)
+        return
+    for file in _files(path, behavior, folder):
+        yield str(file), READERS[file.suffix](file, behavior)
 
 
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:

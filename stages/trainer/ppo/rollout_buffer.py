@@ -92,7 +92,8 @@ class RolloutBuffer:
         memory: MemorySettings | None = None,
         follows_agents: bool = False,
     ) -> None:
-        self._layout = layout
+        self._observed = [column.name for column in layout.columns()]
+        self._finally_observed = [column.name for column in layout.columns("next_")]
         self._sequence_length = 0 if memory is None else memory.sequence_length
         actions = action_columns(spec)
         columns = [*layout.columns(), *actions, Column("log_probs", "float32", (spec.actions.log_prob_size,))]
@@ -123,8 +124,11 @@ class RolloutBuffer:
             observations: its rows', encoded.
             finals: after the last row of each, encoded.
         """
-        self.rows.append({**batch.rows, **self._layout.as_columns(observations)})
-        self.trajectories.append({**batch.trajectories, **self._layout.as_columns(finals, "next_")})
+        rows, trajectories = dict(batch.rows), dict(batch.trajectories)
+        rows.update(zip(self._observed, (observations.vectors, *observations.others), strict=True))
+        trajectories.update(zip(self._finally_observed, (finals.vectors, *finals.others), strict=True))
+        self.rows.append(rows)
+        self.trajectories.append(trajectories)
         if self.sequences is not None:
             # Of all that was remembered only this is needed: the rest the update computes anew.
             starts = Cuts.of(batch.lengths, self._sequence_length).starts

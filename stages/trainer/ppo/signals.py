@@ -34,14 +34,12 @@ class Signals:
             None if there are no others.
 
     Raises:
-        StageError: if there are none, or one can't be made.
+        StageError: if one can't be made.
     """
 
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
         self._signals = make_signals(context)
-        if not self._signals:
-            raise StageError(f"{context.behavior}: reward_signals: ppo needs at least one, got none")
         self.names = [signal.name for signal in self._signals]
         self.gammas = np.array([signal.gamma for signal in self._signals])
         self.strengths = np.array([signal.strength for signal in self._signals])

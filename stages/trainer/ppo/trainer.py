@@ -39,8 +39,8 @@ class PPOTrainer(Trainer):
     """Learns one behaviour from whole buffers of on-policy trajectories.
 
     Raises:
-        StageError: if the behaviour can't be trained so: no reward signals, no actions, an observation that no encoder
-            takes, demonstrations that can't be used.
+        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder takes, unusable
+            demonstrations.
     """
 
     def __init__(self, context: TrainerContext) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import stages
-from config import EnvironmentSettings
+from config import EnvironmentSettings, ObservationSettings, WrapperSettings
 from stages.environment.factory import make_group
 from stages.environment.gymnasium_group import GymnasiumGroup
+from stages.environment.protocol import ActionBatch
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MODULE = """
@@ -39,6 +40,12 @@ def nothing():
     return 5
 
 number = 5
+
+def scaled(env, scale=2.0):
+    return gymnasium.wrappers.TransformReward(env, lambda reward: reward * scale)
+
+def table():
+    return gymnasium.wrappers.ReshapeObservation(single(), (3, 1))
 
 gymnasium.register("FactoryTest-v0", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=9)
 """
@@ -99,6 +106,72 @@ def test_a_group_of_the_users_own_is_used_as_it_is(folder):
 
     assert type(group).__name__ == "Own"
     assert (group.num_envs, group.behavior, group.size) == (3, "P", 8)
+
+
+def reward_of(group):
+    group.reset(0)
+    nothing = ActionBatch(np.zeros((2, 1), np.float32), np.zeros((2, 0), np.int32))
+    return group.step({"P": nothing}).steps["P"].rewards
+
+
+@pytest.mark.parametrize("made", [{"id": "Pendulum-v1"}, {"factory": "factory_module:single"}])
+def test_wrappers_go_round_each_environment(folder, made):
+    plain = EnvironmentSettings(kind="gymnasium", **made)
+    wrapper = WrapperSettings(**{"use": "factory_module:scaled", "with": {"scale": 3.0}})
+    wrapped = EnvironmentSettings(kind="gymnasium", wrappers=(wrapper,), **made)
+
+    once, thrice = (reward_of(make_group(settings, "P", 2, folder)) for settings in (plain, wrapped))
+
+    assert thrice == pytest.approx(3 * once)
+    assert (once != 0).all()
+
+
+def test_installed_wrappers_are_found():
+    stack = WrapperSettings(**{"use": "gymnasium.wrappers:FrameStackObservation", "with": {"stack_size": 4}})
+
+    group = make_group(EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", wrappers=(stack,)), "P", 1)
+
+    group.reset(0)
+    assert group.behavior_specs["P"].observations[0].shape == (12,)
+    group.close()
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ("factory_module:number", r"environment wrapper 'factory_module:number': expected a class or function, got 5"),
+        ("factory_module:scald", r"environment wrapper 'factory_module:scald': .* did you mean 'scaled'\?"),
+    ],
+)
+def test_a_wrapper_that_is_none_is_told(folder, use, message):
+    settings = EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", wrappers=(WrapperSettings(use=use),))
+
+    with pytest.raises(LoadError, match=message):
+        make_group(settings, "P", 1, folder)
+
+
+def test_what_observations_are_taken_for_reaches_the_group(folder):
+    asked = {"observation": ObservationSettings(kind="set")}
+    settings = EnvironmentSettings(kind="gymnasium", factory="factory_module:table", observations=asked)
+
+    group = make_group(settings, "P", 2, folder)
+
+    group.reset(0)
+    assert group.behavior_specs["P"].observations[0].kind == "set"
+    group.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("wrappers", (WrapperSettings(use="a:b"),)), ("observations", {"observation": ObservationSettings(goal=True)})],
+)
+def test_a_group_of_the_users_own_is_neither_wrapped_nor_taken_for_something_else(folder, key, value):
+    settings = EnvironmentSettings(kind="gymnasium", factory="factory_module:Own", **{key: value})
+
+    with pytest.raises(
+        StageError, match=rf"environment\.{key}: does not go with .* an EnvironmentGroup of its own making"
+    ):
+        make_group(settings, "P", 2, folder)
 
 
 def test_options_that_a_factory_does_not_take_are_told(folder):

@@ -472,29 +472,47 @@ async def test_what_was_decided_last_is_what_is_remembered():
     assert stage.decide()[0].decisions["memories"][:, 3].tolist() == [5, 5]
 
 
-async def test_resetting_forgets_everything():
-    stage, _ = await started(Cast("Walker", agents=2, shortest=9, longest=9), make_policy=Rememberer)
-    for _ in range(3):
+class Reborn(CountingGroup):
+    """Counts agents, episodes and ticks from the start again whenever it is reset."""
+
+    def reset(self, seed=None):
+        self.counters = Counters()
+        return super().reset(seed)
+
+
+async def remembering(breaks_at=()):
+    """A stage whose two agents have decided three times, the last time for a step that is still to come."""
+    casts = [Cast("Walker", agents=2, shortest=9, longest=9)]
+    groups = iter([Reborn(casts, breaks_at=set(breaks_at)), Reborn(casts)])
+    stage = EnvironmentStage(lambda: next(groups), Lineups(Rememberer))
+    stage.start(StageContext("environment"))
+    await stage.reset(0)
+    stage.update(policy_update("Walker", 0))
+    for _ in range(2):
         stage.decide()
         await stage.advance()
-    stage.decide()
+    assert stage.decide()[0].decisions["memories"][:, 1].tolist() == [2, 2]
+    return stage
+
+
+async def test_resetting_forgets_everything():
+    stage = await remembering()
     await stage.reset(1)
     (step,) = stage.decide()
+    assert (step.agent_ids.tolist(), step.episode_ids.tolist()) == ([1, 2], [1, 2]), "the same as before"
     assert not step.decisions["memories"].any()
     await stage.advance()
     check_memories(stage.decide()[0])
 
 
 async def test_a_restart_after_a_breakdown_forgets_everything():
-    stage, _ = await started(Cast("Walker", agents=2, shortest=9, longest=9), make_policy=Rememberer, breaks_at={3})
-    for _ in range(2):
-        stage.decide()
-        await stage.advance()
-    stage.decide()
+    stage = await remembering(breaks_at={3})
     with pytest.raises(BrokenEnvironmentError):
         await stage.advance()
     await stage.restart(2)
-    assert not stage.decide()[0].decisions["memories"].any()
+    (step,) = stage.decide()
+    assert step.agent_ids.tolist() == [1, 2]
+    assert not step.decisions["memories"].any()
 
 
 async def test_memories_stay_with_the_agents_whoever_plays_for_them_in_mixed_games():

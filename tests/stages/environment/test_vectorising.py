@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from stages.environment.vectorising import make_vector, vectorise
+from stages.environment.vectorising import make_vector, vectorise, wrapping
 from stages.errors import BrokenEnvironmentError, StageError
 
 
@@ -97,3 +99,85 @@ def test_a_factory_that_fails_later_is_told():
 
     with pytest.raises(BrokenEnvironmentError, match="making 2 of it raised OSError: port 5005 is taken"):
         vectorise(Reusing(), fail, 2, "Env")
+
+
+class Scaled(gymnasium.RewardWrapper):
+    def __init__(self, env, scale):
+        super().__init__(env)
+        self.scale = scale
+
+    def reward(self, reward):
+        return reward * self.scale
+
+
+class Shifted(Scaled):
+    def reward(self, reward):
+        return reward + self.scale
+
+
+def wrap_of(*wrappers):
+    return wrapping([(wrapper.__name__, wrapper, {"scale": scale}) for wrapper, scale in wrappers], "Env")
+
+
+def test_wrappers_go_round_each_single_environment_the_innermost_first():
+    wrap = wrap_of((Shifted, 3), (Scaled, 10))
+    made = {
+        "registered": make_vector("CartPole-v1", 2, {}, "CartPole", wrap),
+        "factory": vectorise(gymnasium.make("CartPole-v1"), lambda: gymnasium.make("CartPole-v1"), 2, "F", wrap),
+    }
+
+    for envs in made.values():
+        assert isinstance(envs, SyncVectorEnv)  # though CartPole has a vectorised implementation
+        envs.reset(seed=0)
+        assert envs.step(np.zeros(2, np.int64))[1].tolist() == [40, 40]
+        envs.close()
+
+
+def test_a_wrapper_that_raises_is_told_with_its_arguments():
+    with pytest.raises(
+        StageError, match=r"^Env: environment wrapper 'Scaled' with \{'size': 1\} raised TypeError: .*'size'"
+    ):
+        make_vector("CartPole-v1", 2, {}, "Env", wrapping([("Scaled", Scaled, {"size": 1})], "Env"))
+
+
+def test_a_wrapper_that_gives_no_environment_is_told():
+    with pytest.raises(StageError, match=r"wrapper 'a:b' gave a int; expected a gymnasium\.Env"):
+        make_vector("CartPole-v1", 2, {}, "Env", wrapping([("a:b", lambda env: 5, {})], "Env"))
+
+
+def test_wrappers_do_not_go_round_vectorised_implementations():
+    wrap = wrap_of((Scaled, 1))
+    with pytest.raises(StageError, match="of which vectorization_mode 'vector_entry_point' has none"):
+        make_vector("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, "Env", wrap)
+    made = SyncVectorEnv([Reusing, Reusing])
+    with pytest.raises(StageError, match="gave a vector environment, but environment.wrappers wrap single ones"):
+        vectorise(made, Reusing, 2, "Env", wrap)
+    assert made.closed
+
+
+def test_atari_without_its_package_is_told_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {})
+    monkeypatch.setattr(gymnasium, "registry", {})
+
+    with pytest.raises(StageError, match=r"^Env comes with the package ale-py, .*: python -m pip install ale-py$"):
+        make_vector("ALE/Pong-v5", 1, {}, "Env")
+
+
+def test_atari_comes_as_stacked_grey_frames_by_its_own_vectorised_implementation():
+    pytest.importorskip("ale_py")
+
+    envs = make_vector("ALE/Pong-v5", 2, {}, "Pong")
+
+    assert not isinstance(envs, SyncVectorEnv)
+    assert envs.single_observation_space.shape == (4, 84, 84)
+    envs.close()
+
+
+def test_atari_comes_as_coloured_pictures_if_it_is_not_to_be_vectorised():
+    pytest.importorskip("ale_py")
+
+    envs = make_vector("ALE/Pong-v5", 2, {"vectorization_mode": "sync"}, "Pong")
+
+    assert envs.single_observation_space.shape == (210, 160, 3)
+    envs.close()

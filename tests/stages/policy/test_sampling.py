@@ -212,7 +212,8 @@ def test_heads_that_are_not_finite_are_refused_with_what_was_observed():
     heads = np.zeros((3, 2), np.float32)
     heads[1, 1] = np.inf
     with pytest.raises(
-        NotFiniteError, match=r"Test: policy version 4 gives \[0.0, inf\] for row 1 of 3 agents, which observes \[\[2\]\]"
+        NotFiniteError,
+        match=r"Test: policy version 4 gives \[0.0, inf\] for row 1 of 3 agents, which observes \[\[2\]\]",
     ):
         check_heads("Test", 4, heads, [np.arange(3)[:, None] * 2])
 

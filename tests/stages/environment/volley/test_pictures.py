@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stages.environment.volley import ScriptedPlayer, VolleyGroup
+from stages.environment.protocol import ActionBatch
+from stages.environment.volley import ScriptedPlayer, VolleyGroup, as_player
 from stages.environment.volley.clip import write_clip
 from stages.environment.volley.physics import VX, X, Y
 from stages.environment.volley.rendering import draw
+from stages.policy import Decision, Recall
 
 
 @pytest.fixture
@@ -77,3 +79,34 @@ def test_filming_changes_nothing_in_the_game(tmp_path):
 
     np.testing.assert_array_equal(filmed.courts.ball, plain.courts.ball)
     assert filmed.courts.ball[VX, 0] != 0
+
+
+def test_a_filmed_policy_remembers_within_a_match_and_no_longer(tmp_path):
+    class Counting:
+        """Stands still and remembers for how many decisions."""
+
+        memory_size, previous_action_size = 1, 5
+
+        def __init__(self):
+            self.counts = []
+
+        def act(self, observations, masks, random, deterministic=False, recall=None):
+            self.counts.append(int(recall.memories[0, 0]))
+            still = ActionBatch(np.zeros((1, 0), np.float32), np.zeros((1, 2), np.int32))
+            return Decision(still, {}, Recall(recall.memories + 1, recall.previous_actions))
+
+    class Noting(VolleyGroup):
+        """Notes how many decisions its matches took."""
+
+        lengths = ()
+
+        def _begin_matches(self, ended):
+            self.lengths += tuple(self._decisions[ended].tolist())
+            super()._begin_matches(ended)
+
+    policy, group = Counting(), Noting(1, points_to_win=1)
+    write_clip(tmp_path / "game.gif", group, (as_player(policy, 0), ScriptedPlayer()), seconds=8, width=60, seed=4)
+    assert len(group.lengths) > 1
+    expected = [count for length in group.lengths for count in range(length)]
+    assert policy.counts[: len(expected)] == expected
+    assert policy.counts[len(expected) :] == list(range(len(policy.counts) - len(expected)))

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from config import BehaviorSettings
-from stages.environment.volley import ScriptedPlayer, Tally, VolleyGroup, as_player, play_games, random_player
 from stages.environment.protocol import ActionBatch
+from stages.environment.volley import ScriptedPlayer, Tally, VolleyGroup, as_player, play_games, random_player
 from stages.policy import Decision, Recall, design_of, make_policy
 from stages.trainer.protocol import TrainerContext
 

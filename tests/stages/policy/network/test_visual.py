@@ -125,3 +125,13 @@ def test_the_dense_layer_starts_with_the_spread_that_ml_agents_gives_it():
     dense = encoder("fully_connected", outputs=64).dense
     assert dense.weight.std().item() == pytest.approx(1.41 / np.sqrt(DENSE_INPUTS["fully_connected"]), rel=0.03)
     assert not dense.bias.any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_has_a_second_derivative(kind):
+    # Gradient penalties (GAIL's) need one.
+    made = encoder(kind)
+    x = torch.rand(2, CHANNELS, HEIGHT, WIDTH, requires_grad=True)
+    (slope,) = torch.autograd.grad(made(x).square().sum(), x, create_graph=True)
+    slope.square().sum().backward()
+    assert all(weight.grad.any() for weight in made.parameters() if weight.dim() > 1)

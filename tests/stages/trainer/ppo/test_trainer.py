@@ -261,7 +261,7 @@ def _assert_plain(value):
     elif isinstance(value, int):
         assert value.bit_length() <= 64
     else:
-        assert isinstance(value, (float, str, np.ndarray))
+        assert value is None or isinstance(value, (float, str, np.ndarray))
 
 
 def test_a_state_of_another_network_is_refused_by_tensor_and_nothing_is_taken(make_trainer):

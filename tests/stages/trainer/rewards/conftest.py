@@ -99,7 +99,9 @@ def make_signal(make_context, make_demonstrations):
         context = make_context(spec, **{name: block})
         own = context.settings.signals[name]
         if name == "gail":
-            return GAIL(name, own, context, seed, demonstrations or make_demonstrations(spec))
+            return GAIL(
+                name, own, context, seed, make_demonstrations(spec) if demonstrations is None else demonstrations
+            )
         return {"curiosity": Curiosity, "rnd": RND}[name](name, own, context, seed)
 
     return make

@@ -178,10 +178,11 @@ def test_it_learns_to_tell_two_easy_distributions(
 
     for _ in range(200):
         reported = signal.learn(own())
-    assert reported["Policy/GAIL Expert Estimate"] > 0.6
-    assert reported["Policy/GAIL Policy Estimate"] < 0.3
+    # The penalty keeps it from being as sure as it could be, the bottleneck more so.
+    assert reported["Policy/GAIL Expert Estimate"] > 0.55
+    assert reported["Policy/GAIL Policy Estimate"] < 0.4
     like_expert = make_transitions(spec, 64, inputs=Inputs(torch.from_numpy(demonstrations.observations.vectors[:64])))
-    assert signal.rewards(like_expert).mean() > 5 * signal.rewards(own()).mean()
+    assert signal.rewards(like_expert).mean() > 2 * signal.rewards(own()).mean()
 
 
 def test_it_tells_actions_where_observations_are_the_same(
@@ -249,9 +250,6 @@ def test_demonstrations_in_read_only_memory_are_taken(make_spec, make_signal, ma
 
 def test_no_demonstrations_are_refused(make_spec, make_signal, make_demonstrations):
     spec = make_spec()
-    empty = make_demonstrations(spec)
-    empty = replace(empty, rewards=np.zeros(0, np.float32))
-    empty_signal = type("Empty", (), {"__len__": lambda self: 0, "__bool__": lambda self: True})()
-    assert not len(empty)
+    empty = replace(make_demonstrations(spec), rewards=np.zeros(0, np.float32))
     with pytest.raises(StageError, match="Test: reward signal gail: the demonstrations .demos. hold no steps"):
-        make_signal("gail", spec, demonstrations=empty_signal)
+        make_signal("gail", spec, demonstrations=empty)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queues.specs import ActionSpec
-from stages.environment.memories import AgentMemories
 from stages.policy import Recall
+from stages.policy.memories import AgentMemories
 
 FIRST = np.array([0.0, 1.0, 0.0], np.float32)
 

@@ -1,0 +1,122 @@
+"""Demonstrations from Minari data sets (https://minari.farama.org): Gymnasium's own format for recorded episodes.
+
+Those with vectors for observations: Box of one axis (or none), and Box, Discrete or MultiDiscrete actions. What is not
+on this machine is not fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.policy.observations import Encoded
+from stages.trainer.imitation.demonstrations import Demonstrations
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+PREFIX = "minari:"
+"""What a `demo_path` begins with that names a data set."""
+
+_AS_GOOD_AS_INFINITE = 1e30
+"""Bounds like float32's largest number mean "none", as for an environment's actions."""
+
+
+def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
+    """The episodes of a data set, under a behaviour's name.
+
+    Raises:
+        StageError: if minari is not installed, the data set is not on this machine, it is empty, or its spaces are
+            not of the kinds above.
+    """
+    asked = f"behaviors.{behavior}: demo_path '{PREFIX}{dataset_id}'"
+    try:
+        minari = import_module("minari")
+    except ImportError as error:
+        raise StageError(f"{asked}: Minari is not installed: pip install 'minari[hdf5]'") from error
+    try:
+        dataset = minari.load_dataset(dataset_id)
+    except FileNotFoundError as error:
+        raise StageError(f"{asked}: it is not on this machine; fetch it first: minari download {dataset_id}") from error
+    return demonstrations_of(
+        dataset.observation_space, dataset.action_space, dataset.iterate_episodes(), behavior, asked
+    )
+
+
+def demonstrations_of(
+    observation_space: Space[Any], action_space: Space[Any], episodes: Iterable[Any], behavior: str, asked: str
+) -> Demonstrations:
+    """Episodes as Minari has them: of T steps, with T + 1 observations.
+
+    Args:
+        observation_space: of a step.
+        action_space: of a step.
+        episodes: what `MinariDataset.iterate_episodes` gives.
+        behavior: the name to put them under.
+        asked: where they were asked for, for messages.
+
+    Raises:
+        StageError: if there is no episode, or a space is not of the kinds that can be read.
+    """
+    from gymnasium import spaces
+
+    if not (isinstance(observation_space, spaces.Box) and len(observation_space.shape) < 2):
+        raise StageError(f"{asked}: it observes {observation_space}; only Box spaces of one axis can be read so far")
+    whole = [episode for episode in episodes if len(episode.rewards)]
+    if not whole:
+        raise StageError(f"{asked}: it has no episode with a step")
+    size = int(np.prod(observation_space.shape))
+    observed = [np.asarray(episode.observations, np.float32).reshape(-1, size) for episode in whole]
+    drawn = np.concatenate([np.asarray(episode.actions) for episode in whole])
+    actions, continuous, choices = _decided(action_space, drawn, asked)
+    terminated = np.array([bool(episode.terminations[-1]) for episode in whole])
+    finals = np.stack([rows[-1] for rows in observed])
+    finals[terminated] = 0.0  # never looked at
+    return Demonstrations(
+        BehaviorSpec(behavior, (ObservationSpec("observation", (size,)),), actions),
+        Encoded(np.concatenate([rows[:-1] for rows in observed])),
+        Encoded(finals),
+        continuous,
+        choices,
+        np.concatenate([np.asarray(episode.rewards, np.float32) for episode in whole]),
+        np.array([len(episode.rewards) for episode in whole], np.int64),
+        terminated,
+        np.ones(len(whole), np.bool_),
+    )
+
+
+def _decided(space: Space[Any], drawn: Array, asked: str) -> tuple[ActionSpec, NDArray[np.float32], NDArray[np.int64]]:
+    """What was decided in N steps: the actions' spec, continuous actions [N, C], choices [N, branches]."""
+    from gymnasium import spaces
+
+    n = len(drawn)
+    if isinstance(space, spaces.Box):
+        spec, continuous = _unscaled(space, drawn.reshape(n, -1))
+        return spec, continuous, np.empty((n, 0), np.int64)
+    if isinstance(space, spaces.Discrete):
+        sizes, start = [int(space.n)], np.array([space.start])
+    elif isinstance(space, spaces.MultiDiscrete):
+        sizes, start = space.nvec.ravel().tolist(), np.ravel(space.start)
+    else:
+        raise StageError(f"{asked}: its actions are {space}; only Box, Discrete and MultiDiscrete can be read so far")
+    choices = drawn.reshape(n, len(sizes)).astype(np.int64) - start
+    return ActionSpec(discrete_branches=tuple(sizes)), np.empty((n, 0), np.float32), choices
+
+
+def _unscaled(space: Any, drawn: Array) -> tuple[ActionSpec, NDArray[np.float32]]:
+    """From [low, high] to [-1, 1] in each bounded dimension, as environments scale it the other way."""
+    low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        bounded = np.ravel(space.bounded_below & space.bounded_above) & (high - low < _AS_GOOD_AS_INFINITE)
+        half = np.where(bounded, (high - low) / 2, 1.0)
+        middle = np.where(bounded, low + half, 0.0)
+    half[half == 0] = 1.0  # an action that can be only one thing
+    unbounded = tuple(int(i) for i in np.flatnonzero(~bounded))
+    return ActionSpec(len(low), unbounded=unbounded), ((drawn - middle) / half).astype(np.float32)

@@ -1,0 +1,89 @@
+"""Minari's episodes as demonstrations."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from queues.specs import ActionSpec
+from stages.errors import StageError
+from stages.trainer.imitation import load_recorded
+from stages.trainer.imitation.minari_sets import demonstrations_of
+
+OBSERVED = spaces.Box(-np.inf, np.inf, (2,))
+
+
+def episode(actions, terminated=False):
+    steps = len(actions)
+    return SimpleNamespace(
+        observations=np.arange(2.0 * (steps + 1)).reshape(-1, 2),
+        actions=np.array(actions),
+        rewards=np.arange(steps, dtype=np.float64),
+        terminations=np.array([False] * (steps - 1) + [terminated]),
+        truncations=np.array([False] * (steps - 1) + [not terminated]),
+    )
+
+
+def of(action_space, episodes, observed=OBSERVED):
+    return demonstrations_of(observed, action_space, episodes, "Test", "demo")
+
+
+def test_an_episode_has_one_observation_more_than_steps():
+    found = of(spaces.Discrete(3), [episode([0, 2]), episode([1], terminated=True)])
+    assert found.observations.vectors.tolist() == [[0, 1], [2, 3], [0, 1]]
+    assert found.final_observations.vectors.tolist() == [[4, 5], [0, 0]]
+    assert found.lengths.tolist() == [2, 1]
+    assert found.terminated.tolist() == [False, True]
+    assert found.rewards.tolist() == [0, 1, 0]
+    assert found.starts_episode.all()
+
+
+def test_bounded_actions_are_scaled_to_one_and_unbounded_ones_left_as_they_are():
+    space = spaces.Box(np.array([-2, 10, -np.inf], np.float32), np.array([2, 20, np.inf], np.float32))
+    found = of(space, [episode([[2.0, 10.0, 7.0], [-1.0, 17.5, -9.0]])])
+    assert found.spec.actions == ActionSpec(3, unbounded=(2,))
+    np.testing.assert_allclose(found.continuous, [[1, -1, 7], [-0.5, 0.5, -9]])
+
+
+def test_choices_count_from_zero():
+    assert of(spaces.Discrete(3, start=5), [episode([5, 7])]).choices.tolist() == [[0], [2]]
+    found = of(spaces.MultiDiscrete([3, 2], start=[1, 0]), [episode([[3, 1], [1, 0]])])
+    assert found.choices.tolist() == [[2, 1], [0, 0]]
+    assert found.spec.actions.discrete_branches == (3, 2)
+
+
+def test_what_can_not_be_read_is_refused():
+    with pytest.raises(StageError, match=r"demo: it observes Box.*only Box spaces of one axis"):
+        of(spaces.Discrete(2), [episode([0])], spaces.Box(0, 1, (3, 8, 8)))
+    with pytest.raises(StageError, match=r"demo: its actions are MultiBinary\(2\)"):
+        of(spaces.MultiBinary(2), [episode([[0, 1]])])
+    with pytest.raises(StageError, match="demo: it has no episode with a step"):
+        of(spaces.Discrete(2), [])
+
+
+def test_a_data_set_on_this_machine_is_read_by_its_id(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    made = episode([[2.0], [-1.0]])
+    buffer = EpisodeBuffer(
+        **{
+            name: list(getattr(made, name))
+            for name in ("observations", "actions", "rewards", "terminations", "truncations")
+        }
+    )
+    minari.create_dataset_from_buffers(
+        dataset_id="test/expert-v0", buffer=[buffer], observation_space=OBSERVED, action_space=spaces.Box(-2, 2, (1,))
+    )
+    assert load_recorded("minari:test/expert-v0", "Test").continuous.tolist() == [[1], [-0.5]]
+    with pytest.raises(StageError, match=r"it is not on this machine; fetch it first: minari download test/other-v0"):
+        load_recorded("minari:test/other-v0", "Test")
+
+
+def test_without_minari_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(StageError, match=r"Test: demo_path 'minari:x': Minari is not installed: pip install"):
+        load_recorded("minari:x", "Test")

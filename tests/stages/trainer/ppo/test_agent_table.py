@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from stages.errors import StageError
+from stages.trainer.ppo.agent_table import PATIENCE, AgentTable, Chains
+
+
+def ids(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def test_trajectories_of_an_agents_episode_are_chained_in_order_of_arrival():
+    agents, episodes = ids(7, 3, 7, 3, 7, 7), ids(1, 1, 1, 1, 1, 2)
+    ended = np.array([False, False, False, False, True, False])
+    chains = Chains.of(agents, episodes, ended)
+    assert chains.previous.tolist() == [-1, -1, 0, 1, 2, -1]
+    assert [sorted(each.tolist()) for each in chains.rounds] == [[0, 1, 5], [2, 3], [4]]
+    assert chains.latest.tolist() == [False, False, False, True, False, True]
+
+
+def test_nothing_continues_an_episode_that_ended():
+    chains = Chains.of(ids(1, 1), ids(4, 4), np.array([True, False]))
+    assert chains.previous.tolist() == [-1, -1]
+    assert chains.latest.tolist() == [False, True]
+
+
+def test_unlinked_trajectories_are_worked_through_at_once():
+    chains = Chains.unlinked(3)
+    assert [each.tolist() for each in chains.rounds] == [[0, 1, 2]]
+    assert chains.previous.tolist() == [-1] * 3
+
+
+def known(table, agents, episodes):
+    return table.of(agents, episodes)[:, 0].tolist()
+
+
+def test_what_is_kept_of_an_agent_is_found_in_the_same_episode_only():
+    table = AgentTable(1, "float32")
+    assert known(table, ids(1), ids(0)) == [0.0]
+    table.keep(ids(9, 2), ids(5, 0), np.array([[1.5], [2.5]]), np.array([False, False]), 1)
+    assert known(table, ids(2, 9, 9, 4, 11), ids(0, 5, 6, 0, 5)) == [2.5, 1.5, 0.0, 0.0, 0.0]
+
+
+def test_an_agent_is_forgotten_when_its_episode_ends_and_replaced_when_it_goes_on():
+    table = AgentTable(1, "float32")
+    table.keep(ids(1, 2, 3), ids(0, 0, 0), np.array([[1.0], [2.0], [3.0]]), np.zeros(3, np.bool_), 1)
+    table.keep(ids(2, 1), ids(0, 0), np.array([[20.0], [10.0]]), np.array([False, True]), 2)
+    assert len(table) == 2
+    assert known(table, ids(1, 2, 3), ids(0, 0, 0)) == [0.0, 20.0, 3.0]
+
+
+def test_an_agent_that_vanished_is_forgotten_after_a_while():
+    table = AgentTable(1, "float32")
+    table.keep(ids(1), ids(0), np.ones((1, 1)), np.array([False]), 1)
+    for update in range(2, PATIENCE + 1):
+        table.keep(ids(2), ids(0), np.ones((1, 1)), np.array([False]), update)
+    assert len(table) == 2
+    table.keep(ids(2), ids(0), np.ones((1, 1)), np.array([False]), PATIENCE + 1)
+    assert len(table) == 1
+
+
+def test_a_loaded_table_knows_what_was_saved():
+    table, other = AgentTable(2, "float64"), AgentTable(2, "float64")
+    table.keep(ids(5, 4), ids(1, 2), np.array([[0.1, 0.2], [0.3, 0.4]]), np.zeros(2, np.bool_), 3)
+    state = table.state_dict()
+    other.load_state_dict(state)
+    state["values"][:] = 0
+    assert other.of(ids(4, 5), ids(2, 1)).tolist() == [[0.3, 0.4], [0.1, 0.2]]
+    with pytest.raises(StageError, match=r"expected rows of shape \(3,\), got \(2,\)"):
+        AgentTable(3, "float64").load_state_dict(state)

@@ -1,0 +1,148 @@
+"""PPO with every kind of observation, action and network: it learns, acts, and goes on from where it was."""
+
+import sys
+
+import numpy as np
+import pytest
+from trainer_samples import demonstrations, experience, flat_weights, trainer_of
+
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import NotFiniteError, StageError
+from stages.policy import design_of, make_policy
+
+VECTOR = ObservationSpec("vector", (3,))
+IMAGE = ObservationSpec("image", (20, 20, 3), "uint8", channels_last=True)
+FLOATS = ObservationSpec("floats", (1, 20, 20))
+SET = ObservationSpec("set", (4, 5))
+GOAL = ObservationSpec("goal", (2,), goal=True)
+HYBRID = ActionSpec(2, (3, 2), masked=True)
+MEMORY = {"memory": {"memory_size": 4, "sequence_length": 4}}
+
+KINDS = {
+    "images only": ((IMAGE,), ActionSpec(0, (2,)), {}),
+    "several of each": ((IMAGE, VECTOR, FLOATS, VECTOR), HYBRID, {"normalize": True}),
+    "sets": ((SET, VECTOR), ActionSpec(2), {}),
+    "goal": ((VECTOR, GOAL), ActionSpec(1, (2,)), {"normalize": True}),
+    "goal as an input": ((VECTOR, GOAL), ActionSpec(1), {"goal_conditioning_type": "none"}),
+    "custom network": ((VECTOR, VECTOR), HYBRID, {"network": "nets_of_mine:Sum"}),
+    "memory of everything": ((IMAGE, SET, VECTOR, GOAL), HYBRID, {**MEMORY, "normalize": True}),
+    "custom network with memory": ((VECTOR,), ActionSpec(1), {"network": "nets_of_mine:Sum", **MEMORY}),
+}
+
+CUSTOM = """
+import torch
+from torch import nn
+
+
+class Sum(nn.Module):
+    def __init__(self, spec, settings):
+        super().__init__()
+        self.encoding_size = settings.hidden_units
+        self.layer = nn.Linear(3, settings.hidden_units)
+
+    def forward(self, observations):
+        return torch.relu(self.layer(sum(observation.float() for observation in observations)))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "nets_of_mine.py").write_text(CUSTOM)
+    yield tmp_path
+    sys.modules.pop("nets_of_mine", None)
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def make(request, folder):
+    observations, actions, network = request.param
+    spec = BehaviorSpec("Test", observations, actions)
+
+    def make(seed=0, **more):
+        return trainer_of("ppo", spec, seed, folder=folder, network_settings=network, **more)
+
+    make.spec = spec
+    return make
+
+
+def fed(trainer, seeds):
+    memory = trainer.context.settings.network_settings.memory
+    for seed in seeds:
+        size = 0 if memory is None else memory.memory_size
+        trainer.add(experience(trainer.context.spec, [11, 7, 5], seed, size))
+        if trainer.ready():
+            trainer.learn()
+    return trainer
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_it_learns_and_what_it_learned_can_act(make, folder, shared):
+    trainer = make(hyperparameters={"shared_critic": shared})
+    before = flat_weights(trainer)
+    fed(trainer, range(4))
+    assert trainer.version == 2
+    assert np.isfinite(flat_weights(trainer)).all()
+    assert not np.array_equal(before, flat_weights(trainer))
+    policy = make_policy(design_of(make.spec, trainer.context.settings, folder))
+    policy.load(trainer.policy())
+    observations = [experience(make.spec, [6]).rows[f"obs_{i}"] for i in range(len(make.spec.observations))]
+    decision = policy.act(tuple(observations), None, np.random.default_rng(0))
+    assert np.isfinite(decision.columns["log_probs"]).all()
+
+
+def test_it_goes_on_from_its_state_bit_by_bit(make):
+    original = fed(make(1), range(3))
+    resumed = make(2)
+    resumed.load_state_dict(original.state_dict())
+    np.testing.assert_array_equal(flat_weights(fed(original, range(3, 6))), flat_weights(fed(resumed, range(3, 6))))
+
+
+def test_another_run_may_start_from_its_policy_or_from_all_that_it_learned(make):
+    trained, from_policy, from_all = fed(make(1), range(4)), make(2), make(3)
+    from_policy.take_weights(trained.policy().tensors())
+    np.testing.assert_allclose(flat_weights(from_policy), flat_weights(trained), rtol=1e-6)
+    from_all.warm_start(trained.warm_state())
+    np.testing.assert_array_equal(flat_weights(from_all), flat_weights(trained))
+    np.testing.assert_array_equal(from_all._network.values, trained._network.values)
+    assert (from_all.step, from_all.version) == (0, 0)
+
+
+def test_weights_of_another_network_are_refused_by_name():
+    spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(1))
+    small, large = trainer_of("ppo", spec), trainer_of("ppo", spec, network_settings={"hidden_units": 9})
+    before = flat_weights(small)
+    for start in (
+        lambda: small.take_weights(large.policy().tensors()),
+        lambda: small.warm_start(large.warm_state()),
+    ):
+        with pytest.raises(StageError, match=r"Test: .*'body.0.weight'"):
+            start()
+    np.testing.assert_array_equal(flat_weights(small), before)
+
+
+@pytest.mark.parametrize("memory", [{}, MEMORY], ids=["feed-forward", "memory"])
+def test_signals_and_cloning_go_on_from_their_state_bit_by_bit(tmp_path, memory):
+    spec = BehaviorSpec("Test", (VECTOR,), HYBRID)
+    demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
+    settings = {
+        "reward_signals": {"extrinsic": {}, "curiosity": {}, "rnd": {}, "gail": demo},
+        "behavioral_cloning": {**demo, "steps": 1000},
+        "network_settings": memory,
+    }
+    original = fed(trainer_of("ppo", spec, 1, **settings), range(3))
+    resumed = trainer_of("ppo", spec, 2, **settings)
+    resumed.load_state_dict(original.state_dict())
+    np.testing.assert_array_equal(flat_weights(fed(original, range(3, 7))), flat_weights(fed(resumed, range(3, 7))))
+    assert original.version == 3
+
+
+def test_cloning_that_failed_undoes_the_whole_update(tmp_path):
+    spec = BehaviorSpec("Test", (VECTOR,), HYBRID)
+    demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
+    trainer = trainer_of("ppo", spec, behavioral_cloning=demo)
+    before = flat_weights(trainer)
+    trainer._cloning._examples.continuous[:] = np.inf
+    with pytest.raises(NotFiniteError, match="behavioral_cloning"):
+        fed(trainer, range(2))
+    np.testing.assert_array_equal(flat_weights(trainer), before)
+    assert trainer.version == 0
+    assert trainer.ready()

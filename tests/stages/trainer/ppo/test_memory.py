@@ -1,0 +1,243 @@
+"""A PPO trainer whose policy has a memory."""
+
+import numpy as np
+import pytest
+import torch
+from trainer_samples import experience, trainer_of
+
+from config import BehaviorSettings
+from queues.messages import TrajectoryBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.policy import Recall, design_of, make_policy
+from stages.policy.network import Inputs
+from stages.trainer import TrainerContext
+from stages.trainer.ppo import PPOTrainer
+from stages.trainer.ppo.experience import previous_actions
+
+SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(1, (3,)))
+M = 4
+
+
+def made(seed=0, **hyper):
+    memory = {"memory_size": M, "sequence_length": 4}
+    return trainer_of(
+        "ppo",
+        SPEC,
+        seed,
+        network_settings={"memory": memory, "normalize": True},
+        hyperparameters={"num_epoch": 2, **hyper},
+    )
+
+
+def batch_of(lengths, agents, episodes, ended, seed=0):
+    batch = experience(SPEC, lengths, seed, M)
+    return batch.replace(
+        agent_ids=np.array(agents),
+        episode_ids=np.array(episodes),
+        terminated=np.zeros(len(lengths), np.bool_),
+        truncated=np.array(ended),
+    )
+
+
+def evaluated(trainer):
+    buffer = trainer._buffer
+    return trainer._preparation.prepare(buffer, trainer._signals.rewards(buffer, None, 99), trainer._chains())
+
+
+def test_the_critics_memory_is_carried_from_one_trajectory_of_an_agent_to_its_next_also_across_updates():
+    """Equal to one long evaluation: the learning rate is 0 in effect, so that updates change no weight."""
+    trainer = made(learning_rate=1e-30, learning_rate_schedule="constant")
+    trainer._intake.normalizer = None
+    batches = [
+        batch_of([20, 12], [5, 6], [0, 0], [False, True], 1),
+        batch_of([10, 10, 14], [6, 5, 5], [1, 0, 0], [False, False, False], 2),
+    ]
+    values, vectors, previous = [], [], []
+    for batch in batches:
+        trainer.add(batch)
+        values.append(evaluated(trainer).evaluation.values)
+        vectors.append(batch.rows["obs_0"])
+        previous.append(previous_actions(SPEC, trainer._buffer)[0])
+        trainer.learn()
+    of_agent_5 = [(0, slice(0, 20)), (1, slice(10, 20)), (1, slice(20, 34))]
+    inputs = [torch.from_numpy(np.concatenate([c[i][s] for i, s in of_agent_5])) for c in (vectors, previous)]
+    with torch.no_grad():
+        expected, _ = trainer._network.evaluate(Inputs(inputs[0], (), inputs[1], torch.zeros(1, M), 44))
+    found = np.concatenate([values[i][s] for i, s in of_agent_5])
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-6)
+    # Agent 6 begins a new episode in the second batch, with an empty memory.
+    with torch.no_grad():
+        anew, _ = trainer._network.evaluate(
+            Inputs(torch.from_numpy(vectors[1][:10]), (), torch.from_numpy(previous[1][:10]), None, 10)
+        )
+    np.testing.assert_allclose(values[1][:10], anew.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_agents_whose_episode_ended_leave_no_memory_behind():
+    trainer = made()
+    trainer.add(batch_of([20, 12], [5, 6], [0, 0], [False, True]))
+    trainer.learn()
+    memories = trainer._preparation.critic_memories
+    assert len(memories) == 1
+    assert np.abs(memories.of(np.array([5]), np.array([0]))).max() > 0
+
+
+def test_an_update_that_failed_changes_no_memory():
+    trainer = made()
+    batch = batch_of([20, 12], [5, 6], [0, 0], [False, False])
+    batch.rows["rewards"][3] = 1e30
+    trainer.add(batch)
+    with pytest.raises(Exception, match="value loss"):
+        trainer.learn()
+    assert len(trainer._preparation.critic_memories) == 0
+    assert trainer.ready()
+
+
+def test_a_critic_that_shares_the_actors_body_starts_from_the_recorded_memories():
+    trainer = made(shared_critic=True)
+    trainer._intake.normalizer = None
+    batch = batch_of([20, 12], [5, 5], [0, 0], [False, False])
+    trainer.add(batch)
+    prepared = evaluated(trainer)
+    assert trainer._preparation.critic_memories is None
+    before = torch.from_numpy(previous_actions(SPEC, trainer._buffer)[0][20:])
+    recorded = torch.from_numpy(batch.rows["memories"][20:21])
+    with torch.no_grad():
+        expected, _ = trainer._network.evaluate(
+            Inputs(torch.from_numpy(batch.rows["obs_0"][20:]), (), before, recorded, 12)
+        )
+    np.testing.assert_allclose(prepared.evaluation.values[20:], expected.numpy(), rtol=1e-4, atol=1e-6)
+    (minibatches,) = prepared.rollout.epochs(1, 32, np.random.default_rng(0))
+    assert all(m.critic_memories is None for m in minibatches)
+    trainer.learn()
+
+
+def run(trainer, batches):
+    for batch in batches:
+        trainer.add(batch)
+        if trainer.ready():
+            trainer.learn()
+    return trainer.policy().weights
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_resumed_trainer_ends_with_the_same_weights(shared):
+    batches = [batch_of([7, 3, 9], [1, 2, 3], [0, seed, 0], [False, True, False], seed) for seed in range(9)]
+    original = made(seed=1, shared_critic=shared)
+    run(original, batches[:5])
+    assert 0 < len(original._buffer) < 32
+    resumed = made(seed=99, shared_critic=shared)
+    resumed.load_state_dict(original.state_dict())
+    np.testing.assert_array_equal(run(original, batches[5:]), run(resumed, batches[5:]))
+
+
+def test_the_same_batches_give_the_same_weights_and_another_seed_others():
+    batches = [batch_of([20, 12], [1, 2], [seed, seed], [True, True], seed) for seed in range(3)]
+    first, second, other = (run(made(seed), batches) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+RECALL = BehaviorSpec("Recall", (ObservationSpec("cue", (1,)),), ActionSpec(0, (2,)))
+RECALL_SETTINGS = {
+    "trainer_type": "ppo",
+    "hyperparameters": {
+        "batch_size": 64,
+        "buffer_size": 128,
+        "learning_rate": 1e-2,
+        "learning_rate_schedule": "constant",
+    },
+    "max_steps": 100_000,
+}
+
+
+def recalled(memory, seed, updates):
+    """Share of right answers: the first of two observations says which choice the second step rewards."""
+    network = {"hidden_units": 16, "num_layers": 1, "memory": memory}
+    settings = BehaviorSettings.model_validate({**RECALL_SETTINGS, "network_settings": network})
+    trainer = PPOTrainer(TrainerContext("Recall", settings, RECALL, seed=seed))
+    policy = make_policy(design_of(RECALL, settings))
+    random, right, n = np.random.default_rng(seed), 0.0, 64
+    for update in range(updates):
+        policy.load(trainer.policy())
+        cues = random.integers(0, 2, n)
+        seen = (cues[:, None] * 2 - 1).astype(np.float32)
+        first = policy.act((seen,), None, random)
+        second = policy.act((np.zeros((n, 1), np.float32),), None, random, recall=first.recall)
+        right = float((second.columns["discrete_actions"][:, 0] == cues).mean())
+        columns = {name: np.stack([first.columns[name], second.columns[name]], axis=1) for name in first.columns}
+        columns["obs_0"] = np.stack([seen, np.zeros_like(seen)], axis=1)
+        columns["rewards"] = np.zeros((n, 2), np.float32)
+        columns["rewards"][:, 1] = second.columns["discrete_actions"][:, 0] == cues
+        trainer.add(
+            TrajectoryBatch(
+                "Recall",
+                0,
+                {name: column.reshape(2 * n, *column.shape[2:]) for name, column in columns.items()},
+                {
+                    "lengths": np.full(n, 2, np.int32),
+                    "terminated": np.ones(n, np.bool_),
+                    "truncated": np.zeros(n, np.bool_),
+                    "agent_ids": np.arange(n),
+                    "episode_ids": np.full(n, update),
+                    "next_obs_0": np.zeros((n, 1), np.float32),
+                    "previous_discrete_actions": np.zeros((n, 1), np.int32),
+                },
+            )
+        )
+        trainer.learn()
+    return right
+
+
+def test_a_policy_with_memory_learns_to_recall_what_one_without_can_only_guess():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        remembering = [recalled({"memory_size": 8, "sequence_length": 2}, seed, 40) for seed in (0, 1, 2)]
+        forgetful = recalled(None, 0, 40)
+    finally:
+        torch.set_num_threads(threads)
+    assert sum(share > 0.95 for share in remembering) >= 2, remembering
+    assert forgetful < 0.75
+
+
+def test_what_the_actor_recorded_is_what_the_update_evaluates_from():
+    """The log-probabilities of an untrained network are those that its policy recorded, over several sequences."""
+    settings = BehaviorSettings.model_validate(
+        {**RECALL_SETTINGS, "network_settings": {"hidden_units": 8, "memory": {"memory_size": 6, "sequence_length": 3}}}
+    )
+    trainer = PPOTrainer(TrainerContext("Recall", settings, RECALL, seed=1))
+    policy = make_policy(design_of(RECALL, settings))
+    policy.load(trainer.policy())
+    random = np.random.default_rng(0)
+    seen = random.normal(size=(8, 1, 1)).astype(np.float32)
+    recall: Recall | None = None
+    steps = []
+    for observation in seen:
+        decision = policy.act((observation,), None, random, recall=recall)
+        steps.append(decision.columns)
+        recall = decision.recall
+    rows = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
+    rows |= {"obs_0": seen[:, 0], "rewards": np.zeros(8, np.float32)}
+    trainer.add(
+        TrajectoryBatch(
+            "Recall",
+            0,
+            rows,
+            {
+                "lengths": np.array([8], np.int32),
+                "terminated": np.array([False]),
+                "truncated": np.array([False]),
+                "agent_ids": np.array([0]),
+                "episode_ids": np.array([0]),
+                "next_obs_0": np.zeros((1, 1), np.float32),
+                "previous_discrete_actions": np.zeros((1, 1), np.int32),
+            },
+        )
+    )
+    (minibatches,) = evaluated(trainer).rollout.epochs(1, 9, np.random.default_rng(0))
+    for m in minibatches:
+        with torch.no_grad():
+            heads, _ = trainer._network(m.inputs, m.critic_memories)
+        log_probs = torch.log_softmax(heads[m.real], dim=1).gather(1, m.choices[0])
+        torch.testing.assert_close(log_probs, m.old_log_probs, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+from trainer_samples import experience
+
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import NotFiniteError, StageError
+from stages.policy.normalizer import Normalizer
+from stages.trainer.intake import EXPORTED_STEPS, Intake
+
+SPEC = BehaviorSpec(
+    "Test",
+    (ObservationSpec("v", (2,)), ObservationSpec("i", (1, 3, 3)), ObservationSpec("w", (), "int64")),
+    ActionSpec(1),
+)
+
+
+def batch(lengths=(3, 2), terminated=(True, False)):
+    made = experience(SPEC, list(lengths))
+    return made.replace(terminated=np.array(terminated), truncated=np.zeros(len(lengths), np.bool_))
+
+
+def test_vectors_stand_side_by_side_and_images_stay_what_they_are():
+    given = batch()
+    rows, finals = Intake(SPEC, False).take(given, 0)
+    np.testing.assert_array_equal(rows.vectors[:, :2], given.rows["obs_0"])
+    np.testing.assert_array_equal(rows.vectors[:, 2], given.rows["obs_2"])
+    assert rows.vectors.dtype == np.float32
+    assert rows.others[0] is given.rows["obs_1"]
+    np.testing.assert_array_equal(finals.vectors[1, :2], given.trajectories["next_obs_0"][1])
+    assert finals.others[0] is given.trajectories["next_obs_1"]
+
+
+def test_the_normalizer_sees_the_rows_and_nothing_that_follows_them():
+    intake, reference = Intake(SPEC, True), Normalizer(3)
+    rows, _ = intake.take(batch(), 0)
+    reference.update(rows.vectors)
+    np.testing.assert_array_equal(intake.normalized(rows.vectors), reference.apply(rows.vectors))
+
+
+def test_without_normalizing_vectors_pass_as_they_are():
+    vectors = np.ones((2, 3), np.float32)
+    assert Intake(SPEC, False).normalized(vectors) is vectors
+
+
+def test_images_alone_need_no_normalizer():
+    spec = BehaviorSpec("Test", SPEC.observations[1:2], SPEC.actions)
+    assert Intake(spec, True).normalizer is None
+
+
+def test_what_follows_termination_is_zeros_where_nobody_looks_at_it():
+    given = batch()
+    given.trajectories["next_obs_0"][0] = np.nan
+    given.trajectories["next_obs_1"][0, 0, 0] = np.inf
+    image = given.trajectories["next_obs_1"].copy()
+    _, finals = Intake(SPEC, False).take(given, 0)
+    assert finals.vectors[0].tolist() == [0, 0, 0]
+    np.testing.assert_array_equal(finals.others[0][0], given.rows["obs_1"][2])
+    np.testing.assert_array_equal(finals.others[0][1], image[1])
+    np.testing.assert_array_equal(given.trajectories["next_obs_1"], image)  # the batch belongs to others
+
+
+def test_it_is_kept_for_values_that_go_on_beyond_termination():
+    given = batch()
+    _, finals = Intake(SPEC, False, beyond_termination=True).take(given, 0)
+    np.testing.assert_array_equal(finals.vectors[0, :2], given.trajectories["next_obs_0"][0])
+
+
+@pytest.mark.parametrize("column", ["next_obs_0", "next_obs_1"])
+def test_the_whole_last_observation_stands_in_where_part_of_what_follows_is_not_finite(column):
+    given = batch()
+    given.trajectories[column][0].reshape(-1)[0] = np.nan
+    _, finals = Intake(SPEC, False, beyond_termination=True).take(given, 0)
+    np.testing.assert_array_equal(finals.vectors[0, :2], given.rows["obs_0"][2])
+    np.testing.assert_array_equal(finals.others[0][0], given.rows["obs_1"][2])
+    np.testing.assert_array_equal(finals.vectors[1, :2], given.trajectories["next_obs_0"][1])
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "message"),
+    [
+        ("obs_0", 1, "agent 100, episode 0: obs is not finite at step 1 of its trajectory of 3 steps"),
+        ("obs_1", 3, "agent 101, episode 0: obs_1 is not finite at step 0 of its trajectory of 2 steps"),
+        ("rewards", 4, "agent 101, episode 0: rewards is not finite at step 1"),
+        ("continuous_actions", 0, "agent 100, episode 0: continuous_actions is not finite at step 0"),
+        ("memories", 2, "agent 100, episode 0: memories is not finite at step 2"),
+    ],
+)
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_numbers_that_are_not_finite_are_refused_before_anything_is_kept(column, row, message, value):
+    intake, given = Intake(SPEC, True), batch()
+    given = given.replace(memories=np.zeros((5, 2), np.float32))
+    given.rows[column][row] = value
+    with pytest.raises(NotFiniteError, match=message):
+        intake.take(given, 7)
+    assert intake.normalizer.steps == 1
+
+
+@pytest.mark.parametrize("column", ["next_obs_0", "next_obs_1"])
+@pytest.mark.parametrize("beyond", [False, True])
+def test_what_follows_a_trajectory_that_goes_on_has_to_be_finite(column, beyond):
+    given = batch()
+    given.trajectories[column][1] = np.inf
+    with pytest.raises(NotFiniteError, match="agent 101, episode 0: next_obs .* at the end of its trajectory of 2"):
+        Intake(SPEC, False, beyond).take(given, 0)
+
+
+def test_a_large_observation_is_not_printed_number_by_number():
+    spec = BehaviorSpec("Test", (ObservationSpec("i", (3, 20, 20)),), ActionSpec(1))
+    given = experience(spec, [2])
+    given.rows["obs_0"][1, 0] = np.nan
+    with pytest.raises(NotFiniteError, match=r"400 of 1200 numbers \(after 7 steps of training\)"):
+        Intake(spec, False).take(given, 7)
+
+
+def test_a_normalizer_goes_on_from_its_state():
+    one, other = Intake(SPEC, True), Intake(SPEC, True)
+    rows, _ = one.take(batch(), 0)
+    other.load_normalizer(one.normalizer.state_dict())
+    np.testing.assert_array_equal(one.normalized(rows.vectors), other.normalized(rows.vectors))
+    with pytest.raises(StageError, match="normalize is false, but the saved state was made with true"):
+        Intake(SPEC, False).load_normalizer(one.normalizer.state_dict())
+    with pytest.raises(StageError, match="normalize is true, but the saved state was made with false"):
+        one.load_normalizer(None)
+
+
+def test_the_normalizer_of_an_exported_policy_gives_the_same_and_moves_on_slowly():
+    tensors = {
+        "normalizer.mean": np.array([1.0, -2.0, 0.5], np.float32),
+        "normalizer.inverse_std": np.array([0.5, 2.0, 1.0], np.float32),
+    }
+    intake = Intake(SPEC, True)
+    intake.take_normalizer(tensors)
+    mean, inverse_std = intake.normalizer.tensors()
+    np.testing.assert_allclose(mean, tensors["normalizer.mean"], rtol=1e-6)
+    np.testing.assert_allclose(inverse_std, tensors["normalizer.inverse_std"], rtol=1e-6)
+    intake.normalizer.update(np.full((EXPORTED_STEPS, 3), 5.0, np.float32))
+    np.testing.assert_allclose(intake.normalizer.mean, [3.0, 1.5, 2.75], rtol=1e-6)
+
+
+def test_an_exported_policy_has_to_normalize_as_this_one_does():
+    with pytest.raises(StageError, match="normalize is true, but the policy was made with false; set it to false"):
+        Intake(SPEC, True).take_normalizer({})
+    with pytest.raises(StageError, match="normalize is false, but the policy was made with true; set it to true"):
+        Intake(SPEC, False).take_normalizer({"normalizer.mean": np.zeros(3), "normalizer.inverse_std": np.ones(3)})
+    Intake(SPEC, False).take_normalizer({})
