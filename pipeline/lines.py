@@ -40,18 +40,10 @@ class Line:
         """The newest exported policy."""
         return Path(self.exports[-1].file_path) if self.exports else None
 
-    @property
-    def checkpoint_interval(self) -> int:
-        """Steps between checkpoints; with `even_checkpoints`, as many as are kept fit into the run."""
-        settings = self.settings
-        if settings.even_checkpoints and settings.keep_checkpoints > 0:
-            return max(1, settings.max_steps // settings.keep_checkpoints)
-        return settings.checkpoint_interval
-
     def start_at(self, step: int) -> None:
         """The trainer goes on from this step."""
         self.step = step
-        self.next_checkpoint = step + self.checkpoint_interval - step % self.checkpoint_interval
+        self._schedule(step)
 
     def saved(self) -> None:
         """A checkpoint is whole: the next one is due where a run that resumes from it would make it."""
@@ -63,5 +55,9 @@ class Line:
         self.recent_return = report.recent_return
         if self.step < self.next_checkpoint:
             return False
-        self.next_checkpoint = self.step + self.checkpoint_interval - self.step % self.checkpoint_interval
+        self._schedule(self.step)
         return True
+
+    def _schedule(self, step: int) -> None:
+        interval = self.settings.checkpoint_interval
+        self.next_checkpoint = step + interval - step % interval

@@ -171,8 +171,8 @@ def _check(config: RunConfig) -> None:
     others = [name for name in config.behaviors if name not in offline]
     if offline and others:
         raise RunError(
-            f"{next(iter(offline))} learns from demonstrations alone, and {others[0]} does not: they can't be trained in one "
-            f"run; train {', '.join(offline)} in a run of its own, or let it imitate a `teacher` of this run."
+            f"{next(iter(offline))} learns from demonstrations alone, and {others[0]} does not: they can't be trained "
+            f"in one run; train {', '.join(offline)} in a run of its own, or let it imitate a `teacher` of this run."
         )
     if config.environment is None and config.replay is None and not offline:
         raise RunError(

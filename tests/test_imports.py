@@ -27,6 +27,10 @@ HEAVY_ALLOWED = {
         "stages/policy/network/",
         "stages/policy/torch_policy.py",
         "stages/trainer/adam.py",
+        "stages/trainer/bc/likelihood.py",
+        "stages/trainer/imitation/cloning.py",
+        "stages/trainer/imitation/examples.py",
+        "stages/trainer/imitation/losses.py",
         "stages/trainer/ppo/",
     ),
 }

@@ -179,7 +179,8 @@ class LearnerHost:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self._runtime.plan, self._stage.trainer
         try:
-            path = export_policy(plan.folder, trainer.policy(), self._spec, self._settings, learner=trainer.warm_state())
+            learner = trainer.warm_state()
+            path = export_policy(plan.folder, trainer.policy(), self._spec, self._settings, learner=learner)
         except OSError as error:  # the checkpoint is what counts; an export can be made from it later
             self._runtime.context(TRAINER).log.warning("exporting the policy failed: %s", error)
             return

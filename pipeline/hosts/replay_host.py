@@ -95,7 +95,7 @@ class ReplayHost:
 
 
 def _make_source(runtime: HostRuntime) -> ReplaySource | DemonstrationSource:
-    """A recording, if there is one to replay; else demonstrations, for those behaviours that learn from nothing else."""
+    """A recording, if there is one to replay; else demonstrations, for behaviours that learn from nothing else."""
     config = runtime.config
     if config.replay is not None:
         return ReplaySource(config.replay.streams, runtime.plan.replay_edge, speed=config.replay.speed)

@@ -103,7 +103,7 @@ class Trainer(ABC):
             StageError: if the state belongs to another network or spec; the message says which tensor differs.
         """
 
-    def save_bulk(self, folder: Path) -> None:
+    def save_bulk(self, folder: Path) -> None:  # noqa: B027 - most trainers have nothing to write
         """Write what belongs to a checkpoint and is too large for `state_dict()` (a replay memory) into a folder.
 
         Called right after `state_dict()`, with a folder that is the checkpoint's own and whole only when it is.

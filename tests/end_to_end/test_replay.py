@@ -21,7 +21,6 @@ from runs import (
 
 from pipeline.run import RunOptions
 
-
 RUNS = {"CartPole": cartpole(), "Volley": volley(), "SAC": sac(), "memory": remembering()}
 
 

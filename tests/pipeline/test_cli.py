@@ -120,7 +120,7 @@ def test_every_example_is_valid_and_shows_its_pipeline(example, capsys):
     shown = capsys.readouterr()
     config = load_config(example)
     assert shown.err == ""
-    assert "environment → agent_processor" in shown.out
+    assert "environment → agent_processor" in shown.out or "demonstrations for" in shown.out
     for behavior, settings in config.behaviors.items():
         assert f"behavior {behavior}:" in shown.out
         assert f"max_steps {settings.max_steps}" in shown.out

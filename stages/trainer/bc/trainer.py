@@ -203,12 +203,16 @@ class BCTrainer(Trainer):
             raise StageError(f"{self.context.behavior}: {error}") from error
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from the acting part of an exported policy.
+        """Start from an exported policy: its actor and normaliser.
 
         Raises:
             StageError: if a tensor does not fit; the message names it.
         """
-        self._actor.module.load_acting(tensors)
+        try:
+            self._actor.module.load_acting(tensors)
+            self._intake.take_normalizer(tensors)
+        except StageError as error:
+            raise StageError(f"{self.context.behavior}: {error}") from error
 
     def _warn(self) -> None:
         """Say once if nothing is held out although something was to be, or if there is nothing else."""

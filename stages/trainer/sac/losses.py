@@ -88,18 +88,16 @@ def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
     return -masked_mean(soft, mask)
 
 
-def coefficient_loss(logs: Tensor, negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Σ log α·(H - H_target), without gradient into the policy: a scalar.
+def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """Gradients [G] by log α of the loss Σ log α·(H - H_target): α falls where the entropy is above its target.
 
-    By eq. 18 of "Algorithms and Applications", but with log α where that has α, as all common implementations do:
-    the step then does not depend on how large α is.
+    The loss is eq. 18 of "Algorithms and Applications", but with log α where that has α, as all common implementations
+    do: a step then does not depend on how large α is.
 
     Args:
-        logs: log α [G].
         negentropies: -H as in `soft_values`, [B, G].
         targets: H_target, [G] or [B, G].
         mask: [B] or None.
     """
     excess = -(negentropies.detach() + targets)
-    mean = excess.mean(dim=0) if mask is None else mask @ excess / mask.sum().clamp(min=1.0)
-    return (logs * mean).sum()
+    return excess.mean(dim=0) if mask is None else mask @ excess / mask.sum().clamp(min=1.0)

@@ -135,7 +135,9 @@ class ReplayMemory:
             self._rows[name].put(at, given[name][skip:])
         self._rows["slot"].put(at, slots)
         self._rows["next_slot"].put(at, next_slots)
-        self._rows["continued"].put(at, np.zeros(len(at), np.bool_))
+        continued = np.ones(batch.num_rows, np.bool_)
+        continued[ends - 1] = False
+        self._rows["continued"].put(at, continued[skip:])
         joined = pieces.before[pieces.before >= 0] % self.capacity
         self._rows["continued"].put(joined, np.ones(len(joined), np.bool_))
         self._count += batch.num_rows

@@ -23,7 +23,7 @@ from stages.policy.network.flat import Flat, seeded
 from stages.policy.network.inputs import Inputs
 from stages.trainer.adam import Adam
 from stages.trainer.sac.losses import (
-    coefficient_loss,
+    coefficient_gradients,
     expected_values,
     half_squared_error,
     masked_mean,
@@ -140,7 +140,9 @@ class SACUpdate:
         self._adams["actor"].step(learning_rate)
         self._adams["critics"].step(learning_rate)
         if self._learns_coefficients:
-            self._learn_coefficients(batch, negentropies, learning_rate)
+            gradients = coefficient_gradients(negentropies, self._entropy_targets(batch), batch.mask)
+            self.coefficients.gradients.copy_(gradients)
+            self._adams["coefficients"].step(learning_rate)
         self.target.values.lerp_(self._value_values, self._tau)
         return Findings(
             torch.stack([loss.detach() for loss in losses]),
@@ -222,12 +224,6 @@ class SACUpdate:
             # Where a choice is forbidden its share is exactly 0 and its logarithm about -1e8: the product is 0.
             negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
         return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
-
-    def _learn_coefficients(self, batch: Minibatch, negentropies: Tensor, learning_rate: float) -> None:
-        logs = self.coefficients.module.logs
-        self.coefficients.gradients.zero_()
-        coefficient_loss(logs, negentropies, self._entropy_targets(batch), batch.mask).backward()  # type: ignore[no-untyped-call]
-        self._adams["coefficients"].step(learning_rate)
 
     def _entropy_targets(self, batch: Minibatch) -> Tensor:
         """Target entropies [G], or [B, G] where masks leave fewer choices in some states than in others."""

@@ -1,10 +1,12 @@
 from math import log
 
+import numpy as np
 import pytest
 import torch
 
-from stages.policy.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from stages.policy.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs, squashed_sample
 from stages.policy.layout import MASK_PENALTY
+from stages.policy.sampling import sample_squashed
 
 
 def test_gaussian_log_probabilities_match_numbers_worked_out_by_hand():
@@ -49,3 +51,48 @@ def test_forbidden_choices_count_neither_in_probability_nor_in_entropy_nor_in_gr
 def test_the_entropy_of_a_certain_choice_is_zero_and_finite():
     _, entropy = categorical_log_probs(torch.tensor([[1e4, 0.0]]), torch.tensor([[0]]))
     assert entropy.item() == 0.0
+
+
+def test_tanh_gaussian_log_probabilities_match_numbers_worked_out_by_hand():
+    # u = 0.5 + e^0·1 = 1.5: log N = -0.5 - 0.9189385; 1 - tanh² 1.5 = 0.1807066, its log -1.7108805
+    actions, log_probs = squashed_sample(torch.tensor([[0.5]]), torch.tensor([[0.0]]), torch.tensor([[1.0]]))
+    assert actions.item() == pytest.approx(0.9051483, abs=1e-6)
+    assert log_probs.item() == pytest.approx(-1.4189385 + 1.7108806, abs=1e-6)
+
+
+@pytest.mark.parametrize("mean", [-30.0, -12.0, 12.0, 30.0])
+def test_tanh_gaussian_log_probabilities_are_exact_where_actions_are_rounded_to_one(mean):
+    log_sigma = torch.tensor([[-1.0]])
+    actions, log_probs = squashed_sample(torch.tensor([[mean]]), log_sigma, torch.tensor([[0.5]]))
+    assert abs(actions.item()) == 1.0
+    u = np.float64(mean) + np.exp(-1.0) * 0.5
+    # 1 - tanh² u = 4 / (e^u + e^-u)², which float64 holds far beyond this
+    expected = -0.125 + 1.0 - 0.9189385332 - (log(4.0) - 2.0 * np.logaddexp(u, -u))
+    assert log_probs.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_tanh_gaussian_gradients_match_numerical_ones():
+    random = torch.Generator().manual_seed(0)
+    mu, log_sigma, noise = (torch.randn(4, 2, generator=random, dtype=torch.float64) for _ in range(3))
+    inputs = (mu.requires_grad_(), log_sigma.requires_grad_(), noise)
+    assert torch.autograd.gradcheck(squashed_sample, inputs)
+
+
+def test_gradients_of_a_saturated_tanh_gaussian_are_finite():
+    mu = torch.tensor([[40.0, -40.0]], requires_grad=True)
+    log_sigma = torch.tensor([[0.0, 5.0]], requires_grad=True)
+    actions, log_probs = squashed_sample(mu, log_sigma, torch.tensor([[1.0, -1.0]]))
+    (actions.sum() + log_probs.sum()).backward()
+    # log(1 - tanh² u) falls by 2 per unit of |u|, so the log-probability rises by 2
+    torch.testing.assert_close(mu.grad, torch.tensor([[2.0, -2.0]]))
+    assert torch.isfinite(log_sigma.grad).all()
+
+
+def test_what_is_drawn_of_a_tanh_gaussian_is_what_actors_draw_with_the_same_noise():
+    mu, log_sigma = np.array([[0.3, -2.0, 15.0]], np.float32), np.array([[-0.7, 3.0, -25.0]], np.float32)
+    log_probs = np.empty_like(mu)
+    drawn = sample_squashed(mu, log_sigma, np.random.default_rng(5), False, log_probs)
+    noise = np.random.default_rng(5).standard_normal(mu.shape, np.float32)
+    actions, ours = squashed_sample(*map(torch.from_numpy, (mu, log_sigma, noise)))
+    np.testing.assert_allclose(actions, drawn, rtol=1e-6)
+    np.testing.assert_allclose(ours, log_probs, rtol=1e-5)

@@ -4,10 +4,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from trainer_samples import CONTINUOUS, DISCRETE, IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
 
 from queues.specs import BehaviorSpec
 from stages.policy.design import design_of
-from trainer_samples import CONTINUOUS, DISCRETE, IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
 
 TRAINERS = ("ppo", "sac")
 SIGNALS = ("extrinsic", "curiosity", "gail", "rnd", "bc")
@@ -33,9 +33,7 @@ class Reported:
     ("kind", "signal", "actions", "observations", "memory"),
     list(product(TRAINERS, SIGNALS, ACTIONS, OBSERVATIONS, MEMORIES)),
 )
-def test_a_few_updates_have_finite_losses_and_change_the_policy(
-    kind, signal, actions, observations, memory, tmp_path
-):
+def test_a_few_updates_have_finite_losses_and_change_the_policy(kind, signal, actions, observations, memory, tmp_path):
     spec = BehaviorSpec("Test", OBSERVATIONS[observations], ACTIONS[actions])
     demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
     learned = {"extrinsic": {}, "curiosity": {}, "gail": demo, "rnd": {}, "bc": {}}

@@ -61,10 +61,14 @@ def test_the_seed_decides_everything_and_nothing_else_does(make_context, make_sp
     assert not same(states(5, new_random(3), rnd=SMALL), states(5, new_random(4), rnd=SMALL))
 
 
-def test_predictor_and_target_start_apart(make_context, make_spec):
-    (rnd,) = make_signals(make_context(make_spec(), rnd=SMALL))
-    state = rnd.state_dict()
-    assert not np.allclose(state["target"]["layers.0.weight"], state["network"]["weights"]["layers.0.weight"])
+def test_no_network_starts_as_a_copy_of_another(make_context, make_spec):
+    curiosity, rnd = make_signals(make_context(make_spec(), curiosity=SMALL, rnd=SMALL))
+    weights = (
+        curiosity.state_dict()["network"]["weights"]["body.layers.0.weight"],
+        rnd.state_dict()["network"]["weights"]["layers.0.weight"],
+        rnd.state_dict()["target"]["layers.0.weight"],
+    )
+    assert not any(np.allclose(weights[a], weights[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
 
 
 def test_missing_demonstrations_are_named(make_context, make_spec, tmp_path):

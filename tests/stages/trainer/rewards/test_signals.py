@@ -8,6 +8,8 @@ import torch
 
 from queues.specs import ActionSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
+from stages.policy.network.inputs import Inputs
+from stages.trainer.rewards import make_signals
 
 SIGNALS = ["curiosity", "gail", "rnd"]
 VECTOR = ObservationSpec("vector", (3,))
@@ -150,9 +152,20 @@ def test_the_normaliser_counts_what_is_learned_from(name, make_spec, make_signal
     assert state["steps"] == 2001
 
 
-def test_old_files_size_the_network_by_encoding_size(make_spec, make_context):
-    from stages.trainer.rewards import make_signals
+def test_normalised_vectors_are_clipped_to_five_standard_deviations(make_spec, make_signal, make_transitions):
+    spec = make_spec()
+    signal = make_signal("rnd", spec, network_settings=NORMALIZED)
+    state = signal.state_dict()
+    signal.load_state_dict({**state, "normalizer": {"steps": 4, "mean": np.ones(3), "squares": np.full(3, 16.0)}})
 
+    def reward(*vector):
+        return signal.rewards(make_transitions(spec, 1, inputs=Inputs(torch.tensor([vector])))).item()
+
+    # With a mean of 1 and a deviation of 2, the limits are at -9 and 11.
+    assert reward(-50.0, 3.0, 90.0) == reward(-9.0, 3.0, 11.0) != reward(-8.0, 3.0, 10.0)
+
+
+def test_old_files_size_the_network_by_encoding_size(make_spec, make_context):
     spec = make_spec()
     given = make_context(spec, rnd={"encoding_size": 24}, curiosity={"encoding_size": 24, "network_settings": {}})
     curiosity, rnd = make_signals(given)

@@ -1,0 +1,56 @@
+"""A network with its optimizer: steps that are made, steps that are refused, and going on from a state."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from stages.errors import StageError
+from stages.trainer.rewards.trained import TrainedNetwork
+
+
+def make():
+    network = TrainedNetwork(nn.Linear(2, 1), 0.1, "cpu")
+    with torch.no_grad():
+        network.module.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        network.module.bias.zero_()
+    return network
+
+
+def test_a_step_goes_down_the_loss():
+    network = make()
+    assert network.descend(network.module(torch.ones(1, 2)).sum())
+    # Adam's first step is the learning rate against the sign of the gradient.
+    np.testing.assert_allclose(network.module.weight.detach(), [[0.9, 1.9]], rtol=1e-5)
+    assert network.updates == 1
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [lambda w: w.sum() * torch.nan, lambda w: (w * 0.0).sqrt().sum()],
+    ids=["loss", "gradient"],
+)
+def test_a_step_that_is_not_finite_changes_nothing(loss, same):
+    network = make()
+    network.descend(network.module(torch.ones(1, 2)).sum())
+    before = network.state_dict()
+    assert not network.descend(loss(network.module.weight))
+    assert same(network.state_dict(), before)
+
+
+def test_a_restored_network_makes_the_same_steps(same):
+    network, restored = make(), make()
+    for scale in (1.0, 3.0):
+        network.descend(scale * network.module(torch.ones(1, 2)).square().sum())
+    restored.load_state_dict(network.state_dict())
+    for each in (network, restored):
+        each.descend(each.module(torch.tensor([[1.0, -2.0]])).square().sum())
+    assert same(restored.state_dict(), network.state_dict())
+
+
+def test_moments_of_another_shape_are_refused():
+    network = make()
+    state = network.state_dict()
+    state["first_moment"]["weight"] = np.zeros((1, 3), np.float32)
+    with pytest.raises(StageError, match="optimizer first_moment: tensor 'weight'"):
+        network.load_state_dict(state)

@@ -1,0 +1,116 @@
+import pytest
+from replay_world import Every, Piece, World, add, new_memory, rows_of
+
+from stages.trainer.sac.replay_file import ReplayFileError, read_replay, write_replay
+
+CAPACITY, LENGTH = 12, 3
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def memory(world):
+    memory = new_memory(CAPACITY, LENGTH)
+    for pieces in ([Piece(0, 5), Piece(1, 4)], [Piece(0, 3, "terminated"), Piece(1, 1)], [Piece(0, 2), Piece(1, 2)]):
+        add(memory, world.batch(pieces))
+    return memory
+
+
+def everything(memory):
+    """All rows and sequences, in the order in which they would be drawn."""
+    return rows_of(memory.sample(len(memory), Every())), rows_of(memory.sample_sequences(memory.num_sequences, Every()))
+
+
+def test_a_memory_read_back_is_the_same_and_goes_on_the_same(memory, world, tmp_path):
+    write_replay(memory, tmp_path / "replay.bin")
+    other = new_memory(CAPACITY, LENGTH)
+    read_replay(other, tmp_path / "replay.bin")
+    assert everything(other) == everything(memory)
+    assert len(other.observations) == len(memory.observations)
+    for _ in range(6):
+        batch = world.batch([Piece(1, 2), Piece(0, 3), Piece(1, 1, "truncated"), Piece(1, 2)])
+        for each in (memory, other):
+            add(each, batch)
+        assert everything(other) == everything(memory)
+        assert len(other.observations) == len(memory.observations)
+
+
+def test_an_empty_memory_is_read_back_empty(tmp_path):
+    write_replay(new_memory(CAPACITY), tmp_path / "replay.bin")
+    other = new_memory(CAPACITY)
+    read_replay(other, tmp_path / "replay.bin")
+    assert len(other) == len(other.observations) == 0
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ReplayFileError, match=r"nothing\.bin: No such file"):
+        read_replay(new_memory(CAPACITY), tmp_path / "nothing.bin")
+
+
+def test_a_file_cut_anywhere_is_refused_and_the_memory_left_empty(memory, tmp_path):
+    path = tmp_path / "replay.bin"
+    write_replay(memory, path)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 37):
+        path.write_bytes(whole[:length])
+        other = new_memory(CAPACITY, LENGTH)
+        with pytest.raises(ReplayFileError, match="cut short|not a replay buffer"):
+            read_replay(other, path)
+        assert len(other) == len(other.observations) == 0
+
+
+def test_a_file_with_any_byte_changed_is_refused(memory, tmp_path):
+    path = tmp_path / "replay.bin"
+    write_replay(memory, path)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 11):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ReplayFileError):
+            read_replay(new_memory(CAPACITY, LENGTH), path)
+
+
+def test_a_file_with_something_behind_it_is_refused(memory, tmp_path):
+    path = tmp_path / "replay.bin"
+    write_replay(memory, path)
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(ReplayFileError, match="longer than it should be"):
+        read_replay(new_memory(CAPACITY, LENGTH), path)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (new_memory(CAPACITY + 1, LENGTH), "saved with buffer_size 12, now it is 13"),
+        (new_memory(CAPACITY, LENGTH + 1), "saved with sequence_length 3, now it is 4"),
+    ],
+)
+def test_a_file_of_another_memory_is_refused(memory, tmp_path, other, message):
+    write_replay(memory, tmp_path / "replay.bin")
+    with pytest.raises(ReplayFileError, match=message):
+        read_replay(other, tmp_path / "replay.bin")
+
+
+def test_writing_that_fails_leaves_the_older_file_and_nothing_else(memory, tmp_path, monkeypatch):
+    path = tmp_path / "replay.bin"
+    write_replay(new_memory(CAPACITY, LENGTH), path)
+    older = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_replay(memory, path)
+    assert path.read_bytes() == older
+    assert [file.name for file in tmp_path.iterdir()] == ["replay.bin"]
+
+
+def test_what_is_written_is_as_large_as_what_is_in_memory_and_no_larger(tmp_path):
+    memory, world = new_memory(10**6), World()
+    add(memory, world.batch([Piece(0, 100)]))
+    write_replay(memory, tmp_path / "replay.bin")
+    used = sum(part.nbytes for column, rows in memory.columns() for part in column.parts(rows))
+    assert used < (tmp_path / "replay.bin").stat().st_size < used + 4096
