@@ -32,6 +32,9 @@ HEAVY_ALLOWED = {
         "stages/trainer/imitation/examples.py",
         "stages/trainer/imitation/losses.py",
         "stages/trainer/ppo/",
+        "stages/trainer/rewards/",
+        "stages/trainer/sac/",
+        "stages/trainer/transitions.py",
     ),
 }
 

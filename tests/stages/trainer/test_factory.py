@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 from fakes import counting_spec
@@ -51,7 +52,7 @@ def test_ppo_is_built_in():
 
 
 def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
-    made = make_trainer(context("my_trainers:Mine", {"batch": 7}), folder)
+    made = make_trainer(replace(context("my_trainers:Mine", {"batch": 7}), folder=folder))
     assert type(made).__name__ == "Mine"
     assert made.rows_per_update == 7
     assert made.policy().behavior_id == "Walker"
@@ -72,4 +73,4 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
 )
 def test_what_is_no_trainer_is_refused_with_the_reason(trainer_type, message, folder):
     with pytest.raises(LoadError, match=message):
-        make_trainer(context(trainer_type), folder)
+        make_trainer(replace(context(trainer_type), folder=folder))

@@ -1,0 +1,414 @@
+import numpy as np
+import pytest
+import torch
+from trainer_samples import IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
+
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import NotFiniteError, StageError
+from stages.policy import make_policy
+from stages.policy.design import design_of
+
+CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 2), masked=True)
+KINDS = pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
+MEMORY = {"memory_size": 4, "sequence_length": 4}
+
+
+class Reported:
+    def __init__(self):
+        self.values = {}
+
+    def add(self, category, name, value, how="mean"):
+        assert category == "Test"
+        self.values.setdefault(name, []).append(value)
+
+    def extend(self, category, name, values, how="histogram"):
+        for value in values:
+            self.add(category, name, value, how)
+
+
+def spec_of(actions=CONTINUOUS, *observations):
+    return BehaviorSpec("Test", observations or (VECTOR,), actions)
+
+
+def make_trainer(actions=CONTINUOUS, *, seed=0, statistics=None, observations=(), folder=None, **settings):
+    hyperparameters = {"batch_size": 8, "steps_per_update": 4, **settings.pop("hyperparameters", {})}
+    spec = spec_of(actions, *observations)
+    return trainer_of("sac", spec, seed, statistics, folder, hyperparameters=hyperparameters, **settings)
+
+
+def make_batch(trainer, lengths, seed=0):
+    design = design_of(trainer.context.spec, trainer.context.settings)
+    return experience(trainer.context.spec, lengths, seed, design.memory_size, squashed=True)
+
+
+def feed(trainer, batches):
+    for batch in batches:
+        trainer.add(batch)
+        if trainer.ready():
+            trainer.learn()
+    return flat_weights(trainer)
+
+
+def updates(trainer):
+    return trainer._update._adams["actor"].steps
+
+
+def test_it_learns_when_as_many_steps_have_come_as_come_at_a_time_and_gives_all_of_them_back():
+    trainer = make_trainer()
+    assert trainer.rows_per_update == 8
+    trainer.add(make_batch(trainer, [5]))
+    assert not trainer.ready()
+    trainer.add(make_batch(trainer, [6, 2]))
+    assert trainer.ready()
+    assert trainer.learn() == 13
+    assert (trainer.step, trainer.version, trainer.ready()) == (13, 1, False)
+
+
+@pytest.mark.parametrize("lengths", [[[1]] * 120, [[7, 5, 3]] * 8, [[60], [60]]])
+def test_as_many_updates_are_made_as_steps_ask_for_however_they_come(lengths):
+    trainer = make_trainer(hyperparameters={"steps_per_update": 3, "buffer_init_steps": 30})
+    for seed, each in enumerate(lengths):
+        trainer.add(make_batch(trainer, each, seed))
+        while trainer.ready():
+            trainer.learn()
+    assert (trainer.step, updates(trainer)) == (120, 30)
+
+
+def test_nothing_is_learned_before_the_first_batch_is_there():
+    trainer = make_trainer(hyperparameters={"batch_size": 16})
+    trainer.add(make_batch(trainer, [15]))
+    before = flat_weights(trainer)
+    assert trainer.learn() == 15
+    np.testing.assert_array_equal(flat_weights(trainer), before)
+    trainer.add(make_batch(trainer, [1]))
+    trainer.learn()
+    assert updates(trainer) == 4
+
+
+def test_reward_signals_learn_at_a_ratio_of_their_own():
+    reported = Reported()
+    trainer = make_trainer(
+        statistics=reported,
+        reward_signals={"extrinsic": {}, "rnd": {}},
+        hyperparameters={"reward_signal_steps_per_update": 10},
+    )
+    feed(trainer, [make_batch(trainer, [20], seed) for seed in range(3)])
+    assert updates(trainer) == 15
+    assert len(reported.values["Losses/RND Loss"]) == 6
+
+
+@KINDS
+@pytest.mark.parametrize("memory", [None, MEMORY], ids=["feed-forward", "recurrent"])
+def test_learning_changes_the_policy_and_actors_can_act_by_it(actions, memory):
+    trainer = make_trainer(actions, network_settings={"normalize": True, "memory": memory})
+    before = flat_weights(trainer)
+    trainer.add(make_batch(trainer, [12, 12]))
+    trainer.learn()
+    update = trainer.policy()
+    assert (update.version, update.step, update.behavior_id) == (1, 24, "Test")
+    assert not np.array_equal(update.weights, before)
+    policy = make_policy(design_of(trainer.context.spec, trainer.context.settings))
+    policy.load(update)
+    decision = policy.act((np.zeros((4, 3), np.float32),), None, np.random.default_rng(0))
+    assert np.isfinite(decision.columns["log_probs"]).all()
+
+
+def test_actors_act_by_the_heads_that_were_trained():
+    trainer = make_trainer(network_settings={"activation": "relu", "num_layers": 2})
+    trainer.add(make_batch(trainer, [24]))
+    trainer.learn()
+    policy = make_policy(design_of(trainer.context.spec, trainer.context.settings))
+    policy.load(trainer.policy())
+    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    decision = policy.act((observations,), None, np.random.default_rng(0), deterministic=True)
+    module = trainer._update.actor.module
+    with torch.no_grad():
+        hidden = module.body.layers(torch.from_numpy(observations))
+        expected = torch.tanh(module.action(hidden)[:, :2])
+    np.testing.assert_allclose(decision.actions.continuous, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_policy_once_published_does_not_change():
+    trainer = make_trainer()
+    update = trainer.policy()
+    kept = update.weights.copy()
+    trainer.add(make_batch(trainer, [24]))
+    trainer.learn()
+    np.testing.assert_array_equal(update.weights, kept)
+
+
+@pytest.mark.parametrize("memory", [None, MEMORY], ids=["feed-forward", "recurrent"])
+def test_it_changes_no_array_of_a_batch_and_keeps_none(memory):
+    first, second = (make_trainer(HYBRID, network_settings={"memory": memory, "normalize": True}) for _ in range(2))
+    batch = make_batch(first, [12, 12])
+    first.add(batch.copy())
+    columns = [*batch.rows.values(), *batch.trajectories.values()]
+    for column in columns:
+        column.flags.writeable = False
+    second.add(batch)
+    for column in columns:
+        column.flags.writeable = True
+        column[...] = 0
+    first.learn()
+    second.learn()
+    np.testing.assert_array_equal(flat_weights(first), flat_weights(second))
+
+
+def spied(trainer):
+    """What the update is given, as it is given."""
+    seen, step = [], trainer._update.step
+
+    def spy(batch, rewards, discounts, noise, learning_rate):
+        seen.append((batch, rewards, discounts, noise, learning_rate))
+        return step(batch, rewards, discounts, noise, learning_rate)
+
+    trainer._update.step = spy
+    return seen
+
+
+def test_rewards_are_scaled_and_discounted_by_signal_and_a_signal_may_go_on_past_an_end():
+    signals = {"extrinsic": {"gamma": 0.9, "strength": 2.0}, "rnd": {"gamma": 0.5, "strength": 3.0}}
+    trainer = make_trainer(reward_signals=signals, hyperparameters={"steps_per_update": 24})
+    batch = make_batch(trainer, [12, 12])
+    seen = spied(trainer)
+    trainer.add(batch)
+    trainer.learn()
+    ((_, rewards, discounts, _, _),) = seen
+    vectors = seen[0][0].critic_inputs.vectors.numpy()
+    rows = [int(np.flatnonzero((batch.rows["obs_0"] == vector).all(axis=1))[0]) for vector in vectors]
+    np.testing.assert_allclose(rewards[:, 0], 2.0 * batch.rewards[rows], rtol=1e-6)
+    assert (rewards[:, 1] > 0).all()
+    over = np.zeros(24, np.bool_)
+    over[11] = True  # the first trajectory terminates, the second is truncated
+    np.testing.assert_allclose(discounts[:, 0], np.where(over[rows], 0.0, 0.9), rtol=1e-6)
+    np.testing.assert_allclose(discounts[:, 1], 0.5)
+
+
+def test_the_learning_rate_follows_its_schedule():
+    trainer = make_trainer(
+        max_steps=48,
+        hyperparameters={"learning_rate_schedule": "linear", "learning_rate": 1e-3, "steps_per_update": 24},
+    )
+    seen = spied(trainer)
+    trainer.add(make_batch(trainer, [24]))
+    trainer.learn()
+    assert seen[0][4] == pytest.approx(5e-4, rel=1e-5)
+
+
+def test_a_batch_of_sequences_has_as_many_rows_as_batch_size_says():
+    trainer = make_trainer(network_settings={"memory": MEMORY}, hyperparameters={"steps_per_update": 24})
+    seen = spied(trainer)
+    trainer.add(make_batch(trainer, [12, 12]))
+    trainer.learn()
+    batch, rewards, _, noise, _ = seen[0]
+    assert len(rewards) == len(noise) == len(batch.continuous) == 8
+    assert batch.actor_inputs.memories.shape == (2, 4)
+
+
+def test_statistics_have_ml_agents_names():
+    reported = Reported()
+    trainer = make_trainer(HYBRID, statistics=reported, reward_signals={"extrinsic": {}, "rnd": {}})
+    trainer.add(make_batch(trainer, [24]))
+    trainer.learn()
+    spread = {f"Policy/{what} {kind}" for what in ("Q1", "Q2", "Value", "Log Probability") for kind in SPREAD}
+    assert set(reported.values) == spread | {
+        "Losses/Policy Loss",
+        "Losses/Q1 Loss",
+        "Losses/Q2 Loss",
+        "Losses/Value Loss",
+        "Losses/RND Loss",
+        "Policy/Continuous Entropy Coeff",
+        "Policy/Discrete Entropy Coeff",
+        "Policy/Entropy",
+        "Policy/Extrinsic Value",
+        "Policy/Learning Rate",
+        "Policy/Rnd Value",
+    }
+    for what in ("Q1", "Q2", "Value", "Log Probability"):
+        low, mean, high = (reported.values[f"Policy/{what} {kind}"][0] for kind in SPREAD)
+        assert low < mean < high
+    assert reported.values["Policy/Entropy"][0] == -reported.values["Policy/Log Probability Mean"][0]
+
+
+SPREAD = ("Min", "Mean", "Max")
+
+
+def test_numbers_that_are_not_finite_are_named_and_not_taken():
+    trainer = make_trainer()
+    batch = make_batch(trainer, [5, 3])
+    batch.rows["rewards"][6] = np.nan
+    with pytest.raises(NotFiniteError, match="agent 101, episode 0: rewards is not finite at step 1"):
+        trainer.add(batch)
+    assert (trainer.step, len(trainer._memory)) == (0, 0)
+
+
+def test_an_update_that_failed_leaves_the_weights_as_they_were():
+    trainer = make_trainer()
+    before = trainer._update.state_dict()
+    batch = make_batch(trainer, [24])
+    batch.rows["rewards"][...] = 1e30
+    trainer.add(batch)
+    with pytest.raises(NotFiniteError, match="Test: update at step 24: the Q1 Loss of minibatch 1 of 6 is inf"):
+        trainer.learn()
+    _assert_same(trainer._update.state_dict(), before)
+
+
+@KINDS
+def test_the_same_batches_give_the_same_weights_and_another_seed_others(actions):
+    trainers = [make_trainer(actions, seed=seed) for seed in (1, 1, 2)]
+    batches = [make_batch(trainers[0], [10, 9], seed) for seed in range(3)]
+    first, second, other = (feed(trainer, batches) for trainer in trainers)
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("memory", [None, MEMORY], ids=["feed-forward", "recurrent"])
+@KINDS
+def test_resumed_with_its_replay_buffer_it_ends_with_the_same_weights(actions, memory, tmp_path):
+    spec = spec_of(actions, VECTOR, IMAGE)
+    demo = demonstrations(tmp_path / "expert.stream", spec)
+
+    def make(seed):
+        return make_trainer(
+            actions,
+            seed=seed,
+            observations=(VECTOR, IMAGE),
+            network_settings={"normalize": True, "memory": memory},
+            reward_signals={"extrinsic": {}, "curiosity": {"network_settings": {"hidden_units": 8}}},
+            behavioral_cloning={"demo_path": str(demo), "batch_size": 8, "samples_per_update": 8, "num_epoch": 1},
+            hyperparameters={"save_replay_buffer": True, "buffer_size": 40, "steps_per_update": 8},
+        )
+
+    original, resumed = make(1), make(99)
+    batches = [make_batch(original, [5, 6], seed) for seed in range(9)]
+    feed(original, batches[:5])
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    original.save_bulk(folder)
+    resumed.load_state_dict(original.state_dict())
+    assert resumed.load_bulk(folder) is None
+    assert (resumed.step, resumed.version) == (original.step, original.version)
+    np.testing.assert_array_equal(feed(original, batches[5:]), feed(resumed, batches[5:]))
+    _assert_same(original.state_dict(), resumed.state_dict())
+
+
+def _assert_same(first, second):
+    assert type(first) is type(second)
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for name in first:
+            _assert_same(first[name], second[name])
+    else:
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_saved_state_is_plain_and_does_not_follow_the_trainer():
+    trainer = make_trainer(HYBRID, network_settings={"normalize": True})
+    trainer.add(make_batch(trainer, [24]))
+    state = trainer.state_dict()
+    kept = state["update"]["weights"]["actor"]["action.weight"].copy()
+    trainer.learn()
+    np.testing.assert_array_equal(state["update"]["weights"]["actor"]["action.weight"], kept)
+    _assert_plain(state)
+
+
+def _assert_plain(value):
+    if isinstance(value, dict):
+        for name, part in value.items():
+            assert isinstance(name, str)
+            _assert_plain(part)
+    elif isinstance(value, int):
+        assert value.bit_length() <= 64
+    else:
+        assert value is None or isinstance(value, (float, str, np.ndarray))
+
+
+def test_resumed_without_a_replay_buffer_it_collects_as_at_the_beginning(tmp_path):
+    trainer = make_trainer(hyperparameters={"buffer_init_steps": 16})
+    feed(trainer, [make_batch(trainer, [24], seed) for seed in range(3)])
+    trainer.save_bulk(tmp_path)
+    assert not list(tmp_path.iterdir())
+    resumed = make_trainer(hyperparameters={"buffer_init_steps": 16})
+    resumed.load_state_dict(trainer.state_dict())
+    assert resumed.load_bulk(tmp_path) is None
+    before = updates(resumed)
+    feed(resumed, [make_batch(resumed, [16])])
+    assert updates(resumed) == before
+    feed(resumed, [make_batch(resumed, [8])])
+    assert updates(resumed) == before + 2
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_missing_or_broken_replay_buffer_is_told_and_the_memory_starts_empty(tmp_path, broken):
+    trainer = make_trainer(hyperparameters={"save_replay_buffer": True})
+    feed(trainer, [make_batch(trainer, [24])])
+    trainer.save_bulk(tmp_path)
+    (file,) = tmp_path.iterdir()
+    if broken:
+        file.write_bytes(file.read_bytes()[:-9])
+    else:
+        file.unlink()
+    resumed = make_trainer(hyperparameters={"save_replay_buffer": True})
+    resumed.load_state_dict(trainer.state_dict())
+    warning = resumed.load_bulk(tmp_path)
+    assert "the replay buffer could not be restored, so it starts empty" in warning
+    assert ("cut short" if broken else "No such file") in warning
+    assert len(resumed._memory) == 0
+    assert resumed.step == 24
+
+
+def test_behaviours_of_one_checkpoint_have_replay_files_of_their_own(tmp_path):
+    for name in ("A/B", "A B"):
+        spec = BehaviorSpec(name, (VECTOR,), CONTINUOUS)
+        trainer_of("sac", spec, hyperparameters={"save_replay_buffer": True}).save_bulk(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_it_starts_from_an_exported_policy():
+    trained, fresh = make_trainer(seed=1), make_trainer(seed=2)
+    feed(trained, [make_batch(trained, [24])])
+    fresh.take_weights(trained.policy().tensors())
+    np.testing.assert_array_equal(flat_weights(fresh), flat_weights(trained))
+    assert fresh.step == fresh.version == 0
+
+
+def test_it_starts_from_another_run_with_all_networks_and_a_fresh_optimizer():
+    network = {"normalize": True}
+    trained, fresh = (make_trainer(seed=seed, network_settings=network) for seed in (1, 2))
+    feed(trained, [make_batch(trained, [24])])
+    fresh.warm_start(trained.warm_state())
+    _assert_same(fresh.warm_state(), trained.warm_state())
+    np.testing.assert_array_equal(flat_weights(fresh), flat_weights(trained))
+    assert fresh.step == updates(fresh) == 0
+    with pytest.raises(StageError, match="normalize is false, but the saved state was made with true"):
+        make_trainer().warm_start(trained.warm_state())
+
+
+def test_a_state_of_another_network_is_refused_by_tensor():
+    with pytest.raises(StageError, match=r"Test: .*'body.layers.0.weight': expected shape \(8, 3\), got \(16, 3\)"):
+        make_trainer().load_state_dict(make_trainer(network_settings={"hidden_units": 16}).state_dict())
+
+
+def test_a_state_with_other_reward_signals_is_refused():
+    other = make_trainer(reward_signals={"extrinsic": {}, "rnd": {}})
+    with pytest.raises(
+        StageError, match="reward_signals are extrinsic, but the saved state was made with extrinsic, rnd"
+    ):
+        make_trainer().load_state_dict(other.state_dict())
+
+
+def test_a_behaviour_without_actions_is_refused():
+    with pytest.raises(StageError, match="neither continuous nor discrete actions"):
+        make_trainer(ActionSpec())
+
+
+def test_an_empty_batch_changes_nothing():
+    trainer = make_trainer()
+    trainer.add(make_batch(trainer, [4, 5]).select(np.array([False, False])))
+    assert trainer.step == 0
+
+
+def test_a_goal_is_learned_from_like_any_observation():
+    trainer = make_trainer(observations=(VECTOR, ObservationSpec("goal", (2,), goal=True)))
+    before = flat_weights(trainer)
+    assert not np.array_equal(feed(trainer, [make_batch(trainer, [24])]), before)

@@ -1,0 +1,251 @@
+"""One gradient step against an independent reference: NumPy in float64, networks and losses written out anew."""
+
+from math import log
+
+import numpy as np
+import pytest
+import torch
+
+from config import NetworkSettings, SACHyperparameters
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.policy.design import PolicyDesign
+from stages.policy.layout import MASK_PENALTY
+from stages.policy.network.inputs import Inputs
+from stages.trainer.randomness import new_random
+from stages.trainer.sac.minibatch import Minibatch
+from stages.trainer.sac.update import SACUpdate
+
+B, V, S = 6, 3, 2
+CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 2))
+KINDS = pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
+SETTINGS = NetworkSettings(hidden_units=8, num_layers=1, activation="tanh")
+
+
+def make_update(actions, **hyperparameters):
+    design = PolicyDesign(BehaviorSpec("Test", (ObservationSpec("o", (V,)),), actions), SETTINGS, squashed=True)
+    given = SACHyperparameters.model_validate({"init_entcoef": 0.3, "tau": 0.25, **hyperparameters})
+    return SACUpdate(design, given, S, new_random(4), "cpu")
+
+
+def make_batch(actions, seed=0, masked=False):
+    random = np.random.default_rng(seed)
+    inputs, following = (Inputs(_floats(random.normal(size=(B, V)))) for _ in range(2))
+    continuous = _floats(np.tanh(random.normal(size=(B, actions.continuous_size))))
+    choices, begin = [], 0
+    for size in actions.discrete_branches:
+        choices.append(torch.from_numpy(begin + random.integers(0, size, (B, 1))))
+        begin += size
+    penalties = allowed = None
+    if masked:
+        masks = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 1], [1, 0, 0, 1, 1], [1, 1, 1, 0, 1]] + [[0, 1, 1, 1, 0]] * 2)
+        penalties = _floats(np.where(masks, 0.0, MASK_PENALTY))
+        allowed = _floats(np.stack([masks[:, :3].sum(axis=1), masks[:, 3:].sum(axis=1)], axis=1))
+    return Minibatch(inputs, inputs, following, continuous, tuple(choices), penalties, allowed, None)
+
+
+def make_rest(actions, seed=1):
+    """Rewards, discounts and noise."""
+    random = np.random.default_rng(seed)
+    discounts = np.array([0.9, 0.5]) * (1.0 - np.array([[0, 0], [1, 0]] + [[0, 0]] * (B - 2)))
+    return (
+        _floats(random.normal(size=(B, S))),
+        _floats(discounts),
+        _floats(random.normal(size=(B, actions.continuous_size))),
+    )
+
+
+def _floats(array):
+    return torch.from_numpy(np.asarray(array, np.float32))
+
+
+def run(update, batch, rest, learning_rate=0.01):
+    """What a step finds, and the gradients that it took."""
+    rewards, discounts, noise = rest
+    findings = update.step(batch, rewards, discounts, noise, learning_rate)
+    gradients = {
+        name: {key: view.numpy().copy() for key, view in flat.named_views(flat.gradients).items()}
+        for name, flat in (("actor", update.actor), ("critics", update.critics), ("coefficients", update.coefficients))
+    }
+    return findings, gradients
+
+
+class Reference:
+    """The losses as functions of all weights, in float64."""
+
+    def __init__(self, weights, actions, batch, rest):
+        self.weights = {
+            name: {key: array.astype(np.float64) for key, array in part.items()} for name, part in weights.items()
+        }
+        self.actions = actions
+        self.inputs, self.following = (i.vectors.double().numpy() for i in (batch.critic_inputs, batch.target_inputs))
+        self.taken = batch.continuous.double().numpy()
+        self.choices = [choice.numpy()[:, 0] for choice in batch.choices]
+        self.penalties = None if batch.penalties is None else batch.penalties.double().numpy()
+        self.rewards, self.discounts, self.noise = (tensor.double().numpy() for tensor in rest)
+
+    def dense(self, part, prefix, head, x):
+        w = self.weights[part]
+        hidden = np.tanh(x @ w[f"{prefix}body.layers.0.weight"].T + w[f"{prefix}body.layers.0.bias"])
+        return hidden @ w[f"{prefix}{head}.weight"].T + w[f"{prefix}{head}.bias"]
+
+    def q(self, name, continuous):
+        x = np.concatenate((self.inputs, continuous), axis=1)
+        return self.dense("critics", f"{name}.", "head", x).reshape(B, S, -1)
+
+    def policy(self):
+        """Continuous actions, probabilities per branch, and negentropies [B, G]."""
+        heads, c = self.dense("actor", "", "action", self.inputs), self.actions.continuous_size
+        drawn, shares, negentropies = np.empty((B, 0)), [], []
+        if c:
+            sigma = np.exp(np.clip(heads[:, c : 2 * c], -20, 2))
+            u = heads[:, :c] + sigma * self.noise
+            density = -0.5 * self.noise**2 - np.log(sigma) - 0.5 * log(2 * np.pi)
+            negentropies.append((density - np.log(1 - np.tanh(u) ** 2)).sum(axis=1))
+            drawn = np.tanh(u)
+        at = 2 * c
+        for size in self.actions.discrete_branches:
+            logits = heads[:, at : at + size]
+            if self.penalties is not None:
+                logits = logits + self.penalties[:, at - 2 * c : at - 2 * c + size]
+            e = np.exp(logits - logits.max(axis=1, keepdims=True))
+            share = e / e.sum(axis=1, keepdims=True)
+            shares.append(share)
+            logs = np.log(np.where(share > 0, share, 1.0))
+            negentropies.append((share * logs).sum(axis=1))
+            at += size
+        return drawn, shares, np.stack(negentropies, axis=1)
+
+    def soft(self):
+        """Soft value [B, S] of the policy: by the rules, per kind of action."""
+        drawn, shares, negentropies = self.policy()
+        alphas, branches = np.exp(self.weights["coefficients"]["logs"]), len(self.actions.discrete_branches)
+        expected = []
+        for name in ("q1", "q2"):
+            q = self.q(name, drawn)
+            if not branches:
+                expected.append(q[:, :, 0])
+                continue
+            splits = np.split(q, np.cumsum(self.actions.discrete_branches)[:-1], axis=2)
+            terms = [np.einsum("ba,bsa->bs", p, part) for p, part in zip(shares, splits, strict=True)]
+            expected.append(sum(terms) / branches)
+        value, group = np.minimum(*expected), 0
+        if self.actions.continuous_size:
+            value = value - (alphas[0] * negentropies[:, 0])[:, None]
+            group = 1
+        for branch in range(branches):
+            value = value - (alphas[group + branch] * negentropies[:, group + branch])[:, None] / branches
+        return value
+
+    def q_loss(self, name):
+        target = self.rewards + self.discounts * self.dense("target", "", "head", self.following)
+        q = self.q(name, self.taken)
+        if self.choices:
+            picked = [q[np.arange(B), :, choice] for choice in self.choices]
+            found = sum(picked) / len(picked)
+        else:
+            found = q[:, :, 0]
+        return 0.5 * ((found - target) ** 2).mean()
+
+    def value_loss(self, soft):
+        return 0.5 * ((self.dense("critics", "value.", "head", self.inputs) - soft) ** 2).mean()
+
+    def policy_loss(self):
+        return -self.soft().mean()
+
+    def slope(self, part, key, index, loss):
+        """Central difference of a loss by one weight."""
+        array, step = self.weights[part][key], 1e-5
+        before = array[index]
+        values = []
+        for sign in (1, -1):
+            array[index] = before + sign * step
+            values.append(loss())
+        array[index] = before
+        return (values[0] - values[1]) / (2 * step)
+
+
+@pytest.mark.parametrize(
+    ("actions", "masked"),
+    [(CONTINUOUS, False), (DISCRETE, False), (DISCRETE, True), (HYBRID, False), (HYBRID, True)],
+    ids=["continuous", "discrete", "masked", "hybrid", "masked hybrid"],
+)
+def test_losses_and_gradients_are_those_of_the_formulae(actions, masked):
+    update, batch, rest = make_update(actions), make_batch(actions, masked=masked), make_rest(actions)
+    reference = Reference(update.weights(), actions, batch, rest)
+    findings, gradients = run(update, batch, rest)
+    soft = reference.soft()
+    losses = [reference.policy_loss(), reference.q_loss("q1"), reference.q_loss("q2"), reference.value_loss(soft)]
+    np.testing.assert_allclose(findings.losses, losses, rtol=1e-4)
+
+    def critic_loss():
+        return reference.q_loss("q1") + reference.q_loss("q2") + reference.value_loss(soft)
+
+    random = np.random.default_rng(2)
+    for part, loss in (("actor", reference.policy_loss), ("critics", critic_loss)):
+        for key, found in gradients[part].items():
+            index = tuple(int(random.integers(size)) for size in found.shape)
+            assert found[index] == pytest.approx(reference.slope(part, key, index, loss), rel=1e-3, abs=1e-6), key
+
+
+@KINDS
+def test_coefficients_move_towards_their_target_entropy(actions):
+    update, batch, rest = make_update(actions), make_batch(actions), make_rest(actions)
+    _, _, negentropies = Reference(update.weights(), actions, batch, rest).policy()
+    targets = ([-2.0] if actions.continuous_size else []) + [0.2 * log(size) for size in actions.discrete_branches]
+    _, gradients = run(update, batch, rest)
+    expected = -(negentropies.mean(axis=0) + np.array(targets))
+    np.testing.assert_allclose(gradients["coefficients"]["logs"], expected, rtol=1e-4)
+    # Adam's first step is the learning rate, against the gradient's sign
+    expected_logs = log(0.3) - 0.01 * np.sign(expected)
+    np.testing.assert_allclose(update.coefficients.module.logs.detach(), expected_logs, rtol=1e-4)
+
+
+def test_the_target_entropy_of_choices_counts_only_those_that_are_allowed():
+    update, batch, rest = make_update(DISCRETE), make_batch(DISCRETE, masked=True), make_rest(DISCRETE)
+    _, _, negentropies = Reference(update.weights(), DISCRETE, batch, rest).policy()
+    targets = 0.2 * np.log(batch.allowed.numpy())
+    _, gradients = run(update, batch, rest)
+    np.testing.assert_allclose(gradients["coefficients"]["logs"], -(negentropies + targets).mean(axis=0), rtol=1e-4)
+
+
+def test_a_fixed_coefficient_stays():
+    update = make_update(HYBRID, entropy_coefficient="fixed")
+    run(update, make_batch(HYBRID), make_rest(HYBRID))
+    np.testing.assert_allclose(update.coefficients.module.logs.detach().exp(), [0.3, 0.3, 0.3], rtol=1e-6)
+
+
+@KINDS
+def test_the_target_follows_the_value_network_and_nothing_else(actions):
+    update = make_update(actions)
+    before = update.weights()
+    for key, array in before["target"].items():
+        np.testing.assert_array_equal(array, before["critics"][f"value.{key}"])
+    run(update, make_batch(actions), make_rest(actions))
+    after = update.weights()
+    for key, array in after["target"].items():
+        expected = 0.75 * before["target"][key] + 0.25 * after["critics"][f"value.{key}"]
+        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_forbidden_choices_have_no_probability_and_no_gradient():
+    update, batch = make_update(DISCRETE), make_batch(DISCRETE, masked=True)
+    _, probabilities, negentropies = update._draw(batch, torch.empty((B, 0)))
+    assert (probabilities[batch.penalties < 0] == 0.0).all()
+    assert torch.isfinite(negentropies).all()
+    torch.testing.assert_close(negentropies[2, 0], torch.tensor(0.0))  # one choice is left: no entropy
+    negentropies.sum().backward()
+    assert torch.isfinite(update.actor.gradients).all()
+
+
+def test_a_snapshot_brings_everything_back():
+    update, batch, rest = make_update(HYBRID), make_batch(HYBRID), make_rest(HYBRID)
+    run(update, batch, rest)
+    snapshot = update.snapshot()
+    first, _ = run(update, batch, rest)
+    weights = update.weights()
+    update.restore(snapshot)
+    again, _ = run(update, batch, rest)
+    torch.testing.assert_close(first.losses, again.losses, rtol=0, atol=0)
+    for name, part in update.weights().items():
+        for key, array in part.items():
+            np.testing.assert_array_equal(array, weights[name][key])
