@@ -1,9 +1,22 @@
 """The YAML of a run: its schema, and how it is read and checked. Imports nothing heavy."""
 
-from config.behaviors import BehaviorSettings, SelfPlaySettings
-from config.environment import EnvironmentSettings, EvaluationSettings, ObservationSettings, WrapperSettings
+from config.behaviors import BehaviorSettings
+from config.environment import (
+    EnvironmentSettings,
+    EvaluationSettings,
+    ObservationSettings,
+    RoleSettings,
+    WrapperSettings,
+)
 from config.errors import ConfigError, Mistake
-from config.hyperparameters import BCHyperparameters, PPOHyperparameters, SACHyperparameters, Schedule
+from config.hyperparameters import (
+    BCHyperparameters,
+    OnPolicyHyperparameters,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    SACHyperparameters,
+    Schedule,
+)
 from config.imitation import BehavioralCloningSettings
 from config.load import load_config
 from config.network import Activation, MemorySettings, NetworkSettings
@@ -38,6 +51,7 @@ from config.reward_signals import (
     RNDSettings,
 )
 from config.run import CheckpointSettings, RunConfig, TorchSettings
+from config.self_play import SelfPlaySettings
 from config.streams import RecordSettings, ReplaySettings
 from config.unity import EngineSettings, EnvSettings
 
@@ -70,6 +84,8 @@ __all__ = [
     "MultiRangeSampler",
     "NetworkSettings",
     "ObservationSettings",
+    "OnPolicyHyperparameters",
+    "POCAHyperparameters",
     "PPOHyperparameters",
     "PipelineSettings",
     "QueueSettings",
@@ -79,6 +95,7 @@ __all__ = [
     "ReplaySettings",
     "RewardSignalSettings",
     "RewardSignals",
+    "RoleSettings",
     "RunConfig",
     "SACHyperparameters",
     "Sampler",

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from config.errors import Finding
-from config.fields import Flag, Float, Int, Settings, Text, is_reference, report
+from config.fields import Flag, Int, Settings, Text, is_reference, report
 from config.hyperparameters import BUILT_IN, NO_SOURCE, Hyperparameters, PPOHyperparameters, SACHyperparameters
 from config.imitation import BehavioralCloningSettings
 from config.network import NetworkSettings
 from config.reward_signals import ExtrinsicSettings, RewardSignals, RewardSignalSettings
+from config.self_play import SelfPlaySettings
 
 PPO = "ppo"
-_LATER_TRAINERS = ("poca",)
 _FORMER_TRAINERS = {
     "imitation": "'bc', with hyperparameters.teacher",
     "offline_bc": "'bc', with hyperparameters.demo_path",
@@ -30,39 +30,12 @@ _NOT_FOR_BC = {
 """Keys that contradict `trainer_type: bc`, and why."""
 
 
-class SelfPlaySettings(Settings):
-    """A behaviour's `self_play`: training one team at a time against snapshots of itself."""
-
-    save_steps: Int = Field(20000, gt=0, description="Trainer steps between snapshots.")
-    team_change: Int = Field(
-        100000,
-        gt=0,
-        description="Trainer steps before the other team becomes the one that learns.",
-        json_schema_extra={"default_text": "5 × `save_steps`"},
-    )
-    swap_steps: Int = Field(2000, gt=0, description="Ghost steps between swaps of the opponents.")
-    window: Int = Field(10, gt=0, description="Snapshots that opponents are drawn from.")
-    play_against_latest_model_ratio: Float = Field(
-        0.5, ge=0, le=1, description="Probability that the opponent is the newest policy."
-    )
-    initial_elo: Float = Field(1200.0, description="Rating at the start, in ELO points.")
-    elo_k: Float = Field(16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents.")
-
-    @model_validator(mode="after")
-    def _derive(self) -> SelfPlaySettings:
-        if not self._given("team_change"):
-            self._fill(team_change=5 * self.save_steps)
-        return self
-
-
 def _trainer_type(value: object) -> object:
     if not isinstance(value, str) or value in BUILT_IN or is_reference(value):
         return value
     expected = f"{', '.join(map(repr, BUILT_IN))} or your own 'module:Class'"
     if value in _FORMER_TRAINERS:
         raise ValueError(f"'{value}' is of an older version of ML-Agents; use {_FORMER_TRAINERS[value]}")
-    if value in _LATER_TRAINERS:
-        raise ValueError(f"'{value}' is not available yet in this version; use {expected}")
     close = get_close_matches(value.lower(), BUILT_IN, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     raise ValueError(f"'{value}' is no trainer; expected {expected}{hint}")
@@ -79,7 +52,8 @@ class BehaviorSettings(Settings):
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
         PPO,
-        description="`ppo`, `sac`, `bc`, or `module:Class` for a trainer of your own. Required with `hyperparameters`.",
+        description="`ppo`, `poca`, `sac`, `bc`, or `module:Class` for a trainer of your own. "
+        "Required with `hyperparameters`.",
     )
     hyperparameters: Hyperparameters = Field(
         default_factory=PPOHyperparameters,

@@ -69,14 +69,21 @@ def _about_unity(config: RunConfig) -> Iterator[str]:
             yield f"env_settings.{name}: has no effect, because 'environment' says what to run"
     if changed(config.engine_settings):
         yield "engine_settings: has no effect, because only Unity takes it"
-    if config.environment_parameters:
-        yield "environment_parameters: has no effect, because only Unity takes them"
 
 
 def _about_curricula(config: RunConfig) -> Iterator[str]:
+    if config.environment_parameters and config.replay is not None:
+        yield "environment_parameters: has no effect, because 'replay' stands in place of the environment"
     for name, value in (config.environment_parameters or {}).items():
-        if isinstance(value, Curriculum) and value.curriculum[-1].completion_criteria is not None:
-            yield (
-                f"environment_parameters.{name}.curriculum.{len(value.curriculum) - 1}.completion_criteria: "
-                "has no effect on the last lesson"
-            )
+        lessons = value.curriculum if isinstance(value, Curriculum) else ()
+        for number, lesson in enumerate(lessons):
+            criteria, path = lesson.completion_criteria, f"environment_parameters.{name}.curriculum.{number}"
+            if criteria is None:
+                continue
+            if number == len(lessons) - 1:
+                yield f"{path}.completion_criteria: has no effect on the last lesson"
+            elif criteria.measure == "reward" and not criteria.min_lesson_length:
+                yield (
+                    f"{path}.completion_criteria.min_lesson_length: is 0, so the lesson may end after one lucky "
+                    "episode; 100 is usual"
+                )

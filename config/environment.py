@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from config.errors import Finding
-from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, not_yet, report
+from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, changed, not_yet, report, to_number
 
-_INSTEAD = "use 'builtin' or 'gymnasium'"
+_INSTEAD = "use 'builtin', 'gymnasium' or 'pettingzoo'"
 _SHORT = ("vector", "image", "set", "goal")
+_PETTINGZOO_ALONE = ("api", "behaviors", "outcome", "rotate_sides")
 
 
 def _short_form(value: Any) -> Any:
@@ -23,6 +24,20 @@ def _short_form(value: Any) -> Any:
             f"'{value}' is not known; expected one of {words}, or a map such as {{kind: set, goal: false}}"
         )
     return {"goal": True} if value == "goal" else {"kind": value}
+
+
+def _role_in_short(value: Any) -> Any:
+    """Take `agent_*: Prey` for `agent_*: {behavior: Prey}`."""
+    return {"behavior": value} if isinstance(value, str) else value
+
+
+def _team(value: Any) -> Any:
+    number = to_number(value) if isinstance(value, str) else value
+    if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+        return number
+    if value is None or value == "each":
+        return value
+    raise ValueError(f"{value!r} does not fit; expected a whole number of at least 0, or 'each'")
 
 
 class ObservationSettings(Settings):
@@ -56,17 +71,47 @@ class WrapperSettings(Settings):
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
 
 
+class RoleSettings(Settings):
+    """What agents of a PettingZoo environment are. Short: only the behaviour's name."""
+
+    behavior: Text | None = Field(
+        None,
+        min_length=1,
+        description="Their behaviour name: a key of `behaviors`.",
+        json_schema_extra={"default_text": "`environment.behavior`"},
+    )
+    team: Annotated[int | Literal["each"] | None, BeforeValidator(_team)] = Field(
+        None,
+        description="Their team: 0, 1, … without gaps; `each`: every agent is a team of its own, numbered in the "
+        "environment's order; null: 0, but the only two agents of an environment are opponents if they share a "
+        "behaviour.",
+    )
+    group: Flag = Field(
+        False,
+        description="Whether those of one team work as a group for the sum of their rewards, as `poca` learns it.",
+    )
+
+
 class EnvironmentSettings(Settings):
     """The environment that the agents act in. ML-Agents has no such section; it always runs Unity."""
 
-    kind: Annotated[
-        Literal["builtin", "gymnasium"], not_yet(pettingzoo=_INSTEAD, mlagents=_INSTEAD, unity=_INSTEAD)
-    ] = Field(description="`builtin`: a game that comes with this package; `gymnasium`: any Gymnasium environment.")
+    kind: Annotated[Literal["builtin", "gymnasium", "pettingzoo"], not_yet(mlagents=_INSTEAD, unity=_INSTEAD)] = Field(
+        description="`builtin`: a game that comes with this package; `gymnasium`: any Gymnasium environment; "
+        "`pettingzoo`: any PettingZoo environment, of many agents."
+    )
     id: Text | None = Field(
-        None, min_length=1, description="Name of the environment, such as `CartPole-v1` or `Volley`."
+        None,
+        min_length=1,
+        description="Name of the environment: `Volley`, `CartPole-v1`; PettingZoo's are modules "
+        "(`mpe2.simple_tag_v3`) or names in its registry (`classic/connect_four_v3`).",
     )
     factory: Reference | None = Field(
-        None, description="`module:callable` that makes a Gymnasium environment; instead of `id`."
+        None, description="`module:callable` that makes a Gymnasium or PettingZoo environment; instead of `id`."
+    )
+    api: Literal["auto", "parallel", "aec"] = Field(
+        "auto",
+        description="Of a PettingZoo environment: all agents act at once (`parallel`) or one after the other (`aec`); "
+        "`auto`: parallel where there is such an environment.",
     )
     num_envs: Int = Field(
         1,
@@ -89,15 +134,38 @@ class EnvironmentSettings(Settings):
         description="Behaviour name of an environment that has only one kind of agent.",
         json_schema_extra={"default_text": "the only key of `behaviors`"},
     )
+    behaviors: dict[Text, Annotated[RoleSettings, BeforeValidator(_role_in_short)]] = Field(
+        default_factory=dict,
+        description="Of a PettingZoo environment: which agents are what, by their name or a pattern such as "
+        "`adversary_*`; the first that fits counts. Where it is left out, all are `behavior`.",
+    )
+    outcome: Literal["return", "last_reward"] = Field(
+        "return",
+        description="Who wins a game of a PettingZoo environment with several teams: the team whose agents' rewards "
+        "add up to most, over the whole episode (`return`) or in its last step (`last_reward`).",
+    )
+    rotate_sides: Flag | None = Field(
+        None,
+        description="Whether teams of a PettingZoo environment change sides with every episode, so that each learns "
+        "all of them; null: where the sides have the same behaviours.",
+    )
 
     @model_validator(mode="after")
     def _which(self) -> EnvironmentSettings:
-        report(self._about_gymnasium() if self.kind == "gymnasium" else self._about_builtin())
+        findings = self._about_builtin() if self.kind == "builtin" else self._about_what_to_make()
+        report([*findings, *self._about_pettingzoo_keys()])
         return self
 
-    def _about_gymnasium(self) -> list[Finding]:
+    def _about_pettingzoo_keys(self) -> list[Finding]:
+        if self.kind == "pettingzoo":
+            return []
+        message = f"does not go with kind '{self.kind}', only with kind 'pettingzoo'; leave it out"
+        return [Finding((name,), message, (("kind",),)) for name in changed(self) if name in _PETTINGZOO_ALONE]
+
+    def _about_what_to_make(self) -> list[Finding]:
         if self.id is None and self.factory is None:
-            message = "says neither what 'id' nor what 'factory' to make; add 'id: CartPole-v1' or the like"
+            example = "CartPole-v1" if self.kind == "gymnasium" else "mpe2.simple_tag_v3"
+            message = f"says neither what 'id' nor what 'factory' to make; add 'id: {example}' or the like"
             return [Finding((), message, (("id",), ("factory",)))]
         if self.id is not None and self.factory is not None:
             return [Finding(("factory",), "stands beside 'id'; keep one of the two", (("id",),))]
@@ -105,7 +173,7 @@ class EnvironmentSettings(Settings):
 
     def _about_builtin(self) -> list[Finding]:
         findings = [
-            Finding((name,), "does not go with kind 'builtin', only with kind 'gymnasium'; leave it out", (("kind",),))
+            Finding((name,), "does not go with kind 'builtin', whose games are ready-made; leave it out", (("kind",),))
             for name in ("wrappers", "observations")
             if getattr(self, name)
         ]
@@ -113,7 +181,7 @@ class EnvironmentSettings(Settings):
 
     def _about_builtin_game(self) -> list[Finding]:
         if self.factory is not None:
-            message = "does not go with kind 'builtin'; expected 'id', or kind 'gymnasium'"
+            message = "does not go with kind 'builtin'; expected 'id', or kind 'gymnasium' or 'pettingzoo'"
             return [Finding(("factory",), message, (("kind",),))]
         if self.id is None:
             return [Finding((), "needs 'id', the name of the built-in game, such as 'Volley'", (("id",),))]

@@ -16,10 +16,8 @@ NO_SOURCE = "says nothing to imitate; add 'demo_path' (demonstrations) or 'teach
 """What is wrong with a `bc` that has neither."""
 
 
-class PPOHyperparameters(Settings):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `ppo`."""
-
-    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "ppo")
+class OnPolicyHyperparameters(Settings):
+    """What `ppo` and `poca` have in common."""
 
     batch_size: Int = Field(1024, gt=0, description="Agent steps in one gradient step.")
     buffer_size: Int = Field(
@@ -41,9 +39,8 @@ class PPOHyperparameters(Settings):
         description="How `epsilon` changes up to `max_steps`.",
         json_schema_extra={"default_text": "`learning_rate_schedule`"},
     )
-    lambd: Float = Field(0.95, ge=0, le=1, description="λ of generalised advantage estimation.")
+    lambd: Float = Field(0.95, ge=0, le=1, description="λ of advantages (`ppo`: GAE) and returns (`poca`: λ-returns).")
     num_epoch: Int = Field(3, gt=0, description="Passes over the buffer in each update.")
-    shared_critic: Flag = Field(False, description="Whether actor and critic share the network's body.")
     max_grad_norm: Float | None = Field(
         None, gt=0, description="Gradients are scaled down to this norm; null: never. Not in ML-Agents."
     )
@@ -54,12 +51,26 @@ class PPOHyperparameters(Settings):
     )
 
     @model_validator(mode="after")
-    def _relate(self) -> PPOHyperparameters:
+    def _relate(self) -> OnPolicyHyperparameters:
         for name in ("beta_schedule", "epsilon_schedule"):
             if not self._given(name):
                 self._fill(**{name: self.learning_rate_schedule})
         report(_about_sizes(self.buffer_size, self.batch_size))
         return self
+
+
+class PPOHyperparameters(OnPolicyHyperparameters):
+    """`hyperparameters` of a behaviour whose `trainer_type` is `ppo`."""
+
+    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "ppo")
+
+    shared_critic: Flag = Field(False, description="Whether actor and critic share the network's body.")
+
+
+class POCAHyperparameters(OnPolicyHyperparameters):
+    """`hyperparameters` of a behaviour whose `trainer_type` is `poca`; its critic looks at the whole group."""
+
+    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "poca")
 
 
 class SACHyperparameters(Settings):
@@ -152,10 +163,13 @@ def _about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:
     return [Finding(("buffer_size",), message, (("batch_size",),))]
 
 
-Hyperparameters: TypeAlias = PPOHyperparameters | SACHyperparameters | BCHyperparameters | PlainMap
+Hyperparameters: TypeAlias = (
+    PPOHyperparameters | POCAHyperparameters | SACHyperparameters | BCHyperparameters | PlainMap
+)
 
 BUILT_IN: dict[str, type[Settings]] = {
     "ppo": PPOHyperparameters,
+    "poca": POCAHyperparameters,
     "sac": SACHyperparameters,
     "bc": BCHyperparameters,
 }

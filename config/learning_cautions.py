@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from config.fields import changed
-from config.hyperparameters import BCHyperparameters, PPOHyperparameters, SACHyperparameters
+from config.hyperparameters import (
+    BCHyperparameters,
+    OnPolicyHyperparameters,
+    POCAHyperparameters,
+    SACHyperparameters,
+)
 from config.reward_signals import LearnedSignalSettings
 
 if TYPE_CHECKING:
@@ -30,7 +35,9 @@ def learning_cautions(settings: BehaviorSettings) -> Iterator[str]:
         yield from _about_sac(settings, settings.hyperparameters)
     if isinstance(settings.hyperparameters, BCHyperparameters):
         yield from _about_bc(settings, settings.hyperparameters)
-    if isinstance(settings.hyperparameters, PPOHyperparameters | BCHyperparameters):
+    if isinstance(settings.hyperparameters, POCAHyperparameters):
+        yield from _about_poca(settings)
+    if isinstance(settings.hyperparameters, OnPolicyHyperparameters | BCHyperparameters):
         size = settings.hyperparameters.buffer_size
         if size > settings.max_steps:
             yield (
@@ -52,7 +59,7 @@ def _about_self_play(settings: BehaviorSettings) -> Iterator[str]:
     if settings.self_play.team_change > settings.max_steps:
         yield (
             f"self_play.team_change: {settings.self_play.team_change} steps are more than max_steps "
-            f"({settings.max_steps}), so only one team will ever learn"
+            f"({settings.max_steps}), so one team learns all the time, to the end"
         )
     if settings.trainer_type == "sac":
         yield (
@@ -111,6 +118,14 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[str]:
             count = max(1, size // length)
             whole = "1 whole sequence" if count == 1 else f"{count} whole sequences"
             yield f"{path}: {length} does not divide {key} ({size}): a batch is {whole}, {count * length} steps"
+
+
+def _about_poca(settings: BehaviorSettings) -> Iterator[str]:
+    for name in _learned(settings):
+        yield (
+            f"reward_signals.{name}: rewards each agent for itself, while poca's critic judges its whole group: that "
+            "may mislead it; the extrinsic reward alone suits poca"
+        )
 
 
 def _about_bc(settings: BehaviorSettings, bc: BCHyperparameters) -> Iterator[str]:

@@ -1,4 +1,8 @@
-"""The `environment_parameters` section: numbers, samplers and curricula that are sent to the environment."""
+"""The `environment_parameters` section: numbers, samplers and curricula that the environment is told.
+
+What becomes of them is elsewhere: lessons advance in `pipeline.curriculum`, values are drawn in
+`stages.environment.parameters`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from config.errors import Finding
 from config.fields import Flag, Float, Int, Settings, Text, as_tuple, report
 
 _SEED = "Seed of the sampler; -1: derived from the run's."
+_ELO = "Elo"
 
 
 class ConstantParameters(Settings):
@@ -101,17 +106,35 @@ Sampler: TypeAlias = Annotated[
 ]
 
 
+def _measure(value: object) -> object:
+    """Take `elo` and `ELO` for `Elo`."""
+    return _ELO if isinstance(value, str) and value.lower() == _ELO.lower() else value
+
+
 class CompletionCriteria(Settings):
     """When a lesson is learned."""
 
     behavior: Text = Field(description="Name of the behaviour that is measured.")
-    measure: Literal["reward", "progress"] = Field(
-        "reward", description="`reward`: mean return of episodes; `progress`: its step / `max_steps`."
+    measure: Annotated[Literal["reward", "progress", "Elo"], BeforeValidator(_measure)] = Field(
+        "reward",
+        description="`reward`: mean return of the lesson's newest episodes; `progress`: its step / `max_steps`; "
+        "`Elo`: the rating of its newest policy, with self-play.",
     )
-    min_lesson_length: Int = Field(0, ge=0, description="Episodes before the lesson may end.")
-    signal_smoothing: Flag = Field(True, description="Smooth the mean return by a quarter of its last value.")
-    threshold: Float = Field(0.0, description="Value to exceed; from 0 to 1 for `progress`.")
-    require_reset: Flag = Field(False, description="Reset the environment when the lesson changes.")
+    min_lesson_length: Int = Field(
+        0,
+        ge=0,
+        description="Episodes of the lesson before it may end. As many (at least 1) are what the mean return is taken "
+        "of; where several criteria name the behaviour, the greatest counts.",
+    )
+    signal_smoothing: Flag = Field(
+        True, description="Smooth the mean return by a quarter of its last value in the lesson; for `reward`."
+    )
+    threshold: Float = Field(0.0, description="Value to exceed, which may be negative; from 0 to 1 for `progress`.")
+    require_reset: Flag = Field(
+        False,
+        description="Reset all environments when the lesson changes; else each takes the new value with its next "
+        "episode.",
+    )
 
     @model_validator(mode="after")
     def _range(self) -> CompletionCriteria:
@@ -126,14 +149,18 @@ def _number_or_sampler(value: Any) -> str:
     return "a sampler" if isinstance(value, dict | Settings) else "a number"
 
 
+ParameterValue: TypeAlias = Annotated[
+    Annotated[Float, Tag("a number")] | Annotated[Sampler, Tag("a sampler")],
+    Discriminator(_number_or_sampler),
+]
+"""What a parameter is at a time: a number, or a sampler."""
+
+
 class Lesson(Settings):
     """One lesson of a curriculum."""
 
     name: Text = Field(min_length=1, description="What it is called in the console.")
-    value: Annotated[
-        Annotated[Float, Tag("a number")] | Annotated[Sampler, Tag("a sampler")],
-        Discriminator(_number_or_sampler),
-    ] = Field(description="The parameter's value during the lesson: a number or a sampler.")
+    value: ParameterValue = Field(description="The parameter's value during the lesson: a number or a sampler.")
     completion_criteria: CompletionCriteria | None = Field(
         None, description="When to go on to the next lesson; required in all but the last."
     )

@@ -24,7 +24,9 @@ def relate(config: RunConfig) -> list[Finding]:
         *_about_behaviors(config),
         *_about_teachers(config),
         *_about_environment(config),
+        *_about_roles(config),
         *_about_names(config),
+        *_about_lessons(config),
         *_about_ghosts(config),
     ]
 
@@ -69,9 +71,23 @@ def _about_environment(config: RunConfig) -> Iterator[Finding]:
             yield Finding(("evaluation",), "needs 'environment', which says what to play", (("environment",),))
     elif environment.behavior is not None:
         yield from _listed(config, ("environment", "behavior"), environment.behavior)
+    elif environment.kind == "pettingzoo":
+        if any(role.behavior is None for role in environment.behaviors.values()) or not environment.behaviors:
+            message = (
+                f"needs 'behaviors', which agents are what, since {len(config.behaviors)} behaviours are listed; "
+                "such as {adversary_*: Predator, agent_*: Prey}"
+            )
+            yield Finding(("environment",), message, (("environment", "behaviors"), _BEHAVIORS, _DEFAULT))
     elif environment.kind == "gymnasium":
         message = f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed"
         yield Finding(("environment",), message, (("environment", "behavior"), _BEHAVIORS, _DEFAULT))
+
+
+def _about_roles(config: RunConfig) -> Iterator[Finding]:
+    roles = config.environment.behaviors if config.environment is not None else {}
+    for pattern, role in roles.items():
+        if role.behavior is not None:
+            yield from _listed(config, ("environment", "behaviors", pattern, "behavior"), role.behavior)
 
 
 def _about_names(config: RunConfig) -> Iterator[Finding]:
@@ -81,13 +97,21 @@ def _about_names(config: RunConfig) -> Iterator[Finding]:
     for number, stage in enumerate(config.pipeline.stages):
         for index, name in enumerate(stage.behaviors or ()):
             yield from _listed(config, ("pipeline", "stages", number, "behaviors", index), name)
+
+
+def _about_lessons(config: RunConfig) -> Iterator[Finding]:
     for parameter, value in (config.environment_parameters or {}).items():
         lessons = value.curriculum if isinstance(value, Curriculum) else ()
         for number, lesson in enumerate(lessons):
-            if lesson.completion_criteria is not None:
-                below = ("curriculum", number, "completion_criteria", "behavior")
-                path = ("environment_parameters", parameter, *below)
-                yield from _listed(config, path, lesson.completion_criteria.behavior)
+            criteria = lesson.completion_criteria
+            if criteria is None:
+                continue
+            path: KeyPath = ("environment_parameters", parameter, "curriculum", number, "completion_criteria")
+            yield from _listed(config, (*path, "behavior"), criteria.behavior)
+            settings = config.behaviors.get(criteria.behavior, config.default_settings)
+            if criteria.measure == "Elo" and settings is not None and settings.self_play is None:
+                message = f"'Elo' needs self_play, which {criteria.behavior} has not; add it, or measure 'reward'"
+                yield Finding((*path, "measure"), message, ((*path, "measure"), _BEHAVIORS, _DEFAULT))
 
 
 def _listed(config: RunConfig, path: KeyPath, name: str) -> Iterator[Finding]:

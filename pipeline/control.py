@@ -19,6 +19,7 @@ from pipeline.flow import CreditRequest, Grant
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.errors import QueueClosed
 from queues.messages import Assignment
+from stages.environment.parameters import EnvironmentParameters
 from stages.trainer.stage import TrainerReport
 
 # Up: from a host to main. --------------------------------------------------------------------------------------------
@@ -192,6 +193,7 @@ ControlMessage = (
     | HostFinished
     | OpenEdge
     | Assignment
+    | EnvironmentParameters
     | Grant
     | BeginCheckpoint
     | SaveNow

@@ -1,8 +1,9 @@
 """Main: answers what hosts say, and ends the run in order.
 
 It decides nothing about learning. Its parts each have a module: `launching` starts hosts and `wiring` joins them,
-`flow` accounts for credits, `saving` gathers checkpoints, `reporting` tells people, `main_path` holds the stages that
-live in main, `supervision` says who may be started again. What is left here is who is told what, when.
+`flow` accounts for credits, `curriculum` decides on lessons, `saving` gathers checkpoints, `reporting` tells people,
+`main_path` holds the stages that live in main, `supervision` says who may be started again. What is left here is who
+is told what, when.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,20 @@ from config import ConfigError, RunConfig
 from pipeline import control
 from pipeline.checkpoint import Checkpoint
 from pipeline.console import ConsoleWriter
+from pipeline.curriculum import Curricula, Reached
 from pipeline.edges import LocalEdges
 from pipeline.errors import RunError
 from pipeline.flow import CreditLedger, CreditRequest, Grant
-from pipeline.graph import actor_names, demonstrated, expected_parts, learner_name, route, students_of, teacher_of
+from pipeline.graph import (
+    GHOST,
+    actor_names,
+    demonstrated,
+    expected_parts,
+    learner_name,
+    route,
+    students_of,
+    teacher_of,
+)
 from pipeline.hosts.handle import HostHandle
 from pipeline.hosts.runtime import describe_failure, plain_statistics
 from pipeline.inference import InferenceStage, trained_policy
@@ -38,6 +49,7 @@ from pipeline.roster import Roster
 from pipeline.run_folder import RunFolder
 from pipeline.saving import Saving
 from pipeline.seeds import derive_seed
+from pipeline.self_play import SelfPlay
 from pipeline.starvation import StarvationWatch
 from pipeline.statistics import StatisticsCollector
 from pipeline.statistics_writers import make_writers
@@ -87,17 +99,21 @@ class Coordinator:
         self.lines: dict[str, Line] = {}
         self.failure: control.HostFailed | None = None
         self.interrupted = False
+        self.self_play: SelfPlay | None = None
         self._folder = folder
         self._seed = seed
         self._resumed = checkpoint
         self._playing = config.checkpoint_settings.inference
         self._replay_edge = _replay_edge(config)
         self._best: dict[str, float] = dict(checkpoint.progress.get("best", {})) if checkpoint else {}
+        self._curricula = Curricula(config.environment_parameters)
+        if checkpoint is not None and "curricula" in checkpoint.progress:
+            self._curricula.load_state_dict(checkpoint.progress["curricula"])
         self._collector = StatisticsCollector(seed)
         timers = Timers()
         self.reporter = self._make_reporter(timers, console, progress)
         last = checkpoint.number if checkpoint is not None else -1
-        self.saving = Saving(folder, last, self.lines, timers, self._progress, self._checkpoint_ended)
+        self.saving = Saving(folder, last, self.lines, timers, self._progress, self._lessons, self._checkpoint_ended)
         self._stages = MainStages(folder.path, seed, checkpoint, self._collector, self._hear_credits, self.saving.take)
         self._ledger = CreditLedger(at_rest=config.pipeline.deterministic)
         self._publisher = PolicyPublisher(PublisherPort(self._send_policy, self._send_assignment))
@@ -167,6 +183,8 @@ class Coordinator:
     # Starting. -----------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
+        for text in self._curricula.describe():
+            log.info("Starting with %s", text)
         try:
             for replica, name in enumerate(actor_names(self.config)):
                 await self._start_actor(replica, name)
@@ -176,6 +194,8 @@ class Coordinator:
     async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
         slot = await self._launcher.start_actor(replica, name, old)
         self._ledger.add_source(slot.source)
+        if self._curricula:  # it waits for them before it builds its environments
+            slot.handle.control.send(self._curricula.state())
         if old is not None:
             self.saving.begin_again(slot.handle)
         if self._finishing:  # it was told to stop before it was there to hear it
@@ -191,7 +211,12 @@ class Coordinator:
         way = route(self.config, name)
         if self._replay_edge == TRAINER_EDGE:
             way = way.straight()
-        path = MainPath(way, self.config, self._stages, self._publisher, derive_seed(self._seed, "ghost", name))
+        if way.self_play and self.self_play is None:
+            seed = derive_seed(self._seed, GHOST)
+            self.self_play = SelfPlay(self.config, self._stages, self._publisher, seed)
+        path = MainPath(
+            way, self.config, self._stages, self._publisher, self.self_play if way.self_play else None
+        )
         line = self.lines[name] = Line(name, spec, settings, path)
         step = self._resumed.steps.get(name, 0) if self._resumed is not None and not self._playing else 0
         line.start_at(step)
@@ -345,6 +370,10 @@ class Coordinator:
     def _hear_trainer(self, report: TrainerReport) -> None:
         line = self.lines[report.behavior]
         checkpoint_due = line.take(report)
+        line.path.hear(report)
+        self._curricula.take(report)
+        if not self.config.pipeline.deterministic:
+            self._weigh_lessons()
         self._starvation.fed(report.behavior, report.step, report.done)
         # First, so that in a deterministic run nobody is given credits for going on before the checkpoint.
         if all(other.done for other in self.lines.values()):
@@ -355,6 +384,8 @@ class Coordinator:
         for source, total in report.returned.items():
             grants += self._ledger.returned("trainer", report.behavior, source, total)
         self._grant(grants)
+        for parameter, lesson in self._lessons().items():
+            self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")
         self.reporter.take_report(report)
 
     def _hear_credits(self, message: control.CreditsReturned) -> None:
@@ -384,10 +415,28 @@ class Coordinator:
         self._collector.add(behavior_name(message.behavior), "Evaluation/Cumulative Reward", message.mean, "last")
 
     def _grant(self, grants: list[Grant]) -> None:
+        if grants and self.config.pipeline.deterministic:
+            self._weigh_lessons()  # all stand still: what is known now does not depend on who was how quick
         for grant in grants:
             for slot in self._launcher.actors.values():
                 if slot.source == grant.source:
                     slot.handle.control.send(grant)
+
+    # Lessons. ------------------------------------------------------------------------------------------------------
+
+    def _lessons(self) -> Mapping[str, int]:
+        return self._curricula.lessons
+
+    def _weigh_lessons(self) -> None:
+        """Let the lessons begin that have become due; a recording does not change with them."""
+        told = None if self._playing or self._replay_edge else self._curricula.weigh(self._reached)
+        if told is not None:
+            for host in self._source_hosts():
+                host.control.send(told)
+
+    def _reached(self, behavior: str) -> Reached | None:
+        line = self.lines.get(behavior)
+        return Reached(line.step, line.settings.max_steps, line.elo) if line is not None else None
 
     # Policies. -----------------------------------------------------------------------------------------------------
 
@@ -407,6 +456,8 @@ class Coordinator:
     def _begin_checkpoint(self, then_stop: bool = False) -> None:
         if self.config.pipeline.deterministic:
             self._ledger.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
+        if self.self_play is not None:
+            self.self_play.begin_checkpoint()
         self.saving.begin(self._source_hosts(), self._expected_parts(), then_stop)
 
     def _checkpoint_ended(self, problem: str | None) -> None:
@@ -423,7 +474,14 @@ class Coordinator:
         return [slot.handle for slot in self._launcher.actors.values()]
 
     def _progress(self) -> dict[str, Any]:
-        return {"elapsed_s": self.reporter.elapsed_s, "seed": self._seed, "best": self._best}
+        if self.config.pipeline.deterministic:
+            self._weigh_lessons()  # before those who resume from here would
+        return {
+            "elapsed_s": self.reporter.elapsed_s,
+            "seed": self._seed,
+            "best": self._best,
+            "curricula": self._curricula.state_dict(),
+        }
 
     # Ending. -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from config import BCHyperparameters, RunConfig, StagePlacement
 
 ACTOR_STAGES = "environment → agent_processor"
+GHOST = "ghost"
+"""Name of self-play's part of checkpoints: there is one of all behaviours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +130,11 @@ def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: b
     }
     for behavior in behaviors:
         way = route(config, behavior)
-        ghost = ("ghost",) if way.self_play else ()
         parts |= {
-            part_name(main_stage_name(stage, behavior), "main")
-            for stage in (*way.before_ghost, *ghost, *way.after_ghost)
+            part_name(main_stage_name(stage, behavior), "main") for stage in (*way.before_ghost, *way.after_ghost)
         }
+        if way.self_play:
+            parts.add(part_name(GHOST, "main"))
     return parts
 
 
@@ -166,7 +168,7 @@ def describe(config: RunConfig) -> str:
 
 def _describe_behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence[str]:
     way = route(config, name)
-    ghost = ("ghost",) if way.self_play else ()
+    ghost = (GHOST,) if way.self_play else ()
     middle = [f"{stage} (main)" for stage in (*way.before_ghost, *ghost, *way.after_ghost)]
     settings = config.behavior_settings(name)
     return [

@@ -33,7 +33,7 @@ class Line:
     @property
     def elo(self) -> float | None:
         """Rating of the newest policy, with self-play."""
-        return self.path.ghost.elo if self.path.ghost is not None else None
+        return self.path.elo
 
     @property
     def export(self) -> Path | None:

@@ -6,21 +6,19 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-import numpy as np
-
 from config import RunConfig
 from pipeline.graph import Route, main_stage_name, placed
 from pipeline.hosts.custom_stages import LOCAL_BOUND, build_stage
 from pipeline.main_stages import MainStages
+from pipeline.self_play import SelfPlay
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed
-from queues.messages import Matchup
-from stages.ghost.controller import GhostController
-from stages.ghost.stage import GhostPolicies, GhostStage
+from stages.ghost.stage import GhostStage
 from stages.loop import StageRunner
 from stages.policy.publisher import PolicyPublisher
 from stages.stage import Stage
+from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ class MainPath:
         config: the run's configuration.
         stages: contexts, hooks and saved states of stages in main.
         publisher: where policies go.
-        seed: for the choice of opponents.
+        self_play: the run's self-play, if this behaviour takes part in it.
     """
 
     def __init__(
@@ -44,31 +42,33 @@ class MainPath:
         config: RunConfig,
         stages: MainStages,
         publisher: PolicyPublisher,
-        seed: int,
+        self_play: SelfPlay | None = None,
     ) -> None:
         self._route = route
         self._config = config
         self._main = stages
         self._publisher = publisher
-        self.ghost: GhostController | None = None
-        if route.self_play:
-            settings = config.behavior_settings(route.behavior).self_play
-            assert settings is not None, "the route says so"
-            self.ghost = GhostController(settings, np.random.default_rng(seed))
-            # Taken up here, not by the stage's loop: teams are made known before the loop runs.
-            state = stages.saved_state(main_stage_name("ghost", route.behavior))
-            if state is not None:
-                self.ghost.load_state_dict(state)
+        self._self_play = self_play
+        if self_play is not None:
+            self_play.add(route.behavior)
         self.students: list[Outlet[Any]] = []
         """Inlets of trainers that imitate this behaviour: what goes to its trainer goes to them too."""
         self._stages = self._build()
 
+    @property
+    def elo(self) -> float | None:
+        """Rating of the newest policy, with self-play."""
+        return self._self_play.controller.elo(self._route.behavior) if self._self_play is not None else None
+
     def add_behavior(self, behavior_id: str) -> None:
         """A team has appeared."""
-        if self.ghost is not None:
-            matchup = self.ghost.add_behavior(behavior_id)
-            if matchup is not None:
-                self._publish(matchup)
+        if self._self_play is not None:
+            self._self_play.add_behavior(behavior_id)
+
+    def hear(self, report: TrainerReport) -> None:
+        """The trainer has reported."""
+        if self._self_play is not None:
+            self._self_play.hear(report)
 
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """What carries trajectories from the actors' queue to the learner's."""
@@ -80,10 +80,11 @@ class MainPath:
         source: Any = inlet
         for i, (name, stage) in enumerate(stages):
             sink: Any = last if i + 1 == len(stages) else AgentManagerQueue(f"{name} out", LOCAL_BOUND)
-            state = None if isinstance(stage, GhostStage) else self._main.saved_state(name)
-            runners.append(
-                StageRunner(stage, source, sink, self._main.context(name), self._main.hooks(name), state=state).run()
-            )
+            if self._self_play is not None and isinstance(stage, GhostStage):
+                state, hooks = None, self._self_play.hooks(name, self._route.behavior)
+            else:
+                state, hooks = self._main.saved_state(name), self._main.hooks(name)
+            runners.append(StageRunner(stage, source, sink, self._main.context(name), hooks, state=state).run())
             source = sink
         return runners
 
@@ -91,10 +92,10 @@ class MainPath:
         """What carries policies from the trainer to the publisher."""
         behavior = self._route.behavior
         publish = _Into(self._publisher)
-        if self.ghost is None:
+        if self._self_play is None:
             return [_carry(updates, publish)]
         name = main_stage_name("ghost-policies", behavior)
-        return [StageRunner(GhostPolicies(self.ghost, self._publish), updates, publish, self._main.context(name)).run()]
+        return [StageRunner(self._self_play.policy_stage(), updates, publish, self._main.context(name)).run()]
 
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Hand each stage's state to `save`, without waiting for a barrier.
@@ -104,7 +105,10 @@ class MainPath:
         """
         for name, stage in self._stages:
             try:
-                save(name, stage.state_dict())
+                if self._self_play is not None and isinstance(stage, GhostStage):
+                    self._self_play.save_now(self._route.behavior, save)
+                else:
+                    save(name, stage.state_dict())
             except Exception as error:
                 log.warning(
                     "stage %s can't be saved (%s: %s): a resumed run starts it afresh",
@@ -119,16 +123,13 @@ class MainPath:
         behavior = self._route.behavior
         stages: list[tuple[str, Stage[Any, Any]]] = []
         for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
-            if after == "ghost" and self.ghost is not None:
-                stages.append((main_stage_name("ghost", behavior), GhostStage(behavior, self.ghost, self._publish)))
+            if after == "ghost" and self._self_play is not None:
+                stages.append((main_stage_name("ghost", behavior), self._self_play.trajectory_stage()))
             for placement in placed(self._config, after, in_main=True):
                 if placement.name in names:
                     name = main_stage_name(placement.name, behavior)
                     stages.append((name, build_stage(placement, self._config)))
         return stages
-
-    def _publish(self, matchup: Matchup) -> None:
-        self._publisher.publish_matchup(matchup)
 
 
 class _Copies:

@@ -23,6 +23,7 @@ from pipeline.hosts.custom_stages import check_stages
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.run_folder import RunFolder
 from pipeline.seeds import choose_seed
+from pipeline.self_play import check_samplers
 from pipeline.statistics_writers import check_writers
 from pipeline.warm_start import initial_policy
 from queues.errors import StreamError
@@ -116,6 +117,8 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
         async with Coordinator(config, folder, seed, checkpoint, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
         result = _result(coordinator, folder)
+        if coordinator.self_play is not None:
+            await asyncio.to_thread(coordinator.self_play.write_league, folder.path)
         if not settings.inference:
             await asyncio.to_thread(_film, config, result)
         return result
@@ -161,12 +164,6 @@ def _result(coordinator: Coordinator, folder: RunFolder) -> RunResult:
 
 
 def _check(config: RunConfig) -> None:
-    ghosts = [name for name, settings in config.behaviors.items() if settings.self_play is not None]
-    if ghosts and len(config.behaviors) > 1:
-        raise RunError(
-            f"{ghosts[0]} has self_play and is not the only behaviour: for now self-play is symmetric, all teams under "
-            "one behaviour name; asymmetric games and other behaviours beside one come with a later version."
-        )
     offline = demonstrated(config)
     others = [name for name in config.behaviors if name not in offline]
     if offline and others:
@@ -184,7 +181,7 @@ def _check(config: RunConfig) -> None:
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
         for name in config.behaviors:
             initial_policy(config, name)
-    mistakes = check_writers(config)
+    mistakes = [*check_writers(config), *check_samplers(config)]
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += check_stages(config)
     if mistakes:

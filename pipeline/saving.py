@@ -29,6 +29,7 @@ class Saving:
         lines: the behaviours that are trained, by name.
         timers: what `timers.json` is written from.
         progress: what main itself goes on from after a resume.
+        lessons: the present lesson of each curriculum, by the environment parameter's name.
         ended: called when a checkpoint has ended: None if it is whole, else why it could not be written.
     """
 
@@ -39,12 +40,14 @@ class Saving:
         lines: Mapping[str, Line],
         timers: Timers,
         progress: Callable[[], Mapping[str, Any]],
+        lessons: Callable[[], Mapping[str, int]],
         ended: Callable[[str | None], None],
     ) -> None:
         self._folder = folder
         self._lines = lines
         self._timers = timers
         self._progress = progress
+        self._lessons = lessons
         self._ended = ended
         self._checkpointer = Checkpointer(folder.checkpoints, last)
 
@@ -108,7 +111,7 @@ class Saving:
             for name, line in self._lines.items()
         }
         try:
-            self._folder.write_training_status(TrainingStatus(behaviors))
+            self._folder.write_training_status(TrainingStatus(behaviors, self._lessons()))
             self._timers.write(self._folder.timers)
         except OSError as error:
             log.error("the run's status could not be written: %s", error)

@@ -24,6 +24,8 @@ _STEP_ARRAYS = (
     *("policy_versions", "generations", "learning", "opponents"),
 )
 _STEP_GROUPS = ("decisions", "games")
+_STEP_OPTIONS = ("group_ids", "group_rewards", "parameters")
+"""Arrays of a step that there are or not."""
 _TRAJECTORY_GROUPS = ("rows", "trajectories", "episodes", "games")
 
 
@@ -56,7 +58,9 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
             named = []
         case StepBatch():
             fields = {"behavior_id": message.behavior_id, "group": message.group, "ended": message.ended}
+            fields["tick"] = message.tick
             named = [(name, getattr(message, name)) for name in _STEP_ARRAYS]
+            named += [(name, array) for name in _STEP_OPTIONS if (array := getattr(message, name)) is not None]
             named += [(f"observations/{i}", array) for i, array in enumerate(message.observations)]
             named += grouped(_STEP_GROUPS)
         case _:
@@ -131,6 +135,7 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
             case "StepBatch":
                 observations = tuple(_group(named, "observations").values())
                 fields |= {name: named[name] for name in _STEP_ARRAYS}
+                fields |= {name: named[name] for name in _STEP_OPTIONS if name in named}
                 fields |= {group: _group(named, group) for group in _STEP_GROUPS}
                 return StepBatch(observations=observations, **fields)
             case other:

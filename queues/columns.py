@@ -32,23 +32,46 @@ TRAJECTORY_COLUMNS: tuple[Column, ...] = (
     Column("opponent", "int32"),
     Column("credits", "int32"),  # flow credits carried: the length if the learning team played it, else 0
 )
-"""Columns [K] of every trajectory batch, beside `next_obs_i` and `previous_*_actions` (from `final_columns`)."""
+"""Columns [K] of every trajectory batch, beside those from `final_columns`."""
+
+GROUP_ROW_COLUMNS: tuple[Column, ...] = (
+    Column("group_rewards", "float32"),  # the group's reward after the action of the row, beside the agent's own
+    Column("ticks", "int64"),  # at which tick of its actor it was decided: mates' rows of one moment have the same
+)
+"""Columns [N], only of behaviours with groups."""
+
+GROUP_TRAJECTORY_COLUMNS: tuple[Column, ...] = (
+    Column("group_ids", "int64"),  # group of agents with a common reward, 0 for none
+    Column("next_ticks", "int64"),  # the tick at which it was closed: trajectories of mates are closed together
+    Column("group_left", "bool"),  # whether anybody of the group went on then: false where the group ended with it
+)
+"""Columns [K], only of behaviours with groups."""
 
 EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_agent_ids", "int64"),
     Column("episode_returns", "float32"),  # undiscounted sum of the environment's rewards
     Column("episode_lengths", "int32"),  # decisions
     Column("episode_learning", "bool"),  # whether the learning team played it
+    Column("episode_parameters", "int32"),  # generation of the environment parameters it began under, 0 without
 )
 """Columns [E]: episodes that ended with the batch."""
+
+GROUP_EPISODE_COLUMNS: tuple[Column, ...] = (
+    Column("episode_group_returns", "float32"),  # undiscounted sum of the group's rewards while the agent was there
+    Column("episode_group_over", "bool"),  # no mate was left then; of those who ended last, one row has it
+)
+"""Columns [E], only of behaviours with groups."""
 
 GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),
     Column("game_team", "int32"),  # the learning team in that game
-    Column("game_opponent", "int32"),  # snapshot played against, -1 newest
+    Column("game_opponent", "int32"),  # snapshot played against, -1 newest; of several opponents, the first one's
     Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost
 )
-"""Columns [G]: games that ended with the batch, one row per match, from the learning team's side."""
+"""Columns [G]: games that ended with the batch, one row per match, from the learning team's side.
+
+Of games between more than two teams there is also `game_outcomes` [G, teams], as the environment told them.
+"""
 
 
 def observation_columns(spec: BehaviorSpec, prefix: str = "obs_") -> tuple[Column, ...]:
@@ -76,12 +99,19 @@ def decision_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tupl
 
 def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Column, ...]:
     """Columns [N] of a trajectory batch of this behaviour; `extra` is what the trainer declared."""
-    return (*observation_columns(spec), *decision_columns(spec, extra), Column("rewards", "float32"))
+    columns = (*observation_columns(spec), *decision_columns(spec, extra), Column("rewards", "float32"))
+    return (*columns, *GROUP_ROW_COLUMNS) if spec.grouped else columns
 
 
 def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Columns [K] at the cut: the observation after the last row, and the action before the first one."""
-    return (*observation_columns(spec, "next_obs_"), *action_columns(spec, "previous_"))
+    """Columns [K] at the cut: the observation after the last row, the action before the first one, and the group."""
+    columns = (*observation_columns(spec, "next_obs_"), *action_columns(spec, "previous_"))
+    return (*columns, *GROUP_TRAJECTORY_COLUMNS) if spec.grouped else columns
+
+
+def episode_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
+    """Columns [E] of a trajectory batch of this behaviour."""
+    return (*EPISODE_COLUMNS, *GROUP_EPISODE_COLUMNS) if spec.grouped else EPISODE_COLUMNS
 
 
 def memory_column(size: int) -> Column:

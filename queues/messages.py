@@ -60,9 +60,18 @@ class StepBatch:
     learning: NDArray[np.bool_]
     """[d] whether the agent played for the learning team (always true without self-play)."""
     opponents: NDArray[np.int32]
-    """[d] snapshot played against, -1 for the newest policy or no opponent."""
+    """[d] snapshot played against, -1 for the newest policy or no opponent; of several opponents, the first one's."""
     games: Columns = field(default_factory=dict)
     """[G] games that ended at this tick (`columns.GAME_COLUMNS`), told with the learning team's behaviour id."""
+    tick: int = 0
+    """Number of the tick, rising as long as this actor lives, also where its environments start anew."""
+    group_ids: NDArray[np.int64] | None = None
+    """[n] group of agents that works for a common reward, unique across environment instances and actors; 0 for none.
+    None where the behaviour has no groups (`BehaviorSpec.grouped`). Not to be mixed up with `group`."""
+    group_rewards: NDArray[np.float32] | None = None
+    """[n] reward of the agent's group since the agent's previous decision, beside its own; None without groups."""
+    parameters: NDArray[np.int32] | None = None
+    """[ended] generation of the environment parameters that the ended episode began under; None for all 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +250,8 @@ class Assignment:
     """Behaviour id → (snapshot, version) that it plays with: exactly this one, or, for the learning team, -1 and this
     version or a newer one."""
     opponent: int = -1
-    """The snapshot that the learning team plays against, -1 for the newest policy: what results are stamped with."""
+    """The snapshot that the learning team plays against, -1 for the newest policy; of several opponents, the first
+    one's: whoever wants to know all of them goes by the generation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,8 @@ class BehaviorSpec:
     """`Name` or `Name?team=N`."""
     observations: tuple[ObservationSpec, ...]
     actions: ActionSpec
+    grouped: bool = False
+    """Whether its agents may belong to groups that work for a common reward; there are columns for that then."""
 
     @property
     def name(self) -> str:
@@ -88,7 +90,7 @@ class BehaviorSpec:
 
     def to_plain(self) -> dict[str, Any]:
         """The spec as dictionaries, lists and scalars, for msgpack and JSON."""
-        return {
+        plain = {
             "behavior_id": self.behavior_id,
             "observations": [
                 {
@@ -107,6 +109,7 @@ class BehaviorSpec:
                 "unbounded": list(self.actions.unbounded),
             },
         }
+        return {**plain, "grouped": True} if self.grouped else plain
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> BehaviorSpec:
@@ -135,6 +138,7 @@ class BehaviorSpec:
                     bool(actions["masked"]),
                     tuple(int(i) for i in actions["unbounded"]),
                 ),
+                grouped=bool(plain.get("grouped", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"not a behaviour spec: {plain!r} ({error})") from error

@@ -19,10 +19,10 @@ import zstandard
 
 from queues import codec
 from queues.columns import (
-    EPISODE_COLUMNS,
     GAME_COLUMNS,
     TRAJECTORY_COLUMNS,
     Column,
+    episode_columns,
     final_columns,
     row_columns,
 )
@@ -62,7 +62,7 @@ def column_table(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> dict[str
     return {
         "rows": row_columns(spec, extra),
         "trajectories": (*TRAJECTORY_COLUMNS, *final_columns(spec)),
-        "episodes": EPISODE_COLUMNS,
+        "episodes": episode_columns(spec),
         "games": GAME_COLUMNS,
     }
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from queues.messages import PolicyUpdate, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
 from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
 from stages.policy.protocol import Decision
 from stages.trainer.protocol import Trainer
@@ -272,7 +272,8 @@ class CountingGroup:
         for env in over:
             self._game_ends[env] = self._next_game_end()
         first = self._random.choice([0.0, 0.5, 1.0], len(over))
-        outcomes = np.stack([first, 1 - first], 1).astype(np.float32)
+        teams = 1 + max(behavior_team(cast.behavior_id) for cast in self._casts)
+        outcomes = np.stack([first, *[1 - first] * max(1, teams - 1)], 1).astype(np.float32)
         return GameResults(np.array(over, np.int32), outcomes)
 
 

@@ -69,6 +69,8 @@ class Scenario:
     num_envs: int = 1
     game_length: int = 0
     self_play: SelfPlaySettings | None = None
+    plain: tuple[str, ...] = ()
+    """Behaviours without it, beside those that have it."""
     min_rows: int = 1
     bound: int = 2
     """Of every trajectory queue."""
@@ -227,6 +229,7 @@ class Flow:
         self.random = np.random.default_rng(scenario.seed)
         self.ledger = CreditLedger(at_rest=scenario.deterministic)
         self.lines: dict[str, Line] = {}
+        self.controller = GhostController(np.random.default_rng(scenario.seed))
         self.actors: list[ActorRun] = []
         self.assignments: dict[int, Assignment] = {}
         self.rotations: list[int] = [0]
@@ -306,7 +309,7 @@ class Flow:
             self._channel(f"down {source}", lambda message: self._tell_actor(run, message)),
             Meddler(scenario.meddling, np.random.default_rng([scenario.seed, source])),
         )
-        lineups = Lineups(lambda spec: Watched(spec, run), scenario.self_play is not None)
+        lineups = Lineups(lambda spec: Watched(spec, run), self._has_self_play)
         run.actor = Actor(
             EnvironmentStage(make_group, lineups, source * ID_RANGE),
             run.processor,
@@ -378,9 +381,7 @@ class Flow:
         run.policies[behavior_id] = inbox
         self._tasks.create_task(self._follow(run, inbox))
         controller = self.lines[name].controller
-        matchup = controller.add_behavior(behavior_id) if controller is not None else None
-        if matchup is not None:
-            self._publish(matchup)
+        self._publish(controller.add_behavior(behavior_id) if controller is not None else None)
         for update in self._publisher.newest_for(behavior_id):
             inbox.put_nowait(update)
         if self._publisher.assignment is not None:
@@ -424,8 +425,9 @@ class Flow:
         stage = Finite(trainer, name, trained.updates, TrainerPort(up.send), self.scenario.deterministic)
         meddler = Meddler(scenario.meddling, np.random.default_rng(scenario.seed))
         line = self.lines[name] = Line(trained, gather, keeper, trainer, stage, meddler, [gather])
-        if scenario.self_play is not None:
-            line.controller = GhostController(scenario.self_play, np.random.default_rng(scenario.seed))
+        if scenario.self_play is not None and self._has_self_play(name):
+            line.controller = self.controller
+            self.controller.add_lineage(name, scenario.self_play)
         for run in self.actors:
             if run.alive:
                 self._open(run, line)
@@ -449,7 +451,7 @@ class Flow:
             publish: Stage[Any, Any] = self._publisher
             if line.controller is not None:
                 judged = queue("judged")
-                ghost = Judge(line, GhostStage(name, line.controller, self._publish))
+                ghost = Judge(line, GhostStage(line.controller, self._publish))
                 tasks.create_task(self._stage("ghost", ghost, line.gather, judged))
                 publish = GhostPolicies(line.controller, self._publish)
             tasks.create_task(self._stage("meddler", line.meddler, judged, meddled))
@@ -472,6 +474,8 @@ class Flow:
             for source, total in message.returned.items():
                 self._take_back("trainer", message.behavior, source, total)
             line.done = message.done
+            if line.controller is not None:
+                self._publish(line.controller.hear_trainer(message.behavior, message.done))
             if all(other.done for other in self.lines.values()) and len(self.lines) == len(self.scenario.trained):
                 self._stop()
             return
@@ -535,7 +539,12 @@ class Flow:
             if update.behavior_id in run.policies and not run.policies[update.behavior_id].closed:
                 run.policies[update.behavior_id].put_nowait(update)
 
-    def _publish(self, matchup: Matchup) -> None:
+    def _has_self_play(self, name: str) -> bool:
+        return self.scenario.self_play is not None and name not in self.scenario.plain
+
+    def _publish(self, matchup: Matchup | None) -> None:
+        if matchup is None:
+            return
         assert matchup.assignment.generation == len(self.assignments) + 1, "generations rise by one"
         before = self.assignments.get(matchup.assignment.generation - 1)
         self.assignments[matchup.assignment.generation] = matchup.assignment

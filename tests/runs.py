@@ -127,6 +127,42 @@ def remembering(**changes: Any) -> Plain:
     )
 
 
+def taught(**changes: Any) -> Plain:
+    """A tiny run on `end_to_end/told_env.py` through three lessons, whose episodes return -1.5, 0 and 0.75 by guessing."""
+    criteria = {"behavior": "Guess", "min_lesson_length": 24}
+    uniform = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 5, "max_value": 6}}
+    plain: Plain = {
+        "environment": {
+            "kind": "gymnasium",
+            "factory": "told_env:ToldEnv",
+            "num_envs": 8,
+            "options": {"base": -2.0},
+        },
+        "env_settings": {"seed": 11},
+        "environment_parameters": {
+            "worth": {
+                "curriculum": [
+                    {"name": "Low", "value": 1, "completion_criteria": {**criteria, "threshold": -1.9}},
+                    {"name": "High", "value": 4, "completion_criteria": {**criteria, "threshold": -0.8}},
+                    {"name": "Any", "value": uniform},
+                ]
+            }
+        },
+        "behaviors": {
+            "Guess": {
+                "trainer_type": "ppo",
+                "max_steps": 3000,
+                "time_horizon": 16,
+                "summary_freq": 500,
+                "checkpoint_interval": 500,
+                "hyperparameters": {"buffer_size": 200, "batch_size": 100, "num_epoch": 2, "learning_rate": 1e-3},
+                "network_settings": {"hidden_units": 16, "num_layers": 1},
+            }
+        },
+    }
+    return changed(plain, changes)
+
+
 def troubled(**options: Any) -> Plain:
     """A tiny run on `end_to_end/troubled_env.py`, which has to lie beside the YAML; see there for the options."""
     plain = cartpole(environment__factory="troubled_env:TroubledEnv", environment__options=options)

@@ -31,6 +31,7 @@ HEAVY_ALLOWED = {
         "stages/trainer/imitation/cloning.py",
         "stages/trainer/imitation/examples.py",
         "stages/trainer/imitation/losses.py",
+        "stages/trainer/poca/",
         "stages/trainer/ppo/",
         "stages/trainer/rewards/",
         "stages/trainer/sac/",

@@ -19,6 +19,7 @@ VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")
 HYPERPARAMETERS: dict[str, dict[str, Any]] = {
     "ppo": {"batch_size": 16, "buffer_size": 32, "num_epoch": 1, "learning_rate": 1e-2},
+    "poca": {"batch_size": 16, "buffer_size": 32, "num_epoch": 1, "learning_rate": 1e-2},
     "sac": {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 8},
 }
 
@@ -56,6 +57,13 @@ def experience(
         trajectories["previous_discrete_actions"] = np.zeros((k, branches), np.int32)
     if actions.masked:
         rows["action_masks"] = np.ones((n, actions.mask_size), np.bool_)
+    if spec.grouped:  # two and two, from one tick on; each pair's trajectories are closed when the longer one is
+        rows["group_rewards"] = random.normal(size=n).astype(np.float32)
+        rows["ticks"] = np.concatenate([1000 * seed + np.arange(length) for length in lengths])
+        trajectories["group_ids"] = 1 + np.arange(k) // 2
+        trajectories["group_left"] = ~trajectories["terminated"]
+        pairs = [lengths[i // 2 * 2 : i // 2 * 2 + 2] for i in range(k)]
+        trajectories["next_ticks"] = 1000 * seed + np.array([max(pair) for pair in pairs])
     if memory_size:
         rows["memories"] = random.normal(size=(n, memory_size)).astype(np.float32)
     return TrajectoryBatch(spec.behavior_id, 0, rows, trajectories)
@@ -95,3 +103,4 @@ def _observation(random: np.random.Generator, spec: ObservationSpec, n: int) -> 
 
 CONTINUOUS = ActionSpec(continuous_size=2)
 DISCRETE = ActionSpec(discrete_branches=(3, 2))
+HYBRID = ActionSpec(continuous_size=1, discrete_branches=(2,))

@@ -27,7 +27,8 @@ from stages.actor.restarts import RestartBudget
 from stages.agent import AgentProcessor
 from stages.environment.factory import make_group
 from stages.environment.gate import CreditGate
-from stages.environment.lineup import Lineups
+from stages.environment.lineup import Lineups, nobody
+from stages.environment.parameters import EnvironmentParameters
 from stages.environment.protocol import EnvironmentGroup
 from stages.environment.stage import EnvironmentStage
 from stages.loop import run_source
@@ -56,7 +57,10 @@ class ActorHost:
         self._router = Router()
         self._recorder = _StreamTap(self._runtime) if _records(config) else None
         self._policies = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # ends to listen to; a handful per run
-        lineups = Lineups(policy_maker(config), _expects_assignments(config))
+        self._told = asyncio.Event()
+        if not config.environment_parameters:
+            self._told.set()
+        lineups = Lineups(policy_maker(config), self_play_of(config))
         environment = EnvironmentStage(
             group_maker(config),
             lineups,
@@ -99,6 +103,7 @@ class ActorHost:
                 runners = []
             if self._recorder is not None:
                 outlet = self._recorder.before(outlet)
+            await self._told.wait()  # the first episodes need their parameters
             await run_source(self._actor, outlet, runtime.context("actor"))
             if runners:
                 await asyncio.wait(runners)
@@ -113,6 +118,9 @@ class ActorHost:
                     self._actor.take_grant(message.number, message.caps, message.versions)
                 case Assignment():
                     self._actor.take_assignment(message)
+                case EnvironmentParameters():
+                    self._actor.take_parameters(message)
+                    self._told.set()
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
                 case Stop():
@@ -212,6 +220,13 @@ def policy_maker(config: RunConfig) -> Callable[[BehaviorSpec], ActingPolicy]:
     return lambda spec: make_policy(design_of(spec, config.behavior_settings(spec.name), config.source_folder))
 
 
+def self_play_of(config: RunConfig) -> Callable[[str], bool]:
+    """What tells of a behaviour name whether assignments say how it plays; they don't where nothing is learned."""
+    if config.checkpoint_settings.inference:
+        return nobody
+    return lambda name: config.behavior_settings(name).self_play is not None
+
+
 def group_maker(config: RunConfig) -> Callable[[], EnvironmentGroup]:
     """What builds an actor's environments.
 
@@ -220,7 +235,8 @@ def group_maker(config: RunConfig) -> Callable[[], EnvironmentGroup]:
     """
     settings = config.environment
     assert settings is not None, "checked before any host starts"
-    return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder)
+    told = bool(config.environment_parameters)
+    return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder, told)
 
 
 def agents_of(config: RunConfig) -> int:
@@ -237,11 +253,6 @@ def rows_per_batch(config: RunConfig) -> int:
     agents = agents_of(config)
     sizes = [rows_per_update(s, agents) for s in config.behaviors.values()] or [USUAL_BUFFER_SIZE]
     return max(1, min(sizes) // (4 * config.pipeline.hosts.actors.replicas))
-
-
-def _expects_assignments(config: RunConfig) -> bool:
-    settings = [*config.behaviors.values(), *([config.default_settings] if config.default_settings else [])]
-    return not config.checkpoint_settings.inference and any(each.self_play is not None for each in settings)
 
 
 def _records(config: RunConfig) -> bool:

@@ -6,12 +6,15 @@ import asyncio
 from typing import Any
 
 from pipeline.control import ControlEnd, Evaluated, OpenEdge
+from pipeline.curriculum import final_parameters
 from pipeline.export import export_policy
 from pipeline.hosts.actor_host import group_maker, policy_maker
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
 from queues.ends import Inlet
 from queues.messages import PolicyUpdate
+from stages.environment.parameters import EpisodeParameters, tell
+from stages.environment.protocol import EnvironmentGroup
 from stages.evaluation import Evaluation, EvaluationStage
 from stages.loop import Nowhere, StageRunner
 
@@ -45,14 +48,18 @@ class EvaluationHost:
         settings = runtime.config.evaluation
         assert settings is not None, "there is no evaluation host without it"
         behavior_id = inlet.name.partition("/")[2]
+        parameters = EpisodeParameters()
+        # Always those of the last lessons: scores mean the same all along, and the best is the best at what is wanted.
+        parameters.take(final_parameters(runtime.config.environment_parameters))
         stage = EvaluationStage(
             behavior_id,
-            group_maker(runtime.config),
+            lambda: _told(group_maker(runtime.config)(), parameters),
             policy_maker(runtime.config),
             every=settings.every,
             episodes=settings.episodes,
             report=self._report,
             best=runtime.checkpoint.progress.get("best", {}).get(behavior_id) if runtime.checkpoint else None,
+            before_reset=parameters.begin_anew,
         )
         name = f"evaluation-{behavior_id}"
         sink: Any = Nowhere()
@@ -82,3 +89,8 @@ class EvaluationHost:
                 self._runtime.ends[message.name] = inlet
                 self._inlets.put_nowait(inlet)
                 self._first.set()
+
+
+def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:
+    tell(group, parameters)
+    return group

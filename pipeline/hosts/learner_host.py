@@ -17,6 +17,7 @@ from pipeline.control import (
     SaveNow,
     Stop,
 )
+from pipeline.curriculum import kept_returns
 from pipeline.export import export_policy
 from pipeline.graph import teacher_of
 from pipeline.hosts.actor_host import agents_of, remembered_columns
@@ -78,6 +79,7 @@ class LearnerHost:
             extrinsic.strength if (extrinsic := self._settings.reward_signals.extrinsic) is not None else 0.0,
             TrainerPort(self._report),
             reports_each=runtime.config.pipeline.deterministic,
+            kept_returns=kept_returns(runtime.config.environment_parameters, plan.behavior),
         )
         self._restore(stage)
         policy = stage.policy()

@@ -1,7 +1,8 @@
 """The actor: environment stage and agent processor hand in hand, as the source of trajectories.
 
-It steps, collects, and stands still when flow control says so. Policies, assignments, credits and commands are given
-to it by its host, from outside its task; they take effect between two ticks. It knows no queue and no channel.
+It steps, collects, and stands still when flow control says so. Policies, assignments, environment parameters, credits
+and commands are given to it by its host, from outside its task; they take effect between two ticks. It knows no queue
+and no channel.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from queues.specs import BehaviorSpec, behavior_name
 from stages.actor.restarts import RestartBudget
 from stages.agent import AgentProcessor
 from stages.environment.gate import CreditGate
+from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
 from stages.errors import BrokenEnvironmentError, StageError
 from stages.stage import Source, StageContext
@@ -74,7 +76,10 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._stopping = self._held = self._changed = False
         self._checkpoint: int | None = None
         self._resets_to: int | None = None
+        self._stretch = (resumed_at,)
+        self._parameters: EnvironmentParameters | None = None
         self._players: tuple[str, ...] = ()
+        self._asked_for: tuple[str, ...] | None = None
         self._adopted: dict[str, int] = {}
         self._known: set[str] = set()
         self._names: tuple[str, ...] = ()
@@ -92,6 +97,13 @@ class Actor(Source[TrajectoryBatch | Barrier]):
     def take_assignment(self, assignment: Assignment) -> None:
         """Play the next games under this assignment."""
         self._environment.lineups.assign(assignment)
+        self._wake.set()
+
+    def take_parameters(self, parameters: EnvironmentParameters) -> None:
+        """Tell the environments of these; before the start, and then between two ticks."""
+        if self._parameters is not None and self._parameters.reset:
+            parameters = replace(parameters, reset=True)
+        self._parameters = parameters
         self._wake.set()
 
     def take_grant(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
@@ -114,9 +126,10 @@ class Actor(Source[TrajectoryBatch | Barrier]):
     async def start(self, context: StageContext) -> None:
         """Build and reset the environments, and tell what behaviours they have."""
         self._context = context
+        self._adopt_parameters()
         self._environment.start(context)
         self._processor.start(context)
-        await self._environment.reset(self._seed(self._resumed_at))
+        await self._environment.reset(self._seed(*self._stretch), self._stretch)
         self._announce()
 
     async def stop(self) -> None:
@@ -134,10 +147,14 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             if self._stopping and self._obeys():
                 break
             if self._resets_to is not None:
-                if self._gate.closed(self._used()[0], self._players) or self._behind(self._players):
+                learners = self._learners(self._players)
+                if self._gate.closed(self._used()[0], learners) or self._behind(learners):
+                    self._ask_for(learners)
                     await self._sleep()
                     continue
-                await self._environment.reset(self._seed(self._resets_to))
+                self._adopt_parameters()
+                self._stretch = (self._resets_to,)
+                await self._environment.reset(self._seed(*self._stretch), self._stretch)
                 self._resets_to, self._held = None, True
                 for batch in self._decide():
                     yield batch
@@ -147,13 +164,19 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             if not self._held:
                 for batch in self._decide():
                     yield batch
+            if self._parameters is not None and self._obeys() and self._adopt_parameters():
+                for batch in self._processor.close_all(truncated=True):
+                    yield batch
+                await self._reset_for(self._environment.parameters.generation)
+                for batch in self._decide():
+                    yield batch
             used, alive = self._used()
             if self._gate.closed(used, alive) or self._behind(alive):
                 if not self._held:
                     for batch in self._processor.flush():
                         yield batch
-                    self._held = True
-                    self._gate.wait(*self._used())
+                    self._held, self._asked_for = True, None
+                self._ask_for(alive)
                 await self._sleep()
                 continue
             if self._held:
@@ -192,6 +215,21 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         if len(self._environment.specs) > len(self._known):
             self._announce()
 
+    def _adopt_parameters(self) -> bool:
+        """Give the parameters that came last to the environments; whether these have to begin anew for it."""
+        taken, self._parameters = self._parameters, None
+        if taken is not None:
+            self._environment.parameters.take(taken)
+        return taken is not None and taken.reset
+
+    async def _reset_for(self, generation: int) -> None:
+        """Begin anew because of a lesson; the fourth number keeps its seed apart from those of restarts."""
+        stretch = (*self._stretch, generation, 1)
+        try:
+            await self._environment.reset(self._seed(*stretch), stretch)
+        except BrokenEnvironmentError as error:
+            await self._recover(error)
+
     async def _recover(self, error: BrokenEnvironmentError) -> None:
         """Build the environments anew, as often as the restart limits allow."""
         failure: BrokenEnvironmentError | None = error
@@ -208,7 +246,8 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 dropped,
             )
             try:
-                await self._environment.restart(self._seed(self._resumed_at, self._restarts.count))
+                stretch = (self._resumed_at, self._restarts.count)
+                await self._environment.restart(self._seed(*stretch), stretch)
                 failure = None
             except BrokenEnvironmentError as again:
                 failure = again
@@ -224,9 +263,10 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         if self._resets_at_checkpoints:
             # As a resumed run does: start anew with fresh credits, which come when everybody has saved his part,
             # and so under the policies and the assignment that follow from all that went before the barrier.
-            self._players = self._used()[1] or self._players
+            self._players = tuple(n for n in self._names if self._processor.open_agents(n)) or self._players
             items += self._processor.close_all(truncated=True)
-            self._gate.wait(self._used()[0], self._players)
+            self._asked_for = None
+            self._ask_for(self._learners(self._players))
             self._resets_to = number
         elif self._stopping:
             items += self._processor.flush()
@@ -246,7 +286,17 @@ class Actor(Source[TrajectoryBatch | Barrier]):
     def _used(self) -> tuple[dict[str, int], tuple[str, ...]]:
         processor = self._processor
         used = {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
-        return used, tuple(name for name in self._names if processor.open_agents(name))
+        return used, self._learners(name for name in self._names if processor.open_agents(name))
+
+    def _learners(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of some behaviours that are learned from now: only they need credits, and their newest policies."""
+        return tuple(name for name in names if self._environment.lineups.learns(name))
+
+    def _ask_for(self, learners: tuple[str, ...]) -> None:
+        """Ask for credits while standing still, once more if others learn than those that were asked for."""
+        if learners != self._asked_for:
+            self._asked_for = learners
+            self._gate.wait(self._used()[0], learners)
 
     def _announce(self) -> None:
         for behavior_id, spec in self._environment.specs.items():

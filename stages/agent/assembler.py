@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from queues.errors import ShapeError
 from queues.messages import Array, StepBatch, TrajectoryBatch
+from stages.agent.groups import Groups
 from stages.agent.outbox import Closed, Episodes, Outbox
 from stages.agent.pages import Column, Pages
 from stages.slots import NOBODY, Numbers, Slots, enlarged
@@ -19,7 +21,10 @@ log = logging.getLogger(__name__)
 Where = slice | Numbers
 """Slots; a slice where they follow each other, since NumPy's slices cost less than index arrays."""
 Stamps = Sequence[Array]
-"""What decisions are made under: episode ids; of the assignment the generation, opponent, learning or not."""
+"""What decisions are made under: episode ids; of the assignment the generation, opponent, learning or not; and where
+the behaviour has groups, the group's id."""
+_LEARNING = 3
+"""Place of `learning` in them."""
 
 
 @dataclass(slots=True)
@@ -37,6 +42,9 @@ class Assembler:
 
     An agent has a slot as long as it has an open decision. The slot says in which row of the pages that
     decision stands (`_cursor`), under which stamp it was made, and what the episode brought so far.
+
+    Trajectories of a group's agents are closed together: where one is, its mates' are cut at the same tick. So whoever
+    learns finds in one batch what all of a group did at each moment, and who was left when one of them ended.
 
     Attributes:
         pending: learning rows held: completed ones of half-made trajectories, and closed ones to be emitted.
@@ -61,6 +69,7 @@ class Assembler:
         self._steps_before = np.zeros(total, np.int64)  # decisions of the episode in earlier pages
         self._groups = np.zeros(total, np.int64)
         self._env_ids = np.zeros(total, np.int64)
+        self._mates = None if step.group_ids is None else Groups(total)
         self._last_ticks: dict[int, _LastTick] = {}
         self._warned = False
 
@@ -85,6 +94,8 @@ class Assembler:
         pages, ended, count = self._pages, step.ended, len(step.agent_ids)
         if not count:
             return
+        if (step.group_ids is None) != (self._mates is None):
+            raise ShapeError("a behaviour has group_ids either in all steps or in none")
         ending, tick = self._locate(step)
         # The rows of the open decisions that this tick completes; nowhere for agents that have none.
         at = np.empty(count, np.int64)
@@ -93,6 +104,9 @@ class Assembler:
             self._cursor[ending] = pages.nowhere
         at[ended:] = self._cursor[tick.where]
         pages.rewards[at] = step.rewards
+        if self._mates is not None:
+            self._mates.tick = step.tick
+            pages.of_groups["group_rewards"][at] = step.group_rewards
         at += 1
         observations = pages.observation_records(step.observations)
         if ended:
@@ -103,6 +117,8 @@ class Assembler:
             column.records[at] = records
         if ended:
             self._forget(ending[self._cursor[ending] == pages.nowhere])
+        if self._mates is not None:
+            self._cut_mates(self._mates)
 
     def cut(self, max_first_version: int | None = None) -> None:
         """Close half-made trajectories where they stand; open decisions become first rows of the next ones.
@@ -110,19 +126,9 @@ class Assembler:
         Args:
             max_first_version: only trajectories whose first policy version is at most this; None: all.
         """
-        slots = self._slots.used()
-        ends = self._cursor[slots]
-        lengths = self._pages.lengths(ends)
-        chosen = lengths > 0
-        if max_first_version is not None:
-            chosen &= self._pages.versions[ends - lengths] <= max_first_version
-        slots, ends = slots[chosen], ends[chosen]
-        if not len(slots):
-            return
-        starts = self._pages.take(len(slots))
-        self._pages.move(ends, starts)
-        self._cursor[slots] = starts
-        self._close(slots, ends, lengths[chosen])
+        self._cut(self._slots.used(), max_first_version)
+        if self._mates is not None:
+            self._cut_mates(self._mates)
 
     def replace_decisions(self, step: StepBatch) -> None:
         """Write the open decisions of a tick's agents anew, as newer policies took them."""
@@ -136,6 +142,8 @@ class Assembler:
         slots = self._slots.used()
         self._leave(slots, truncated=truncated)
         self._forget(slots)
+        if self._mates is not None:
+            self._cut_mates(self._mates)
 
     def drop(self, env_ids: Numbers, group: int) -> int:
         """Forget the agents of some environments and their half-made trajectories.
@@ -195,6 +203,8 @@ class Assembler:
             self._steps_before = enlarged(self._steps_before, total)
             self._groups = enlarged(self._groups, total)
             self._env_ids = enlarged(self._env_ids, total)
+            if self._mates is not None:
+                self._mates.enlarge(total)
         self._groups[slots] = group
         self._env_ids[slots] = env_ids
         return slots
@@ -202,18 +212,27 @@ class Assembler:
     def _end(self, step: StepBatch, ending: Numbers, ends: Numbers) -> Numbers:
         """Close the trajectories that this tick's endings completed; returns the slots of known agents."""
         terminated, rewards = step.terminated, step.rewards[: step.ended]
+        parameters = step.parameters.copy() if step.parameters is not None else np.zeros(step.ended, np.int32)
         if np.count_nonzero(ending) < len(ending):  # an episode without a decision leaves nothing to close
             known = ending.nonzero()[0]
             ending, ends, terminated, rewards = ending[known], ends[known], terminated[known], rewards[known]
+            parameters = parameters[known]
             if not len(known):
                 return ending
         lengths = self._pages.lengths(ends)
         closed = self._closed(ending, ends, terminated.copy(), ~terminated)
         self.pending += int(np.count_nonzero(closed.learning))
-        self._outbox.add(closed, sum(lengths.tolist()))
-        returns = self._returns[ending] + rewards
         steps = self._steps_before[ending] + lengths
-        self._outbox.add_episodes(Episodes(closed.agent_ids, returns, steps, closed.learning))
+        of_trajectories = of_episodes = None
+        if self._mates is not None:
+            slots = self._slots.used()
+            left = slots[self._cursor[slots] != self._pages.nowhere]
+            of_trajectories = self._mates.note_closed(ending, left)
+            shared = self._pages.of_groups["group_rewards"][ends - 1]
+            of_episodes = self._mates.of_episodes(ending, shared, steps, of_trajectories["group_left"])
+        self._outbox.add(closed, sum(lengths.tolist()), of_trajectories)
+        returns = self._returns[ending] + rewards
+        self._outbox.add_episodes(Episodes(closed.agent_ids, returns, steps, closed.learning, parameters), of_episodes)
         return ending
 
     def _decide(self, step: StepBatch, tick: _LastTick, at: Numbers, observations: list[tuple[Column, Array]]) -> None:
@@ -229,7 +248,10 @@ class Assembler:
         where = tick.where
         # Agents that start an episode get a wrong return here; `_start_episodes` sets it to 0.
         self._returns[where] += step.rewards[step.ended :]
-        stamps = (step.episode_ids[step.ended :], step.generations, step.opponents, step.learning)
+        stamps: Stamps = (step.episode_ids[step.ended :], step.generations, step.opponents, step.learning)
+        if self._mates is not None and step.group_ids is not None and step.group_rewards is not None:
+            self._mates.returns[where] += step.group_rewards[step.ended :]
+            stamps = (*stamps, step.group_ids[step.ended :])
         said = _as_bytes(stamps)
         fresh, restamped = 0, None
         # Where agents and stamps are the last tick's and nobody ended, nobody starts anything: the fast path.
@@ -241,6 +263,8 @@ class Assembler:
         if restamped is not None:
             self._stamp(where, stamps)
         self._pages.write_decisions(at, step.decisions, step.policy_versions)
+        if self._mates is not None:
+            self._pages.of_groups["ticks"][at] = step.tick
         self._cursor[where] = at
 
     def _check_stamps(
@@ -272,7 +296,7 @@ class Assembler:
             at[lost] = self._pages.nowhere + 1
             old = self._stamps_at(where)
         # The other open steps are completed under the stamp that they were decided under.
-        self.pending += int(np.count_nonzero(old[-1])) - int(np.count_nonzero(stamps[-1]))
+        self.pending += int(np.count_nonzero(old[_LEARNING])) - int(np.count_nonzero(stamps[_LEARNING]))
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
         return len(fresh) + len(lost), changed
 
@@ -281,21 +305,26 @@ class Assembler:
         self._stamp(slots, stamps)
         self._returns[slots] = 0
         self._steps_before[slots] = 0
-        self.pending -= int(np.count_nonzero(stamps[-1]))
+        if self._mates is not None:
+            self._mates.returns[slots] = 0
+        self.pending -= int(np.count_nonzero(stamps[_LEARNING]))
 
     def _stamp(self, where: Where, stamps: Stamps) -> None:
         self._episode_ids[where] = stamps[0]
         self._generations[where] = stamps[1]
         self._opponents[where] = stamps[2]
-        self._learning[where] = stamps[3]
+        self._learning[where] = stamps[_LEARNING]
+        if self._mates is not None:
+            self._mates.ids[where] = stamps[-1]
 
     def _stamps_at(self, where: Where) -> Stamps:
-        return (
+        stamps = (
             self._episode_ids[where],
             self._generations[where],
             self._opponents[where],
             self._learning[where],
         )
+        return stamps if self._mates is None else (*stamps, self._mates.ids[where])
 
     def _warn(self, slots: Numbers, episode_id: int) -> None:
         if not self._warned:
@@ -334,6 +363,27 @@ class Assembler:
                 turning, ends = turning[cut], ends[cut]
             self._close(_pick(where, turning), ends, pages.lengths(ends))
 
+    def _cut(self, slots: Numbers, max_first_version: int | None = None) -> None:
+        """Close what these agents have completed; their open decisions become first rows of other pages."""
+        ends = self._cursor[slots]
+        lengths = self._pages.lengths(ends)
+        chosen = lengths > 0
+        if max_first_version is not None:
+            chosen &= self._pages.versions[ends - lengths] <= max_first_version
+        slots, ends = slots[chosen], ends[chosen]
+        if not len(slots):
+            return
+        starts = self._pages.take(len(slots))
+        self._pages.move(ends, starts)
+        self._cursor[slots] = starts
+        self._close(slots, ends, lengths[chosen])
+
+    def _cut_mates(self, mates: Groups) -> None:
+        """Close what the mates of agents whose trajectories were just closed have completed so far."""
+        if mates.anyone_parted:
+            self._cut(mates.parted(self._slots.used()))
+            mates.forget_parted()
+
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
         """Close what agents completed, and drop their open decisions."""
         ends = self._cursor[slots]
@@ -350,7 +400,8 @@ class Assembler:
         self._steps_before[slots] += lengths
         flags = np.zeros((2, len(slots)), np.bool_)
         flags[1] = truncated
-        self._outbox.add(self._closed(slots, ends, *flags), sum(lengths.tolist()))
+        of_groups = None if self._mates is None else self._mates.note_closed(slots)
+        self._outbox.add(self._closed(slots, ends, *flags), sum(lengths.tolist()), of_groups)
 
     def _closed(
         self, slots: Numbers, ends: Numbers, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from queues.columns import GROUP_TRAJECTORY_COLUMNS
 from queues.messages import Array, Columns, TrajectoryBatch
 from stages.agent.pages import Pages
 from stages.slots import Element, Numbers
@@ -38,6 +39,8 @@ class Episodes(NamedTuple):
     steps: Numbers
     """Decisions."""
     learning: NDArray[np.bool_]
+    parameters: NDArray[np.int32]
+    """Generations of the environment parameters that they began under."""
 
 
 _NO_IDS = np.empty(0, np.int64)
@@ -58,15 +61,21 @@ class Outbox:
         self._closed: list[Closed] = []
         self._episodes: list[Episodes] = []
         self._games: list[Columns] = []
+        self._trajectory_groups: list[Columns] = []
+        self._episode_groups: list[Columns] = []
 
-    def add(self, closed: Closed, rows: int) -> None:
-        """Take trajectories in that have so many rows in all."""
+    def add(self, closed: Closed, rows: int, of_groups: Columns | None = None) -> None:
+        """Take trajectories in that have so many rows in all; `of_groups` are `GROUP_TRAJECTORY_COLUMNS`."""
         self._closed.append(closed)
         self.rows += rows
+        if of_groups is not None:
+            self._trajectory_groups.append(of_groups)
 
-    def add_episodes(self, episodes: Episodes) -> None:
-        """Take episodes in that ended with trajectories that wait."""
+    def add_episodes(self, episodes: Episodes, of_groups: Columns | None = None) -> None:
+        """Take episodes in that ended with trajectories that wait; `of_groups` are `GROUP_EPISODE_COLUMNS`."""
         self._episodes.append(episodes)
+        if of_groups is not None:
+            self._episode_groups.append(of_groups)
 
     def add_games(self, games: Columns) -> None:
         """Take results of games, to go with the next batch."""
@@ -80,18 +89,21 @@ class Outbox:
         if not self._closed and not self._games:
             return None
         closed = Closed(*map(_joined, zip(*(self._closed or [_NOTHING]), strict=True)))
+        if pages.of_groups and not self._closed:
+            self._trajectory_groups = [{c.name: np.empty(0, c.dtype) for c in GROUP_TRAJECTORY_COLUMNS}]
         lengths = pages.lengths(closed.ends)
         starts = closed.ends - lengths
         batch = TrajectoryBatch(
             behavior_id,
             source,
             _row_columns(pages, closed.ends, lengths, self.rows),
-            _trajectory_columns(pages, starts, lengths, closed),
-            _episode_columns(self._episodes),
-            _game_columns(self._games),
+            {**_trajectory_columns(pages, starts, lengths, closed), **_joined_columns(self._trajectory_groups)},
+            {**_episode_columns(self._episodes), **_joined_columns(self._episode_groups)},
+            _joined_columns(self._games),
         )
         pages.give(starts)
         self._closed, self._episodes, self._games, self.rows = [], [], [], 0
+        self._trajectory_groups, self._episode_groups = [], []
         return batch
 
 
@@ -107,6 +119,8 @@ def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> C
     for column in pages.decisions:
         rows[column.name] = column.values.take(at, 0)
     rows["rewards"] = pages.rewards.take(at)
+    for name, values in pages.of_groups.items():
+        rows[name] = values.take(at)
     return rows
 
 
@@ -142,10 +156,11 @@ def _episode_columns(episodes: Sequence[Episodes]) -> Columns:
         "episode_returns": joined.returns.astype(np.float32),
         "episode_lengths": joined.steps.astype(np.int32),
         "episode_learning": joined.learning,
+        "episode_parameters": joined.parameters,
     }
 
 
-def _game_columns(games: Sequence[Columns]) -> Columns:
-    if len(games) < 2:
-        return games[0] if games else {}
-    return {name: np.concatenate([part[name] for part in games]) for name in games[0]}
+def _joined_columns(parts: Sequence[Columns]) -> Columns:
+    if len(parts) < 2:
+        return parts[0] if parts else {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from queues.columns import GROUP_ROW_COLUMNS
 from queues.errors import ShapeError
 from queues.messages import Array, Columns, StepBatch
 from stages.slots import FreeNumbers, Numbers, enlarged
@@ -91,6 +92,7 @@ class Pages:
         actions: those of `decisions` that are actions.
         rewards: [R] reward after the action of a row.
         versions: [R] version of the policy that decided.
+        of_groups: `columns.GROUP_ROW_COLUMNS` [R] by name; empty where the behaviour has no groups.
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:
@@ -104,6 +106,8 @@ class Pages:
         self.actions = tuple(column for column in self.decisions if column.name in _ACTIONS)
         self.rewards = np.zeros(rows, np.float32)
         self.versions = np.zeros(rows, np.int64)
+        grouped = step.group_ids is not None
+        self.of_groups: dict[str, Array] = {c.name: np.zeros(rows, c.dtype) for c in GROUP_ROW_COLUMNS if grouped}
         self._names = step.decisions.keys()
 
     def take(self, count: int) -> Numbers:
@@ -149,6 +153,8 @@ class Pages:
         for column in (*self.observations, *self.decisions):
             column.records[target] = column.records[source]
         self.versions[target] = self.versions[source]
+        if self.of_groups:
+            self.of_groups["ticks"][target] = self.of_groups["ticks"][source]
         self.keep_actions(source, target)
 
     def keep_actions(self, source: Numbers, target: Numbers) -> None:
@@ -164,3 +170,5 @@ class Pages:
             column.grow(rows)
         self.rewards = enlarged(self.rewards, rows)
         self.versions = enlarged(self.versions, rows)
+        for name, values in self.of_groups.items():
+            self.of_groups[name] = enlarged(values, rows)

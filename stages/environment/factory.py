@@ -19,12 +19,16 @@ from stages.environment.protocol import EnvironmentGroup
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 from stages.loading import import_module, load_attribute
 
-BUILTIN_GAMES: Mapping[str, tuple[str, str]] = {"Volley": ("stages.environment.volley", "VolleyGroup")}
+BUILTIN_GAMES: Mapping[str, tuple[str, str]] = {
+    "Volley": ("stages.environment.volley", "VolleyGroup"),
+    "Pursuit": ("stages.environment.pursuit", "PursuitGroup"),
+    "ConnectFour": ("stages.environment.connect_four", "ConnectFourGroup"),
+}
 """Module and class of the games that come with this package, by their `id`."""
 
 
 def make_group(
-    settings: EnvironmentSettings, behavior: str, num_envs: int, folder: Path | None = None
+    settings: EnvironmentSettings, behavior: str, num_envs: int, folder: Path | None = None, parameters: bool = False
 ) -> EnvironmentGroup:
     """Make the environment group that the settings describe.
 
@@ -33,6 +37,8 @@ def make_group(
         behavior: behaviour name for environments with only one kind of agent.
         num_envs: number of instances, which may differ from the settings' (evaluation has its own).
         folder: where the YAML lies, whose modules are importable.
+        parameters: whether it will be told environment parameters: then single environments are taken where there is a
+            choice, because a vectorised one starts episodes by itself, without any.
 
     Raises:
         LoadError: if a module or attribute can't be found, or gives no environment.
@@ -44,13 +50,16 @@ def make_group(
     assert settings.id is not None, "the schema asks for an id or a factory"
     if settings.kind == "builtin":
         return _builtin(settings.id, settings.options, behavior, num_envs)
-    return _registered(settings, settings.id, behavior, num_envs, folder)
+    if settings.kind == "pettingzoo":
+        return _pettingzoo(settings, settings.id, behavior, num_envs, folder)
+    return _registered(settings, settings.id, behavior, num_envs, folder, parameters)
 
 
 def _builtin(game: str, options: Mapping[str, Any], behavior: str, num_envs: int) -> EnvironmentGroup:
     if game not in BUILTIN_GAMES:
-        close = difflib.get_close_matches(game.capitalize(), BUILTIN_GAMES, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(BUILTIN_GAMES)}"
+        by_lower = {known.lower(): known for known in BUILTIN_GAMES}
+        close = difflib.get_close_matches(game.lower().replace("_", ""), by_lower, n=1)
+        hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"there are: {', '.join(BUILTIN_GAMES)}"
         raise StageError(f"environment.id: no built-in game is called {game!r}; {hint}")
     module, attribute = BUILTIN_GAMES[game]
     make = getattr(importlib.import_module(module), attribute)
@@ -61,7 +70,7 @@ def _builtin(game: str, options: Mapping[str, Any], behavior: str, num_envs: int
 
 
 def _registered(
-    settings: EnvironmentSettings, env_id: str, behavior: str, num_envs: int, folder: Path | None
+    settings: EnvironmentSettings, env_id: str, behavior: str, num_envs: int, folder: Path | None, singly: bool
 ) -> EnvironmentGroup:
     from stages.environment.gymnasium_group import GymnasiumGroup
     from stages.environment.vectorising import make_vector
@@ -70,15 +79,55 @@ def _registered(
     module, _, _ = env_id.rpartition(":")
     if module:  # Gymnasium imports it too, but does not look next to the YAML
         import_module(module, folder, name)
-    envs = make_vector(env_id, num_envs, settings.options, name, _wrap(settings, folder, name))
+    envs = make_vector(env_id, num_envs, settings.options, name, _wrap(settings, folder, name), singly)
     return GymnasiumGroup(envs, behavior, name, settings.observations)
+
+
+def _pettingzoo(
+    settings: EnvironmentSettings, env_id: str, behavior: str, num_envs: int, folder: Path | None
+) -> EnvironmentGroup:
+    from stages.environment.pettingzoo import maker_of
+
+    name = f"PettingZoo environment {env_id!r}"
+    make = maker_of(env_id, settings.api, folder, name)
+    arguments = _arguments(make, settings.options, {}, name)
+    made = _call(make, arguments, name)
+    return _pettingzoo_group(settings, made, partial(make, **arguments), behavior, num_envs, folder, name)
+
+
+def _pettingzoo_group(
+    settings: EnvironmentSettings,
+    made: Any,
+    make: Callable[[], Any],
+    behavior: str,
+    num_envs: int,
+    folder: Path | None,
+    name: str,
+) -> EnvironmentGroup:
+    """A group of the environment that was made and of others that `make` makes."""
+    from stages.environment.pettingzoo import PettingZooGroup, make_instances
+
+    instances = make_instances(made, make, num_envs, settings.api, name, _wrap(settings, folder, name))
+    return PettingZooGroup(
+        instances,
+        behavior,
+        name,
+        settings.behaviors,
+        settings.observations,
+        settings.outcome,
+        settings.rotate_sides,
+    )
 
 
 def _wrap(settings: EnvironmentSettings, folder: Path | None, name: str) -> Callable[[Any], Any] | None:
     """What puts the settings' wrappers round a single environment, None where there are none."""
     if not settings.wrappers:
         return None
-    from stages.environment.vectorising import wrapping
+    wrapping: Callable[..., Callable[[Any], Any]]
+    if settings.kind == "pettingzoo":
+        from stages.environment.pettingzoo import wrapping
+    else:
+        from stages.environment.vectorising import wrapping
 
     wrappers = []
     for wrapper in settings.wrappers:
@@ -101,6 +150,8 @@ def _from_factory(
     made = _call(make, arguments, what)
     if isinstance(made, EnvironmentGroup):
         return _as_it_is(made, settings, what)
+    if settings.kind == "pettingzoo":
+        return _pettingzoo_group(settings, made, partial(make, **arguments), behavior, num_envs, folder, what)
 
     from gymnasium import Env
     from gymnasium.vector import VectorEnv
@@ -118,12 +169,12 @@ def _from_factory(
 
 
 def _as_it_is(group: EnvironmentGroup, settings: EnvironmentSettings, what: str) -> EnvironmentGroup:
-    for key in ("wrappers", "observations"):
+    for key in ("wrappers", "observations", "behaviors", "rotate_sides"):
         if getattr(settings, key):
             group.close()
             raise StageError(
                 f"environment.{key}: does not go with {what}, which gave an EnvironmentGroup of its own making "
-                f"({type(group).__name__}); expected Gymnasium environments, or leave it out"
+                f"({type(group).__name__}); expected single environments, or leave it out"
             )
     return group
 

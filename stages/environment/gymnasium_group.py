@@ -18,10 +18,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
@@ -30,7 +31,9 @@ from queues.messages import Array
 from queues.specs import BehaviorSpec
 from stages.environment.actions import action_mapping, action_masks
 from stages.environment.observations import observation_parts, take_rows
+from stages.environment.parameters import EpisodeParameters, Floats
 from stages.environment.protocol import ActionBatch, AgentSteps, StepResult
+from stages.environment.vectorising import TellingEnv
 from stages.errors import BrokenEnvironmentError, StageError
 
 log = logging.getLogger(__name__)
@@ -90,8 +93,38 @@ class GymnasiumGroup:
         self._env_ids = np.arange(self.num_envs, dtype=np.int32)
         self._episode_ids = np.full(self.num_envs, -1, dtype=np.int64)
         self._masked = False
+        self._parameters: EpisodeParameters | None = None
+        """What the vector environment is told when it is reset; None where each single one is, or there is nothing."""
+        self._told: dict[str, Floats] = {}
         self._restarting: NDArray[np.bool_] | None = None
         """[n] NEXT_STEP only: the instances that the next step resets; None for none."""
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Tell environments the parameters of each episode, as options of `reset`.
+
+        Single environments get numbers, whoever resets them. A vector environment of its own making gets arrays [n]
+        when the group resets it: at each episode's end if its autoreset mode is DISABLED (those of the instances that
+        are not reset are what they were told before), else only when all begin anew. `AsyncVectorEnv` gets nothing.
+        """
+        envs = self._envs.unwrapped
+        if isinstance(envs, SyncVectorEnv):
+            envs.envs = [TellingEnv(env, partial(parameters.options, i)) for i, env in enumerate(envs.envs)]
+            return
+        if isinstance(envs, AsyncVectorEnv):
+            log.warning(
+                "environment_parameters: %s runs in processes of its own (AsyncVectorEnv), which can't be told, so "
+                "they have no effect; use vectorization_mode: sync (actors are processes already)",
+                self._name,
+            )
+            return
+        self._parameters = parameters
+        if self._mode is not AutoresetMode.DISABLED:
+            log.warning(
+                "environment_parameters: %s starts episodes by itself (autoreset mode %s), so it is told only when all "
+                "instances begin anew, as with a lesson's require_reset: true; with autoreset mode DISABLED, or as "
+                "single environments, it is told at each episode",
+                *(self._name, self._mode.name),
+            )
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Start all instances anew.
@@ -103,7 +136,7 @@ class GymnasiumGroup:
         Raises:
             BrokenEnvironmentError: if the environment raises, or gives what its spaces do not promise.
         """
-        raw, infos = self._reset(seed=None if seed is None else int(seed))
+        raw, infos = self._reset(None, None if seed is None else int(seed))
         observations = self._extract("reset", raw)
         for observation, part in zip(observations, self._parts, strict=True):
             if observation.shape != (self.num_envs, *part.spec.shape):
@@ -222,7 +255,7 @@ class GymnasiumGroup:
         if self._mode is AutoresetMode.SAME_STEP:
             last = self._extract("step", self._final_observations(infos, ended))
         elif self._mode is AutoresetMode.DISABLED:
-            raw, new_infos = self._reset(options={"reset_mask": over})
+            raw, new_infos = self._reset(over)
             for observation, first in zip(observations, self._extract("reset", raw), strict=True):
                 observation[ended] = first[ended]
             if self._masked:
@@ -308,12 +341,22 @@ class GymnasiumGroup:
                 f"{self._envs.single_observation_space}: {_told(error)}"
             ) from error
 
-    def _reset(self, **arguments: Any) -> tuple[Any, Mapping[str, Any]]:
+    def _reset(self, which: NDArray[np.bool_] | None, seed: int | None = None) -> tuple[Any, Mapping[str, Any]]:
+        """Reset instances [n], None for all, with their parameters."""
+        options: dict[str, Any] = {} if which is None else {"reset_mask": which}
+        if self._parameters is not None:
+            options |= self._tell(self._parameters, self._env_ids if which is None else np.flatnonzero(which))
         try:
-            raw, infos = self._envs.reset(**arguments)
+            raw, infos = self._envs.reset(seed=seed, options=options or None)
         except Exception as error:
             raise self._broken("reset", error) from error
         return raw, infos
+
+    def _tell(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
+        for name, values in parameters.draw(env_ids).items():
+            column = self._told.setdefault(name, np.zeros(self.num_envs))
+            column[env_ids] = values
+        return {name: column.copy() for name, column in self._told.items()}
 
     def _check_restarted(self, tick: _Tick, restarting: NDArray[np.bool_]) -> None:
         wrong = restarting & (tick.terminated | tick.truncated)

@@ -1,7 +1,8 @@
-"""Who plays with which policy in which game: an actor's view of the assignments that the ghost stage makes.
+"""Who plays with which policy in which game: an actor's view of the assignments that the ghost stages make.
 
-Without self-play there is one lineup for ever, in which everybody learns. With self-play, each game keeps the lineup
-that was current when it started, until it ends: its opponents stay frozen, and its trajectories are stamped with it.
+A behaviour without self-play plays with its newest policy, whoever else is there, and always learns. Of those with
+self-play, each game keeps the lineup that was current when it started, until it ends: its opponents stay frozen, and
+its trajectories are stamped with it. When another team learns, nobody learns any more from games of the turn before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ class Player:
 
     policy: ActingPolicy
     version: int = -1
+    snapshot: int = -1
+    """Which snapshot it is; -1 for a policy straight from the trainer."""
+    plain: bool = False
+    """Whether its behaviour has no self-play."""
 
 
 @dataclass
@@ -32,12 +37,19 @@ class Lineup:
     generation: int
     opponent: int
     learning_team: int | None
-    """None without self-play: all learn."""
+    """The team that learned when the game began; None without self-play."""
     players: dict[str, Player] = field(default_factory=dict)
+    learners: set[str] = field(default_factory=set)
+    """Behaviour ids whose steps are learned from."""
 
     def learns(self, behavior_id: str) -> bool:
-        """Whether agents of this behaviour id play for the learning team."""
-        return self.learning_team is None or behavior_team(behavior_id) == self.learning_team
+        """Whether what agents of this behaviour id do is learned from."""
+        return behavior_id in self.learners
+
+
+def nobody(behavior_name: str) -> bool:
+    """No behaviour has self-play."""
+    return False
 
 
 class Lineups:
@@ -45,13 +57,18 @@ class Lineups:
 
     Args:
         make_policy: builds an acting policy for a behaviour spec; its weights come with the first update.
-        self_play: whether assignments will come; without, everybody learns.
+        has_self_play: tells of a behaviour name whether assignments will say how it plays.
     """
 
-    def __init__(self, make_policy: Callable[[BehaviorSpec], ActingPolicy], self_play: bool = False) -> None:
+    def __init__(
+        self,
+        make_policy: Callable[[BehaviorSpec], ActingPolicy],
+        has_self_play: Callable[[str], bool] = nobody,
+    ) -> None:
         self._make_policy = make_policy
-        self.self_play = self_play
+        self._has_self_play = has_self_play
         self._specs: dict[str, BehaviorSpec] = {}
+        self._plain: dict[str, Player] = {}
         self._updates: dict[str, PolicyUpdate] = {}
         self._wanted: Assignment | None = None
         self.current = Lineup(0, -1, None)
@@ -59,16 +76,29 @@ class Lineups:
         """By environment instance: the lineup of its running game."""
         self._mixed = False
 
+    @property
+    def self_play(self) -> bool:
+        """Whether any behaviour seen so far has self-play."""
+        return len(self._plain) < len(self._specs)
+
     def open_games(self, num_envs: int) -> None:
         """All instances start a game now."""
         self.games = [self.current] * num_envs
         self._mixed = False
 
     def add_behavior(self, spec: BehaviorSpec) -> None:
-        """A behaviour id that was not known before."""
+        """A behaviour id that was not known before.
+
+        Raises:
+            SpecError: if it names a team that can't be.
+        """
+        behavior_team(spec.behavior_id)
         self._specs[spec.behavior_id] = spec
-        if not self.self_play:
-            self.current.players[spec.behavior_id] = Player(self._make_policy(spec))
+        if not self._has_self_play(spec.name):
+            player = self._plain[spec.behavior_id] = Player(self._make_policy(spec), plain=True)
+            for lineup in (self.current, *self.games):
+                lineup.players[spec.behavior_id] = player
+                lineup.learners.add(spec.behavior_id)
 
     def update(self, update: PolicyUpdate) -> None:
         """Take up a policy that was published for a behaviour id."""
@@ -89,10 +119,19 @@ class Lineups:
         players = self.current.players
         return all(name in players and players[name].version >= 0 for name in behavior_ids)
 
+    def plays(self, behavior_id: str) -> bool:
+        """Whether a behaviour id has self-play."""
+        return behavior_id in self._specs and behavior_id not in self._plain
+
+    def learns(self, behavior_name: str) -> bool:
+        """Whether what agents of this behaviour do now may be learned from."""
+        return any(self._specs[behavior_id].name == behavior_name for behavior_id in self.current.learners)
+
     def newest_version(self, behavior_name: str) -> int:
-        """The newest version of a trainer's policy that has arrived, -1 before the first."""
+        """The version that a behaviour's learners act by, -1 where none of them learns or has a policy yet."""
+        current = self.current
         return max(
-            (u.version for i, u in self._updates.items() if self._specs[i].name == behavior_name and u.snapshot < 0),
+            (current.players[i].version for i in current.learners if self._specs[i].name == behavior_name),
             default=-1,
         )
 
@@ -119,29 +158,44 @@ class Lineups:
         if wanted is None or not all(self._has(wanted, behavior_id) for behavior_id in self._specs):
             return
         self._wanted = None
-        lineup = Lineup(wanted.generation, wanted.opponent, wanted.learning_team)
-        for behavior_id, spec in self._specs.items():
-            previous = self.current.players.get(behavior_id)
-            keeps_learning = self.current.learning_team == wanted.learning_team and lineup.learns(behavior_id)
-            if previous is not None and keeps_learning:
-                lineup.players[behavior_id] = previous  # running games of the same learner go on learning
-                continue
-            update = self._updates[behavior_id]
-            player = Player(self._make_policy(spec), update.version)
-            player.policy.load(update)
-            lineup.players[behavior_id] = player
+        goes_on = self.current.learning_team == wanted.learning_team
+        if not goes_on:
+            for game in (self.current, *self.games):
+                game.learners = set(self._plain)
+        lineup = Lineup(wanted.generation, wanted.opponent, wanted.learning_team, dict(self._plain), set(self._plain))
+        for behavior_id in self._specs.keys() - self._plain.keys():
+            learns = behavior_team(behavior_id) == wanted.learning_team
+            if learns:
+                lineup.learners.add(behavior_id)
+            lineup.players[behavior_id] = self._player(behavior_id, learns, goes_on)
         # A game in which somebody has nobody to play for them has not begun: it is played under this lineup.
         self.games = [game if game.players.keys() >= lineup.players.keys() else lineup for game in self.games]
         self.current = lineup
         self._mixed = any(game is not lineup for game in self.games)
 
+    def _player(self, behavior_id: str, learns: bool, goes_on: bool) -> Player:
+        """Who plays for a behaviour id under a new lineup; as far as can be, whoever does under the current one.
+
+        Running games of the same learner go on learning by each new policy, and an opponent that stays the same decides
+        for the games of both lineups together.
+        """
+        update, player = self._updates[behavior_id], self.current.players.get(behavior_id)
+        same = player is not None and (player.snapshot, player.version) == (update.snapshot, update.version)
+        if player is not None and (goes_on if learns else same):
+            return player
+        player = Player(self._make_policy(self._specs[behavior_id]), update.version, update.snapshot)
+        player.policy.load(update)
+        return player
+
     def _has(self, wanted: Assignment, behavior_id: str) -> bool:
         update = self._updates.get(behavior_id)
         if update is None:
             return False
+        if behavior_id in self._plain:
+            return True
         named = wanted.policies.get(behavior_id)
         if named is None:
-            return True
+            return False
         snapshot, version = named
         if behavior_team(behavior_id) == wanted.learning_team:
             return update.snapshot < 0 and update.version >= version

@@ -42,6 +42,13 @@ class AgentSteps:
     """[ended] true where the episode was cut short."""
     action_masks: NDArray[np.bool_] | None = None
     """[d, sum of branches] true = allowed; None where the spec is not `masked`."""
+    group_ids: NDArray[np.int64] | None = None
+    """[n] the group of agents with a common reward that each belongs to, unique over the instances of this environment
+    group; 0 for none. None where there are none at all; may be given only where the spec is `grouped`. A group may
+    keep its number over its episodes."""
+    group_rewards: NDArray[np.float32] | None = None
+    """[n] the group's reward since the agent's previous decision, beside its own, the same for all mates; 0 in the
+    first row of an episode. None for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class GameResults:
     env_ids: NDArray[np.int32]
     """[g] the instances whose game ended."""
     outcomes: NDArray[np.float32]
-    """[g, teams] per team, by team id: 1 won, 0.5 drawn, 0 lost."""
+    """[g, teams] per team, by team id: 1 won, 0.5 drawn, 0 lost; of more than two teams, any ranking in numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,8 @@ class StepResult:
     steps: Mapping[str, AgentSteps]
     """By behaviour id."""
     games: GameResults | None = None
+    """None where no game has ended. An environment whose agents may leave a game before its end gives an empty one in
+    what `reset` returns, to say that it declares games: of others, results are guessed from the agents' episodes."""
     statistics: Mapping[str, float] = field(default_factory=dict)
     """The environment's own numbers, for TensorBoard."""
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
+from logging import Logger
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.columns import GAME_COLUMNS
 from queues.messages import Array, Columns, PolicyUpdate, StepBatch
 from queues.specs import BehaviorSpec
-from stages.environment.lineup import Lineup, Lineups
+from stages.environment.games import GameWatch
+from stages.environment.lineup import Lineup, Lineups, Player
+from stages.environment.parameters import EpisodeParameters, tell
 from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, StepResult
-from stages.errors import BrokenEnvironmentError
+from stages.errors import BrokenEnvironmentError, StageError
 from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy, Decision, Recall
 from stages.stage import Source, StageContext
@@ -54,8 +56,12 @@ class EnvironmentStage(Source[StepBatch]):
         self._first_agent_id = first_agent_id
         self._deterministic = deterministic
         self._group: EnvironmentGroup | None = None
+        self.parameters = EpisodeParameters()
+        """What the environments are told at the start of each episode."""
+        self._begun = self.parameters.begun
         self._context = StageContext("environment")
         self._result = StepResult({})
+        self._games = GameWatch(lineups)
         self._finished: dict[str, Columns] = {}
         self._actions: dict[str, ActionBatch] = {}
         self._memories: dict[str, AgentMemories] = {}
@@ -63,6 +69,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._decided_from: Mapping[str, Any] = {}
         self._known: set[str] = set()
         self._random = np.random.default_rng(0)
+        self._tick = 0
         self._stop = False
 
     @property
@@ -83,23 +90,31 @@ class EnvironmentStage(Source[StepBatch]):
     def start(self, context: StageContext) -> None:
         """Build the group."""
         self._context = context
-        self._group = self._make_group()
+        self._build(context.log if not context.replica else None)  # one actor's word is enough
 
     def stop(self) -> None:
         """Close the group."""
         if self._group is not None:
             self._group.close()
 
-    async def reset(self, seed: int) -> None:
-        """Start all instances anew; everything that follows is determined by the seed and the policies."""
+    async def reset(self, seed: int, stretch: tuple[int, ...] = ()) -> None:
+        """Start all instances anew; everything that follows is determined by the arguments and the policies.
+
+        Args:
+            seed: of everything but parameters that are drawn with seeds of their own.
+            stretch: sets this part of the run apart, so that those are not the same in each.
+        """
         self._random = np.random.default_rng(seed)
+        self.parameters.begin_anew(seed, self._context.replica, *stretch)
         self._result = await self._call("reset", lambda group: group.reset(seed))
+        self._tick += 1
         self._memories, self._to_remember = {}, []
         self._announce()
         self._finished = {}
         self._lineups.open_games(self.num_envs)
+        self._games.begin(self._result)
 
-    async def restart(self, seed: int) -> None:
+    async def restart(self, seed: int, stretch: tuple[int, ...] = ()) -> None:
         """Build the group anew after it broke, and reset it."""
         old, self._group = self._group, None
         try:
@@ -107,8 +122,8 @@ class EnvironmentStage(Source[StepBatch]):
                 old.close()
         except Exception as error:  # a broken environment may not even close: that must not hinder the new one
             self._context.log.debug("closing the broken environment failed: %s", error)
-        self._group = self._make_group()
-        await self.reset(seed)
+        self._build()
+        await self.reset(seed, stretch)
 
     def decide(self) -> list[StepBatch]:
         """Ask the policies for actions on what the last step brought; one StepBatch per behaviour id."""
@@ -125,10 +140,12 @@ class EnvironmentStage(Source[StepBatch]):
         actions = self._actions
         for memories, agent_ids, episode_ids, recall in self._to_remember:
             memories.keep(agent_ids, episode_ids, recall)
+        self._begun = self.parameters.begun
         self._result = await self._call("step", lambda group: group.step(actions))
+        self._tick += 1
         if len(self.specs) > len(self._known):
             self._announce()
-        self._finished = self._finish_games(self._result) if self._lineups.self_play else {}
+        self._finished = self._games.finish(self._result) if self._lineups.self_play else {}
         for name, value in self._result.statistics.items():
             self._context.statistics.add(next(iter(self.specs.values())).name, name, value)
 
@@ -147,6 +164,10 @@ class EnvironmentStage(Source[StepBatch]):
     def update(self, update: PolicyUpdate) -> None:
         """Act by this policy from the next decision on."""
         self._lineups.update(update)
+
+    def _build(self, log: Logger | None = None) -> None:
+        self._group = self._make_group()
+        tell(self._group, self.parameters, log)
 
     async def _call(self, what: str, call: Callable[[EnvironmentGroup], Any]) -> StepResult:
         assert self._group is not None, "the stage was not started"
@@ -183,20 +204,21 @@ class EnvironmentStage(Source[StepBatch]):
         count = len(agent_ids) - steps.ended
         nobody: Parts = [(self._lineups.current, None)]
         parts = self._lineups.split(steps.env_ids[deciding]) if count else nobody
-        first = parts[0][0]
-        memories = self._memories_of(behavior_id, first.players[behavior_id].policy)
+        players = _by_player(parts, behavior_id)
+        memories = self._memories_of(behavior_id, players[0][0].policy)
         recall = None
         if memories is not None:
             memories.forget(agent_ids[: steps.ended])
             recall = memories.recall(agent_ids[deciding], steps.episode_ids[deciding])
-        if len(parts) == 1:
-            decision = self._act(first, behavior_id, observations, steps.action_masks, recall)
-            stamp = _Stamp.filled(count, first, behavior_id)
+        if len(players) == 1:
+            decision = self._act(players[0][0], observations, steps.action_masks, recall)
         else:
-            decision, stamp = self._decide_mixed(parts, behavior_id, observations, steps.action_masks, recall, count)
+            decision = self._decide_mixed(players, observations, steps.action_masks, recall, count)
+        stamp = _Stamp(count, parts, behavior_id)
         if memories is not None and decision.recall is not None:
             self._to_remember.append((memories, agent_ids[deciding], steps.episode_ids[deciding], decision.recall))
         self._actions[behavior_id] = decision.actions
+        group_ids, group_rewards = self._groups_of(behavior_id, steps)
         return StepBatch(
             behavior_id=behavior_id,
             group=0,
@@ -214,7 +236,28 @@ class EnvironmentStage(Source[StepBatch]):
             learning=stamp.learning,
             opponents=stamp.opponents,
             games=games,
+            tick=self._tick,
+            group_ids=group_ids,
+            group_rewards=group_rewards,
+            parameters=self._begun[steps.env_ids[: steps.ended]] if self.parameters else None,
         )
+
+    def _groups_of(
+        self, behavior_id: str, steps: AgentSteps
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32] | None]:
+        """Group ids that are unique across actors, and the groups' rewards; None where the behaviour has no groups."""
+        if not self.specs[behavior_id].grouped:
+            if steps.group_ids is not None or steps.group_rewards is not None:
+                raise StageError(
+                    f"{behavior_id}: the environment gives group_ids or group_rewards, but its BehaviorSpec is not "
+                    "grouped; make the spec with grouped=True"
+                )
+            return None, None
+        count = len(steps.agent_ids)
+        given = steps.group_ids
+        ids = np.zeros(count, np.int64) if given is None else np.where(given, given + self._first_agent_id, 0)
+        rewards = steps.group_rewards
+        return ids, np.zeros(count, np.float32) if rewards is None else rewards
 
     def _memories_of(self, behavior_id: str, policy: ActingPolicy) -> AgentMemories | None:
         """What the agents of a behaviour id remember, whichever of its policies acts; None without memory."""
@@ -229,37 +272,33 @@ class EnvironmentStage(Source[StepBatch]):
 
     def _act(
         self,
-        lineup: Lineup,
-        behavior_id: str,
+        player: Player,
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
         recall: Recall | None,
     ) -> Decision:
-        policy = lineup.players[behavior_id].policy
-        decision = policy.act(observations, masks, self._random, self._deterministic, recall)
+        decision = player.policy.act(observations, masks, self._random, self._deterministic, recall)
         if masks is not None:
             return Decision(decision.actions, {**decision.columns, "action_masks": masks}, decision.recall)
         return decision
 
     def _decide_mixed(
         self,
-        parts: Parts,
-        behavior_id: str,
+        players: list[tuple[Player, NDArray[np.intp] | None]],
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
         recall: Recall | None,
         count: int,
-    ) -> tuple[Decision, _Stamp]:
-        """One act() per lineup, put together again in the order of the rows."""
-        stamp = _Stamp.empty(count)
+    ) -> Decision:
+        """One act() per player, put together again in the order of the rows."""
         columns: dict[str, Array] = {}
         continuous = discrete = None
         after = None if recall is None else Recall(recall.memories.copy(), recall.previous_actions.copy())
-        for lineup, rows in parts:
+        for player, rows in players:
             assert rows is not None
             part_masks = masks[rows] if masks is not None else None
             part_recall = None if recall is None else Recall(recall.memories[rows], recall.previous_actions[rows])
-            part = self._act(lineup, behavior_id, tuple(o[rows] for o in observations), part_masks, part_recall)
+            part = self._act(player, tuple(o[rows] for o in observations), part_masks, part_recall)
             if continuous is None or discrete is None:
                 continuous = np.empty((count, *part.actions.continuous.shape[1:]), np.float32)
                 discrete = np.empty((count, *part.actions.discrete.shape[1:]), np.int32)
@@ -270,66 +309,37 @@ class EnvironmentStage(Source[StepBatch]):
             if after is not None and part.recall is not None:
                 after.memories[rows] = part.recall.memories
                 after.previous_actions[rows] = part.recall.previous_actions
-            stamp.fill(rows, lineup, behavior_id)
         assert continuous is not None
         assert discrete is not None
-        return Decision(ActionBatch(continuous, discrete), columns, after), stamp
+        return Decision(ActionBatch(continuous, discrete), columns, after)
 
-    def _finish_games(self, result: StepResult) -> dict[str, Columns]:
-        """Game columns by the learning team's behaviour id; the instances' next games get the current lineup."""
-        games = result.games
-        if games is None:  # an environment that declares no games: its episodes are its games, and nobody wins
-            ended = [steps.env_ids[: steps.ended] for steps in result.steps.values() if steps.ended]
-            if ended:
-                self._lineups.restart(np.unique(np.concatenate(ended)))
-            return {}
-        rows: dict[str, list[tuple[int, int, int, float]]] = {}
-        for env_id, outcomes in zip(games.env_ids, games.outcomes, strict=True):
-            lineup = self._lineups.games[env_id]
-            team = lineup.learning_team
-            learner = next((i for i in lineup.players if lineup.learns(i)), None)
-            if team is not None and learner is not None:
-                rows.setdefault(learner, []).append((lineup.generation, team, lineup.opponent, float(outcomes[team])))
-        self._lineups.restart(games.env_ids)
-        return {
-            behavior_id: {
-                column.name: np.array([row[i] for row in found], column.dtype) for i, column in enumerate(GAME_COLUMNS)
-            }
-            for behavior_id, found in rows.items()
-        }
+
+def _by_player(parts: Parts, behavior_id: str) -> list[tuple[Player, NDArray[np.intp] | None]]:
+    """The rows of a tick by who decides for them: of several lineups, many have the same player."""
+    found: dict[int, tuple[Player, list[NDArray[np.intp]]]] = {}
+    for lineup, rows in parts:
+        player = lineup.players[behavior_id]
+        found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
+    if len(found) == 1:
+        return [(player, None) for player, _ in found.values()]
+    return [(player, np.sort(np.concatenate(rows))) for player, rows in found.values()]
 
 
 class _Stamp:
-    """The self-play stamp and policy version of each decision of a tick."""
+    """The self-play stamp and policy version of each decision of a tick; plain where a behaviour has no self-play."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
-    def __init__(
-        self,
-        versions: NDArray[np.int64],
-        generations: NDArray[np.int32],
-        learning: NDArray[np.bool_],
-        opponents: NDArray[np.int32],
-    ) -> None:
-        self.versions = versions
-        self.generations = generations
-        self.learning = learning
-        self.opponents = opponents
-
-    @classmethod
-    def empty(cls, count: int) -> _Stamp:
-        return cls(
-            np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.bool_), np.empty(count, np.int32)
-        )
-
-    @classmethod
-    def filled(cls, count: int, lineup: Lineup, behavior_id: str) -> _Stamp:
-        stamp = cls.empty(count)
-        stamp.fill(slice(None), lineup, behavior_id)
-        return stamp
-
-    def fill(self, rows: Any, lineup: Lineup, behavior_id: str) -> None:
-        self.versions[rows] = lineup.players[behavior_id].version
-        self.generations[rows] = lineup.generation
-        self.learning[rows] = lineup.learns(behavior_id)
-        self.opponents[rows] = lineup.opponent
+    def __init__(self, count: int, parts: Parts, behavior_id: str) -> None:
+        self.versions = np.empty(count, np.int64)
+        self.generations = np.zeros(count, np.int32)
+        self.learning = np.empty(count, np.bool_)
+        self.opponents = np.full(count, -1, np.int32)
+        for lineup, some in parts:
+            rows: Any = slice(None) if some is None else some
+            player = lineup.players[behavior_id]
+            self.versions[rows] = player.version
+            self.learning[rows] = lineup.learns(behavior_id)
+            if not player.plain:
+                self.generations[rows] = lineup.generation
+                self.opponents[rows] = lineup.opponent

@@ -28,7 +28,12 @@ _PACKAGES = {"ALE": ("ale_py", "ale-py")}
 
 
 def make_vector(
-    env_id: str, num_envs: int, options: Mapping[str, Any], name: str, wrap: Wrap | None = None
+    env_id: str,
+    num_envs: int,
+    options: Mapping[str, Any],
+    name: str,
+    wrap: Wrap | None = None,
+    singly: bool = False,
 ) -> AnyVectorEnv:
     """Make a registered environment.
 
@@ -40,6 +45,7 @@ def make_vector(
             one.
         name: what messages call the environment.
         wrap: wraps each single environment; then the vectorised implementation is not taken by itself.
+        singly: not to take it by itself at all.
 
     Raises:
         StageError: if there is no such environment, its package is not installed, or wrappers do not go with the
@@ -48,7 +54,7 @@ def make_vector(
     """
     _register(env_id, name)
     try:
-        return _make(env_id, num_envs, dict(options), wrap)
+        return _make(env_id, num_envs, dict(options), wrap, singly)
     except StageError:
         raise
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
@@ -143,7 +149,7 @@ def _register(env_id: str, name: str) -> None:
         ) from error
 
 
-def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None) -> AnyVectorEnv:
+def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool) -> AnyVectorEnv:
     module, _, registered = env_id.rpartition(":")
     if module:
         importlib.import_module(module)
@@ -151,7 +157,7 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
     if mode is None:
         spec = gymnasium.registry.get(registered)
         own = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
-        mode = "vector_entry_point" if own and wrap is None else "sync"
+        mode = "vector_entry_point" if own and wrap is None and not singly else "sync"
     if mode == "sync":
         return _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap)
     if wrap is not None:
@@ -186,6 +192,23 @@ class _KeepingVectorEnv(SyncVectorEnv[Any, Any]):
         if "final_obs" in env_info:
             env_info = {**env_info, "final_obs": copy.deepcopy(env_info["final_obs"])}
         return super()._add_info(vector_infos, env_info, env_num)
+
+
+class TellingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells a single environment the parameters of its next episode, as options of `reset`, whoever calls it.
+
+    Args:
+        env: the environment.
+        options: gives the parameters, once for each episode.
+    """
+
+    def __init__(self, env: AnyEnv, options: Callable[[], Mapping[str, float]]) -> None:
+        super().__init__(env)
+        self._options = options
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode with these options and the parameters, which go before."""
+        return self.env.reset(seed=seed, options={**(options or {}), **self._options()})
 
 
 def _itself(env: AnyEnv) -> AnyEnv:

@@ -47,6 +47,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         episodes: episodes per evaluation.
         report: called with each result.
         best: the best score so far, of a run that goes on.
+        before_reset: called before the environments begin anew, with the seed that they get.
     """
 
     may_block = True
@@ -60,6 +61,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         episodes: int,
         report: Callable[[Evaluation], None],
         best: float | None = None,
+        before_reset: Callable[[int], None] = lambda seed: None,
     ) -> None:
         self._behavior_id = behavior_id
         self._make_group = make_group
@@ -69,6 +71,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         self._report = report
         self._due = every
         self._best = best
+        self._before_reset = before_reset
         self._group: EnvironmentGroup | None = None
 
     def start(self, context: StageContext) -> None:
@@ -96,6 +99,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         """Returns of the first `episodes` episodes to end, and the behaviour's spec."""
         assert self._group is not None, "the stage was not started"
         group, random = self._group, np.random.default_rng(SEED)
+        self._before_reset(SEED)
         result = await _settled(group.reset(SEED))
         spec = group.behavior_specs[self._behavior_id]
         policy = self._make_policy(spec)

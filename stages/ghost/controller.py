@@ -1,17 +1,23 @@
-"""The ghost controller: the whole of self-play's bookkeeping, without queues, clocks or channels.
+"""The ghost controller: the whole of self-play's bookkeeping for a run, without queues, clocks or channels.
 
-It decides which team learns, which snapshot the others play with, which trajectories are learned from, and what a
-game's result does to the ratings. The ghost stage feeds it and carries out what it says.
+It decides which team learns, which snapshots the others play with, which trajectories are learned from, and what a
+game's result does to the ratings. The ghost stages feed it and carry out what it says.
+
+Teams are team ids. A team may hold several behaviours and a behaviour several teams, so games may be symmetric (one
+behaviour on all teams), asymmetric (another one on each), or something in between. What a behaviour has been is its
+`Lineage`; who met whom is the `League`'s affair; what is here are turns and assignments.
 
 Semantics are ML-Agents' (trainer steps drive snapshots and team changes, ghost steps drive opponent swaps), with its
-known defects mended: one rating per match, an explicit K, no rating against oneself, each game rated against the
-snapshot that it was really played against, and everything in the checkpoint.
+known defects mended: one rating per match, an explicit K, no rating against oneself, each game rated against what it
+was really played against, each opponent team with a policy of its own, no turns for those who have had all their steps,
+and everything in the checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,111 +25,149 @@ from numpy.typing import NDArray
 
 from config import SelfPlaySettings
 from queues.messages import Assignment, Columns, Matchup, PolicyUpdate, TrajectoryBatch
-from queues.specs import behavior_team
-from stages.ghost.rating import rated
+from queues.specs import behavior_name, behavior_team
+from stages.ghost.league import League, Match, report
+from stages.ghost.lineage import NEWEST, Lineage
+from stages.ghost.opponents import OpponentSampler, Uniform
+from stages.ghost.pace import Pace
+from stages.ghost.plain import plain_policy, plain_random, policy_from, restore_random
 
-NEWEST = -1
-"""The snapshot number that stands for the newest policy."""
+log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A past policy in the window."""
-
-    number: int
-    update: PolicyUpdate
+_POLICY, _REPORT = "policy", "report"
+"""What a resumed run waits for from each trainer."""
 
 
 class GhostController:
-    """Self-play of one behaviour name between teams (symmetric: all teams share one trainer).
+    """Self-play of all behaviours that have it.
 
     Args:
-        settings: the behaviour's `self_play` block.
         random: the source of chance in choosing opponents.
     """
 
-    def __init__(self, settings: SelfPlaySettings, random: np.random.Generator) -> None:
-        self._settings = settings
+    def __init__(self, random: np.random.Generator) -> None:
         self._random = random
+        self._lineages: dict[str, Lineage] = {}
         self._ids: list[str] = []
-        self._newest: PolicyUpdate | None = None
-        self._playing: PolicyUpdate | None = None
-        self._resumed = False
-        self._snapshots: list[Snapshot] = []
-        self._ratings: dict[int, float] = {NEWEST: settings.initial_elo}
-        self._made = 0
         self._learning_team = -1
-        self._opponent = NEWEST
         self._generation = 0
         self._valid_from = 0
-        self._ghost_step = self._last_swap = 0
-        self._last_save = self._last_change = 0
+        self._chosen: dict[str, int] = {}
+        self._frozen: dict[str, PolicyUpdate] = {}
+        self._league = League(self._lineages)
+        self._pace = Pace()
+        self._saved: dict[str, Any] = {}
+        self._awaited: dict[str, set[str]] = {}
+        self._warned_of_one_team = False
 
-    @property
-    def elo(self) -> float:
-        """Rating of the newest policy."""
-        return self._ratings[NEWEST]
-
-    @property
-    def ghost_step(self) -> int:
-        """Steps that teams which were not learning have made."""
-        return self._ghost_step
+    # What can be asked. --------------------------------------------------------------------------------------------
 
     @property
     def learning_team(self) -> int:
-        """The team whose trajectories are learned from, -1 before the first policy."""
+        """The team whose trajectories are learned from, -1 before the first one is known."""
         return self._learning_team
 
     @property
-    def opponent(self) -> int:
-        """Number of the snapshot that the others play with, -1 for the newest policy."""
-        return self._opponent
-
-    @property
     def generation(self) -> int:
-        """Number of the current assignment."""
+        """Number of the current assignment, 0 before the first one."""
         return self._generation
 
     @property
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """The window, oldest first."""
-        return tuple(sorted(self._snapshots, key=lambda snapshot: snapshot.number))
+    def opponents(self) -> Mapping[str, int]:
+        """The snapshot that each behaviour id of another team plays with, -1 for the newest policy."""
+        return {behavior_id: update.snapshot for behavior_id, update in self._frozen.items()}
 
-    def rating(self, snapshot: int) -> float:
-        """Rating of a snapshot, or of the newest policy for -1."""
-        return self._ratings[snapshot]
+    @property
+    def lineages(self) -> Mapping[str, Lineage]:
+        """What each behaviour has been, by behaviour name."""
+        return self._lineages
+
+    def report(self, behavior: str) -> dict[str, Any]:
+        """How a behaviour's policies have done so far, as plain data; see `league.report`."""
+        return report(self._lineages[behavior])
+
+    def elo(self, behavior: str) -> float:
+        """Rating of a behaviour's newest policy."""
+        return self._lineages[behavior].records[NEWEST].rating
+
+    # Who takes part. -----------------------------------------------------------------------------------------------
+
+    def add_lineage(self, behavior: str, settings: SelfPlaySettings, sampler: OpponentSampler | None = None) -> None:
+        """A behaviour with self-play will take part; to be told before its behaviour ids.
+
+        Args:
+            behavior: the behaviour name.
+            settings: its `self_play` block.
+            sampler: chooses the snapshots that it plays with as an opponent; each is as likely as the others if None.
+        """
+        lineage = self._lineages[behavior] = Lineage(behavior, settings, sampler or Uniform())
+        saved = self._saved.pop(behavior, None)
+        if saved is not None:
+            lineage.load_state_dict(saved)
 
     def add_behavior(self, behavior_id: str) -> Matchup | None:
-        """A team has appeared; returns a new matchup if play goes on already."""
+        """A behaviour id has appeared; returns a new matchup if play goes on already and it can join."""
         if behavior_id in self._ids:
             return None
-        self._ids = sorted([*self._ids, behavior_id], key=behavior_team)
+        self._ids = sorted([*self._ids, behavior_id], key=lambda known: (behavior_team(known), known))
         if self._learning_team < 0:
             self._learning_team = behavior_team(behavior_id)
-        if self._newest is None or self._resumed:
-            return None  # the trainer's first policy brings everybody into play
-        return self._matchup()
+        if behavior_id not in self._players() or not self._can_play():
+            return None  # a policy brings everybody into play
+        return self._assign([behavior_id])
+
+    # Policies. -----------------------------------------------------------------------------------------------------
 
     def take_policy(self, update: PolicyUpdate) -> tuple[list[PolicyUpdate], Matchup | None]:
-        """The trainer has a new policy.
+        """A trainer has a new policy.
+
+        Args:
+            update: the policy, under its behaviour name.
 
         Returns:
             what to publish: the policy, addressed to the learning team, and a matchup if who plays whom changes.
         """
-        resumed, self._resumed = self._resumed, False
-        newest = self._newest
-        if resumed and self._playing is not None and newest is not None and newest.version == update.version:
-            return [], self._current()  # what this policy brings about was brought about before the checkpoint
-        first = newest is None or resumed
-        self._newest = update = update.copy()
-        if not self._snapshots or update.step - self._last_save > self._settings.save_steps:
-            self._save_snapshot()
-        if update.step - self._last_change > self._settings.team_change and len(self._ids) > 1:
-            self._rotate(update.step)
-            return [], self._matchup()
-        if first:  # a resumed run goes on under the assignment that it had
-            return [], self._matchup() if self._playing is None else self._current()
-        return [replace(update, behavior_id=i) for i in self._ids if behavior_team(i) == self._learning_team], None
+        name = update.behavior_id
+        lineage = self._lineages[name]
+        if _POLICY in self._awaited.get(name, ()):
+            self._awaited[name].discard(_POLICY)
+            assert lineage.newest is not None, "it was saved with one"
+            if lineage.newest.version != update.version:
+                lineage.take(update)  # else what it brings about was brought about before the checkpoint
+            return [], self._take_up()
+        joins = lineage.newest is None
+        lineage.take(update)
+        self._warn_of_one_team(update)
+        ids = [behavior_id for behavior_id in self._ids if behavior_name(behavior_id) == name]
+        if not self._can_play():
+            return [], None
+        if joins:
+            return [], self._assign(ids)
+        if self._turn_is_over() and self._rotate():
+            return [], self._current()
+        return [replace(update, behavior_id=i).copy() for i in ids if self._learns(i)], None
+
+    def hear_trainer(self, behavior: str, done: bool) -> Matchup | None:
+        """A trainer has reported.
+
+        Args:
+            behavior: the behaviour name.
+            done: whether it has reached max_steps. Its team gets no more turns, if that holds of all its behaviours.
+
+        Returns:
+            a matchup if it is another team's turn now, or if this was the last word that a resumed run waited for.
+        """
+        lineage = self._lineages[behavior]
+        news = done and not lineage.done
+        lineage.done = done  # it may have been done before a resume with more steps
+        if behavior in self._awaited:
+            self._awaited[behavior].discard(_REPORT)
+            return self._take_up()
+        if not news or not self._generation or not self._can_play() or not self._turn_is_over() or not self._rotate():
+            return None
+        return self._current()
+
+    # Trajectories and games. ---------------------------------------------------------------------------------------
 
     def judge(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
         """Which trajectories [K] are learned from: those that the learning team played since the last rotation."""
@@ -132,136 +176,180 @@ class GhostController:
             return np.zeros(batch.num_trajectories, np.bool_)
         return np.asarray(columns["learning"] & (columns["generation"] >= self._valid_from))
 
-    def count_ghost_steps(self, steps: int) -> Matchup | None:
-        """Steps were turned away; returns a matchup if it is time to swap opponents."""
-        self._ghost_step += steps
-        if self._newest is None or self._ghost_step - self._last_swap <= self._settings.swap_steps:
-            return None
-        self._swap()
-        return self._matchup()
+    def count(self, batch: TrajectoryBatch, learned: NDArray[np.bool_]) -> Matchup | None:
+        """Count what was learned from and what was turned away.
 
-    def rate(self, games: Columns) -> list[float]:
-        """Games have ended; returns the newest policy's rating after each one that counts.
+        Args:
+            batch: trajectories.
+            learned: [K] what `judge` said of them.
 
-        A game between the newest policy and itself says nothing about it and does not count, nor does one from before
-        the last rotation.
+        Returns:
+            a matchup if it is time to swap opponents.
         """
-        if not games:
-            return []
-        ratings = []
-        for generation, opponent, outcome in zip(
-            games["game_generation"], games["game_opponent"], games["game_outcome"], strict=True
-        ):
-            number = int(opponent)
-            if number == NEWEST or generation < self._valid_from or number not in self._ratings:
-                continue
-            mine, theirs = rated(self.elo, self._ratings[number], float(outcome), self._settings.elo_k)
-            self._ratings[NEWEST], self._ratings[number] = mine, theirs
-            ratings.append(mine)
-        return ratings
+        lineage, columns = self._lineages[batch.behavior], batch.trajectories
+        if learned.any():
+            self._pace.learned(lineage, int(batch.lengths[learned].sum()))
+        away = int(batch.lengths[~learned].sum())
+        if not away:
+            return None
+        played = ~learned & ~columns["learning"] & (columns["generation"] >= self._valid_from)
+        due = lineage.count_ghost_steps(away, int(batch.lengths[played].sum()))
+        self._pace.check(lineage, [self._lineages[name] for name in self._names(self._learning_team)])
+        ghosts = [i for i in self._players() if behavior_name(i) == lineage.name and not self._learns(i)]
+        if not due or not self._generation or self._awaited or not ghosts:
+            return None
+        self._choose(ghosts)
+        return self._assign(ghosts)
+
+    def rate(self, games: Columns) -> list[tuple[str, str, float]]:
+        """Games have ended; returns (behaviour name, statistic, value) for each rating of a newest policy it moved."""
+        return self._league.rate(games)
+
+    # Checkpoints. --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Everything: snapshots with their weights, ratings, counters, whose turn it is, and the state of chance."""
+        known = {name: lineage.state_dict() for name, lineage in self._lineages.items()}
         return {
+            "lineages": {**self._saved, **known},
             "ids": list(self._ids),
-            "newest": _plain(self._newest) if self._newest is not None else None,
-            "playing": _plain(self._playing) if self._playing is not None else None,
-            "snapshots": [{"number": s.number, "update": _plain(s.update)} for s in self._snapshots],
-            "ratings": [[number, rating] for number, rating in self._ratings.items()],
-            "counters": {name: getattr(self, f"_{name}") for name in _COUNTERS},
-            "random": _plain_random(self._random),
+            "learning_team": self._learning_team,
+            "generation": self._generation,
+            "valid_from": self._valid_from,
+            "chosen": dict(self._chosen),
+            "frozen": {behavior_id: plain_policy(update) for behavior_id, update in self._frozen.items()},
+            "matches": self._league.state_dict(),
+            "random": plain_random(self._random),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Continue from `state_dict()`; lineages are added afterwards and take up what was theirs.
+
+        Nothing is published before all their trainers have said where they stand, as their checkpoints may be a little
+        ahead of this one: who plays whom follows from all of them.
+        """
+        self._saved = dict(state["lineages"])
+        self._awaited = {n: {_POLICY, _REPORT} for n, saved in self._saved.items() if saved["newest"] is not None}
         self._ids = [str(behavior_id) for behavior_id in state["ids"]]
-        self._newest = _update(state["newest"]) if state["newest"] is not None else None
-        self._playing = _update(state["playing"]) if state["playing"] is not None else None
-        self._resumed = True
-        self._snapshots = [Snapshot(int(s["number"]), _update(s["update"])) for s in state["snapshots"]]
-        self._ratings = {int(number): float(rating) for number, rating in state["ratings"]}
-        for name in _COUNTERS:
-            setattr(self, f"_{name}", int(state["counters"][name]))
-        _restore_random(self._random, state["random"])
+        self._learning_team = int(state["learning_team"])
+        self._generation = int(state["generation"])
+        self._valid_from = int(state["valid_from"])
+        self._chosen = {str(behavior_id): int(number) for behavior_id, number in state["chosen"].items()}
+        frozen = {str(behavior_id): policy_from(plain) for behavior_id, plain in state["frozen"].items()}
+        self._frozen = {behavior_id: update for behavior_id, update in frozen.items() if update is not None}
+        self._league.load_state_dict(state["matches"])
+        restore_random(self._random, state["random"])
 
-    def _save_snapshot(self) -> None:
-        assert self._newest is not None
-        snapshot = Snapshot(self._made, replace(self._newest, snapshot=self._made))
-        if len(self._snapshots) < self._settings.window:
-            self._snapshots.append(snapshot)
-        else:
-            self._snapshots[self._made % self._settings.window] = snapshot
-        self._ratings[snapshot.number] = self.elo
-        self._made += 1
-        self._last_save = self._newest.step
+    # Turns. --------------------------------------------------------------------------------------------------------
 
-    def _rotate(self, step: int) -> None:
-        teams = [behavior_team(behavior_id) for behavior_id in self._ids]
-        self._learning_team = teams[(teams.index(self._learning_team) + 1) % len(teams)]
-        self._last_change = step
-        self._swap()
-        self._valid_from = self._generation + 1
-
-    def _swap(self) -> None:
-        latest = self._random.random() < self._settings.play_against_latest_model_ratio
-        choice = int(self._random.integers(len(self._snapshots))) if self._snapshots else 0
-        self._opponent = NEWEST if latest or not self._snapshots else self._snapshots[choice].number
-        self._last_swap = self._ghost_step
-
-    def _matchup(self) -> Matchup:
-        """A new assignment. Its opponents stay as they are now until the next one, whatever becomes of the window."""
-        assert self._newest is not None
-        self._generation += 1
-        window = {snapshot.number: snapshot.update for snapshot in self._snapshots}
-        self._playing = window.get(self._opponent, self._newest)
+    def _take_up(self) -> Matchup | None:
+        """A trainer of a resumed run has said something; when all have said everything, play goes on."""
+        self._awaited = {name: words for name, words in self._awaited.items() if words}
+        if not self._can_play():
+            missing = sorted(self._awaited.keys() - self._lineages.keys())
+            if missing:
+                log.info("Self-play goes on when %s, which the checkpoint has, appear again.", ", ".join(missing))
+            return None
+        known = self._league.players(self._generation)
+        strangers = [behavior_id for behavior_id in self._players() if behavior_id not in known]
+        if strangers:
+            return self._assign(strangers)
+        if self._turn_is_over():
+            self._rotate()
         return self._current()
+
+    def _can_play(self) -> bool:
+        """Whether everybody is there: at the start all need a policy, and after a resume all who were there before."""
+        if self._awaited or not self._ids:
+            return False
+        return self._generation > 0 or len(self._players()) == len(self._ids)
+
+    def _turn_is_over(self) -> bool:
+        """Whether the learning team has learned enough for now, or for ever."""
+        learners = [self._lineages[name] for name in self._names(self._learning_team) if name in self._lineages]
+        return any(learner.turn_is_over for learner in learners) or all(learner.done for learner in learners)
+
+    def _rotate(self) -> bool:
+        """The next team learns, with new opponents; false if there is no other one that can."""
+        teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
+        waiting = [team for team in teams if not all(self._lineages[name].done for name in self._names(team))]
+        later = [team for team in waiting if team > self._learning_team]
+        team = next(iter(later or waiting), self._learning_team)
+        if team == self._learning_team:
+            return False
+        self._learning_team = team
+        self._valid_from = self._generation + 1
+        learners = self._names(team)
+        for lineage in self._lineages.values():
+            lineage.begin_turn(lineage.name in learners)
+        self._pace.begin_turn()
+        players = self._players()
+        self._choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
+        self._freeze(players)
+        return True
+
+    def _choose(self, ghosts: Iterable[str]) -> None:
+        """Choose new policies for opponents, each for itself."""
+        for behavior_id in ghosts:
+            self._chosen[behavior_id] = self._lineages[behavior_name(behavior_id)].choose(self._random)
+
+    def _assign(self, changed: Iterable[str]) -> Matchup:
+        self._freeze(changed)
+        return self._current()
+
+    def _freeze(self, changed: Iterable[str]) -> None:
+        """Begin a new assignment. Its opponents stay as they are now until the next one that changes them."""
+        self._generation += 1
+        players = self._players()
+        old, fresh = self._frozen, set(changed)
+        self._frozen = {}
+        for behavior_id in players:
+            if self._learns(behavior_id):
+                self._chosen.pop(behavior_id, None)
+            elif behavior_id in old and behavior_id not in fresh:
+                self._frozen[behavior_id] = old[behavior_id]
+            else:
+                lineage = self._lineages[behavior_name(behavior_id)]
+                self._frozen[behavior_id] = lineage.policy(self._chosen.get(behavior_id, NEWEST))
+        numbers = {i: self._frozen[i].snapshot if i in self._frozen else NEWEST for i in players}
+        self._league.begin(self._generation, Match(self._learning_team, numbers))
 
     def _current(self) -> Matchup:
         """The assignment in force, with the policies that it names."""
-        assert self._newest is not None
-        assert self._playing is not None
-        opponent = self._playing
         policies = []
-        for behavior_id in self._ids:
-            learns = behavior_team(behavior_id) == self._learning_team
-            policies.append(replace(self._newest if learns else opponent, behavior_id=behavior_id))
+        for behavior_id in self._players():
+            update = self._frozen.get(behavior_id) or self._lineages[behavior_name(behavior_id)].newest
+            assert update is not None
+            policies.append(replace(update, behavior_id=behavior_id))
         assignment = Assignment(
             generation=self._generation,
             learning_team=self._learning_team,
             policies={update.behavior_id: (update.snapshot, update.version) for update in policies},
-            opponent=opponent.snapshot,
+            opponent=next((update.snapshot for update in self._frozen.values()), NEWEST),
         )
         return Matchup(assignment, tuple(policies))
 
+    def _players(self) -> list[str]:
+        """The behaviour ids that there is a policy for, by team."""
+        lineages = self._lineages
+        return [i for i in self._ids if (name := behavior_name(i)) in lineages and lineages[name].newest is not None]
 
-_COUNTERS = (
-    *("made", "learning_team", "opponent", "generation", "valid_from"),
-    *("ghost_step", "last_swap", "last_save", "last_change"),
-)
+    def _learns(self, behavior_id: str) -> bool:
+        return behavior_team(behavior_id) == self._learning_team
 
+    def _names(self, team: int) -> set[str]:
+        """The behaviours of a team."""
+        return {behavior_name(behavior_id) for behavior_id in self._ids if behavior_team(behavior_id) == team}
 
-def _plain(update: PolicyUpdate) -> dict[str, Any]:
-    plain = asdict(update)
-    plain["weights"] = update.weights.copy()
-    plain["layout"] = [[name, list(shape)] for name, shape in update.layout]
-    return plain
-
-
-def _update(plain: Mapping[str, Any]) -> PolicyUpdate:
-    layout = tuple((str(name), tuple(int(s) for s in shape)) for name, shape in plain["layout"])
-    return PolicyUpdate(**{**plain, "layout": layout})
-
-
-def _plain_random(random: np.random.Generator) -> dict[str, Any]:
-    state = random.bit_generator.state
-    inner = {name: str(value) for name, value in state["state"].items()}  # 128-bit numbers: too wide for msgpack
-    return {"state": inner, "has_uint32": int(state["has_uint32"]), "uinteger": int(state["uinteger"])}
-
-
-def _restore_random(random: np.random.Generator, plain: Mapping[str, Any]) -> None:
-    random.bit_generator.state = {
-        "bit_generator": type(random.bit_generator).__name__,
-        "state": {name: int(value) for name, value in plain["state"].items()},
-        "has_uint32": plain["has_uint32"],
-        "uinteger": plain["uinteger"],
-    }
+    def _warn_of_one_team(self, update: PolicyUpdate) -> None:
+        if update.version and len({*map(behavior_team, self._ids)}) == 1 and not self._warned_of_one_team:
+            self._warned_of_one_team = True
+            known = ", ".join(self._ids)
+            log.warning(
+                "behaviors.%s.self_play: the environment has one team only (%s), so there is nobody to play against; "
+                "give the others' agents a behaviour id with another team, such as %s?team=%d.",
+                update.behavior_id,
+                known,
+                update.behavior_id,
+                self._learning_team + 1,
+            )

@@ -1,8 +1,9 @@
-"""ELO: the rating of a policy among its own past selves."""
+"""ELO: the rating of policies by the games that they have played against each other."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def expected_score(rating: float, opponent: float) -> float:
@@ -10,14 +11,18 @@ def expected_score(rating: float, opponent: float) -> float:
     return 1.0 / (1.0 + math.pow(10.0, (opponent - rating) / 400.0))
 
 
-def rated(rating: float, opponent: float, outcome: float, k: float) -> tuple[float, float]:
-    """Both ratings after one game; what the one gains the other loses.
+def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[float], k: float) -> list[float]:
+    """How many points each of several opponents in one game loses to a side, which gains the sum of it.
+
+    A game of more than two sides counts as duels with all opponents, of equal weight, that together are worth one game.
 
     Args:
-        rating: rating of the side that the outcome is told for.
-        opponent: rating of the other side.
-        outcome: 1 won, 0.5 drawn, 0 lost.
+        rating: rating of the side that the outcomes are told for.
+        opponents: ratings of the others.
+        outcomes: how that side did against each: 1 won, 0.5 drawn, 0 lost.
         k: how many points a wholly unexpected win moves.
     """
-    change = k * (outcome - expected_score(rating, opponent))
-    return rating + change, opponent - change
+    return [
+        k * (outcome - expected_score(rating, opponent)) / len(opponents)
+        for opponent, outcome in zip(opponents, outcomes, strict=True)
+    ]

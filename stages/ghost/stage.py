@@ -1,13 +1,13 @@
-"""The ghost stage: owns self-play. Trajectories of the learning team pass, everyone else's end here as ghost steps.
+"""The ghost stages: trajectories of the learning team pass, everyone else's end here as ghost steps.
 
-It has two sides that share one controller: this stage stands between actors and trainer, and `GhostPolicies` between
-trainer and publisher.
+Self-play has one controller for the whole run. Each behaviour's way has two stages that share it: `GhostStage` stands
+between actors and trainer, `GhostPolicies` between trainer and publisher. Neither has a state of its own; the
+controller's is saved once, by whoever owns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from queues.messages import Matchup, PolicyUpdate, TrajectoryBatch
 from stages.ghost.controller import GhostController
@@ -18,13 +18,11 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Judges trajectories by their stamp, counts ghost steps, rates games, swaps opponents.
 
     Args:
-        behavior: the behaviour name.
-        controller: the bookkeeping, shared with `GhostPolicies`.
+        controller: the bookkeeping, shared by all behaviours.
         publish: called at once with a new matchup.
     """
 
-    def __init__(self, behavior: str, controller: GhostController, publish: Callable[[Matchup], None]) -> None:
-        self._behavior = behavior
+    def __init__(self, controller: GhostController, publish: Callable[[Matchup], None]) -> None:
         self._controller = controller
         self._publish = publish
         self._context = StageContext("ghost")
@@ -35,26 +33,14 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
         """Yield what is learned from."""
-        for rating in self._controller.rate(item.games):
-            self._context.statistics.add(self._behavior, "Self-play/ELO", rating)
+        for behavior, statistic, value in self._controller.rate(item.games):
+            self._context.statistics.add(behavior, statistic, value)
         keep = self._controller.judge(item)
-        ghost_steps = int(item.lengths[~keep].sum())
-        if keep.any() and keep.all():
-            yield item
-        elif keep.any():
-            yield item.select(keep)
-        if ghost_steps:
-            matchup = self._controller.count_ghost_steps(ghost_steps)
-            if matchup is not None:
-                self._publish(matchup)
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """The controller's state."""
-        return self._controller.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the controller's state, and tell the actors who plays whom."""
-        self._controller.load_state_dict(state)
+        if keep.any():
+            yield item if keep.all() else item.select(keep)
+        matchup = self._controller.count(item, keep)
+        if matchup is not None:
+            self._publish(matchup)
 
 
 class GhostPolicies(Stage[PolicyUpdate, PolicyUpdate]):

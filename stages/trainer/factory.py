@@ -21,6 +21,10 @@ def make_trainer(context: TrainerContext) -> Trainer:
         from stages.trainer.ppo import PPOTrainer
 
         return PPOTrainer(context)
+    if kind == "poca":
+        from stages.trainer.poca import POCATrainer
+
+        return POCATrainer(context)
     if kind == "sac":
         from stages.trainer.sac import SACTrainer
 

@@ -20,6 +20,12 @@ EXPORTED_STEPS = 100_000
 that it moves on slowly from what the policy is used to, and few enough to follow another environment in time."""
 
 
+def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:
+    """The batch as trainers take it that know of no groups: what its group got is each agent's own reward as well."""
+    of_groups = batch.rows.get("group_rewards")
+    return batch if of_groups is None else batch.replace(rewards=batch.rewards + of_groups)
+
+
 class Intake:
     """Encodes batches of one behaviour.
 
@@ -127,7 +133,7 @@ class Intake:
     def _check(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded, step: int) -> None:
         columns: dict[str, Array] = {"obs": rows.vectors, "rewards": batch.rewards}
         columns["log_probs"] = batch.rows["log_probs"]
-        for name in ("continuous_actions", "memories"):
+        for name in ("group_rewards", "continuous_actions", "memories"):
             if name in batch.rows:
                 columns[name] = batch.rows[name]
         for index, other in zip(self.layout.others, rows.others, strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.messages import Array, PolicyUpdate, TrajectoryBatch
 from stages.stage import Stage, StageContext
 from stages.trainer.protocol import Trainer
 
@@ -40,6 +40,11 @@ class TrainerReport:
     """Flow credits returned so far, by source, cumulative."""
     held: int = 0
     """Flow credits of the steps that it holds and has not learned from."""
+    returns: tuple[float, ...] = ()
+    """Returns of episodes that ended since the report before, as far as a curriculum needs them: the newest ones, all
+    begun under the same environment parameters."""
+    parameters: int = 0
+    """Generation of these parameters."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         port: how it speaks to its host.
         restored_source: source under which rows that a resumed trainer brought along are accounted.
         reports_each: report after each batch, however small: who waits for all to be at rest has to know.
+        kept_returns: how many episodes' returns a report brings at most.
     """
 
     may_block = True
@@ -76,6 +82,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         port: TrainerPort | None = None,
         restored_source: int = -1,
         reports_each: bool = False,
+        kept_returns: int = 0,
     ) -> None:
         self.trainer = trainer
         self._behavior = behavior
@@ -88,6 +95,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._unlearned: deque[tuple[int, int]] = deque()
         self._returned: dict[int, int] = {}
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._returns: deque[float] = deque(maxlen=kept_returns)
+        self._parameters = 0
         self._episodes = 0
         self._learn_s = 0.0
         self._unreported_rows = 0
@@ -207,15 +216,33 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         lengths = batch.episodes["episode_lengths"][learning].tolist()
         self._episodes += len(returns)
         self._recent.extend(returns)
+        self._keep_returns(returns, batch.episodes.get("episode_parameters"), learning)
         statistics = self._context.statistics
         statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
         statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
         if self._strength:
             scaled = [value * self._strength for value in returns]
             statistics.extend(self._behavior, "Policy/Extrinsic Reward", scaled, "mean")
+        if "episode_group_over" in batch.episodes:
+            over = learning & batch.episodes["episode_group_over"]
+            of_groups = batch.episodes["episode_group_returns"][over].tolist()
+            statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "mean")
+
+    def _keep_returns(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
+        """Note returns for the next report; those of episodes begun under older parameters go when newer ones come."""
+        begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
+        newest = int(begun.max(initial=0))
+        if newest > self._parameters:
+            self._parameters = newest
+            self._returns.clear()
+        self._returns.extend(
+            value for value, one in zip(returns, begun.tolist(), strict=True) if one == self._parameters
+        )
 
     def _report(self) -> None:
         self._unreported_rows = 0
+        returns = tuple(self._returns)
+        self._returns.clear()
         self._port.report(
             TrainerReport(
                 behavior=self._behavior,
@@ -227,5 +254,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 learn_s=self._learn_s,
                 returned=dict(self._returned),
                 held=self.held_rows,
+                returns=returns,
+                parameters=self._parameters,
             )
         )

@@ -1,11 +1,12 @@
-"""The cases that trainers are accepted by: those of ML-Agents without self-play and groups, and three tasks of ours.
+"""The cases that trainers are accepted by: those of ML-Agents without self-play, and four tasks of ours.
 
-Hyperparameters, steps and thresholds of the former are ML-Agents' own (its tests of PPO, SAC, hybrid actions and GAIL),
-with one instance of the task, as there.
+Hyperparameters, steps and thresholds of the former are ML-Agents' own (its tests of PPO, POCA, SAC, hybrid actions and
+GAIL), with one instance of the task, as there.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from acceptance.harness import DEMOS, Case, Demonstrations, Plain
@@ -37,6 +38,7 @@ SAC: Plain = {
     "summary_freq": 100,
     "max_steps": 1000,
 }
+POCA: Plain = {**PPO, "trainer_type": "poca"}
 ACTIONS = {"discrete": {"branches": 1}, "continuous": {"continuous": 1}}
 MEMORY = {"memory_size": 16}
 
@@ -108,6 +110,43 @@ def _encoders(trainer: str, settings: Plain) -> list[Case]:
             block = changed(settings, vis_encode_type=encoder)
             cases.append(_simple(f"{trainer} {visuals} {encoder}", block, 0.5, branches=1, **seen))
     return cases
+
+
+def _poca_cases() -> list[Case]:
+    slow = changed(POCA, learning_rate=3e-4)
+    many = changed(slow, max_steps=25000)
+    cases = [_group(f"poca {kind}", POCA, 0.9, **actions) for kind, actions in ACTIONS.items()]
+    for visuals in (1, 2):
+        cases.append(_group(f"poca {visuals} visual", slow, 0.9, branches=1, vectors=0, visuals=visuals))
+    for case in _sets("poca", many, "discrete", ACTIONS["discrete"]):
+        cases.append(replace(case, task="MultiAgent", grouped=True))
+    recurrent = changed(POCA, learning_rate=1e-3, batch_size=64, buffer_size=128, max_steps=6000, memory=MEMORY)
+    for kind, actions in ACTIONS.items():
+        cases.append(_simple(f"poca recurrent {kind}", recurrent, 0.9, memory=True, **actions))
+    return cases
+
+
+def _group(name: str, behavior: Plain, threshold: float, **options: Any) -> Case:
+    return Case(name, "MultiAgent", behavior, threshold, options, grouped=True)
+
+
+def _sacrifice_cases() -> list[Case]:
+    """One has to give itself up for the other: seen through by a critic of the group, and not by one of the agent."""
+    settings = changed(
+        POCA,
+        learning_rate=1e-3,
+        batch_size=128,
+        buffer_size=1024,
+        hidden_units=32,
+        max_steps=20000,
+        summary_freq=5000,
+        time_horizon=64,
+    )
+    alone = {**settings, "trainer_type": "ppo"}
+    return [
+        Case("poca sacrifice", "Sacrifice", settings, 0.9, {}, num_envs=8, grouped=True),
+        Case("ppo sacrifice", "Sacrifice", alone, 0.5, {}, num_envs=8, grouped=True, fails=True),
+    ]
 
 
 def _sac_cases() -> list[Case]:
@@ -267,12 +306,14 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *_ppo_cases(),
+        *_poca_cases(),
         *_sac_cases(),
         *_hybrid_cases(),
         *_imitation_cases(),
         *_memory_cases(),
         *_pixel_cases(),
         *_corridor_cases(),
+        *_sacrifice_cases(),
     )
 }
 """All cases by name."""

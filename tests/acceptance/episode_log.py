@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from queues.messages import Array
 from stages import Stage, StageContext, TrajectoryBatch
 
 
 class EpisodeLog(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Writes a line per episode, `behaviour return length`, and passes batches on untouched.
+
+    For a group of agents that is over it writes one more, under the name `behaviour:group`, with the group's return.
 
     Args:
         path: the file; begun anew.
@@ -26,12 +29,19 @@ class EpisodeLog(Stage[TrajectoryBatch, TrajectoryBatch]):
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
         """Write, then pass on."""
-        assert self._file is not None, "started"
-        if item.episodes:
-            returns, lengths = item.episodes["episode_returns"], item.episodes["episode_lengths"]
-            for total, length in zip(returns.tolist(), lengths.tolist(), strict=True):
-                self._file.write(f"{item.behavior} {total!r} {length}\n")
+        episodes = item.episodes
+        if episodes:
+            self._write(item.behavior, episodes["episode_returns"], episodes["episode_lengths"])
+        if "episode_group_over" in episodes:
+            over = episodes["episode_group_over"]
+            returns, lengths = episodes["episode_group_returns"][over], episodes["episode_lengths"][over]
+            self._write(f"{item.behavior}:group", returns, lengths)
         yield item
+
+    def _write(self, name: str, returns: Array, lengths: Array) -> None:
+        assert self._file is not None, "started"
+        for total, length in zip(returns.tolist(), lengths.tolist(), strict=True):
+            self._file.write(f"{name} {total!r} {length}\n")
 
     def stop(self) -> None:
         """Close the file."""

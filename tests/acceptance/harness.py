@@ -38,7 +38,7 @@ class Case:
 
     name: str
     task: str
-    """A class of `acceptance_envs`."""
+    """A class of `acceptance_envs`, or of `group_tasks`."""
     behavior: Plain
     """The behaviour's block of the YAML. `DEMOS` in a `demo_path` stands for the recorded demonstrations."""
     threshold: float
@@ -48,6 +48,8 @@ class Case:
     demonstrations: Demonstrations | None = None
     fails: bool = False
     """Whether it is right to stay *below* the threshold: a control."""
+    grouped: bool = False
+    """Whether the task is for groups of agents: then it is judged by what they get as groups."""
 
     @property
     def steps(self) -> int:
@@ -77,7 +79,7 @@ def train(plain: Mapping[str, Any], folder: Path, seed: int, behavior: str = "Ta
         plain: the configuration, without `checkpoint_settings` and `pipeline`.
         folder: where the run and the log of its episodes go.
         seed: of everything.
-        behavior: whose episodes to tell of.
+        behavior: whose episodes to tell of; with `:group`, whose groups.
 
     Returns:
         what was reached, and the returns of the behaviour's training episodes in order.
@@ -98,7 +100,8 @@ def train(plain: Mapping[str, Any], folder: Path, seed: int, behavior: str = "Ta
 def try_case(case: Case, folder: Path, seed: int) -> Outcome:
     """Train a case with a seed, and judge it; the folder is made if it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
-    result, returns = train(configuration(case, folder), folder, seed)
+    behavior = "Task:group" if case.grouped else "Task"
+    result, returns = train(configuration(case, folder), folder, seed, behavior)
     score = final_score(returns, case.num_envs)
     return Outcome(result, returns, score, (score > case.threshold) is not case.fails)
 
@@ -121,7 +124,7 @@ def configuration(case: Case, folder: Path) -> Plain:
         behavior = _filled(behavior, str(_demonstrate(case, case.demonstrations, folder)))
     environment = {
         "kind": "gymnasium",
-        "factory": f"acceptance_envs:{case.task}",
+        "factory": f"{'group_tasks' if case.grouped else 'acceptance_envs'}:{case.task}",
         "num_envs": case.num_envs,
         "options": dict(case.options),
     }

@@ -64,6 +64,8 @@ def test_self_play_has_the_defaults_of_ml_agents():
         "swap_steps": 2000,
         "window": 10,
         "play_against_latest_model_ratio": 0.5,
+        "opponents": "latest_or_uniform",
+        "opponents_with": {},
         "initial_elo": 1200.0,
         "elo_k": 16.0,
     }
@@ -162,13 +164,16 @@ MISTAKES = [
         "trainer: ppo",
         "trainer: unknown key, from an older format of ML-Agents; its place now is 'trainer_type'",
     ),
-    ("trainer_type: poca", "trainer_type: 'poca' is not available yet in this version"),
+    (
+        "trainer_type: poca, hyperparameters: {shared_critic: true}",
+        "hyperparameters.shared_critic: unknown key for this trainer_type",
+    ),
     (
         "trainer_type: pppo",
-        "trainer_type: 'pppo' is no trainer; expected 'ppo', 'sac', 'bc' or your own 'module:Class'; did you mean 'ppo'?",
+        "trainer_type: 'pppo' is no trainer; expected 'ppo', 'poca', 'sac', 'bc' or your own 'module:Class'; did you mean 'ppo'?",
     ),
     ("trainer_type: null", "trainer_type: nothing (null) does not fit; expected text"),
-    ("trainer_type: my.Trainer", "trainer_type: 'my.Trainer' is no trainer; expected 'ppo', 'sac', 'bc' or your own"),
+    ("trainer_type: my.Trainer", "trainer_type: 'my.Trainer' is no trainer; expected 'ppo', 'poca', 'sac', 'bc' or your own"),
     (
         "trainer_type: offline_bc",
         "trainer_type: 'offline_bc' is of an older version of ML-Agents; use 'bc', with hyper",
@@ -221,6 +226,24 @@ MISTAKES = [
     (
         "self_play: {play_against_current_self_ratio: 1}",
         "self_play.play_against_current_self_ratio: unknown key, from",
+    ),
+    ("self_play: {opponents: uniform}", "self_play.opponents: 'uniform' is no way to choose opponents; expected"),
+    (
+        "self_play: {opponents: Prioritised}",
+        "self_play.opponents: 'Prioritised' is no way to choose opponents; expected 'latest_or_uniform', 'prioritised' "
+        "or your own 'module:Class'; did you mean 'prioritised'?",
+    ),
+    (
+        "self_play: {opponents_with: {power: 1}}",
+        "self_play.opponents_with.power: 'latest_or_uniform' takes nothing; leave it out",
+    ),
+    (
+        "self_play: {opponents: prioritised, opponents_with: {power: -1}}",
+        "self_play.opponents_with.power: -1 does not fit; expected a number of at least 0",
+    ),
+    (
+        "self_play: {opponents: prioritised, opponents_with: {powr: 1}}",
+        "self_play.opponents_with.powr: 'prioritised' takes 'power'; leave it out",
     ),
     ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 does not go with even_checkpoints"),
     ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is more than max_steps (3) has steps"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config import ConfigError, ObservationSettings, RunConfig
+from config import ConfigError, ObservationSettings, RoleSettings, RunConfig
 
 HEAD = "behaviors: {B: {}}\nenvironment: {kind: %s, id: A, %s}\n"
 
@@ -69,3 +69,77 @@ def test_mistakes_say_what_was_expected(load, text, message):
 def test_neither_goes_with_a_built_in_game(load, key):
     with pytest.raises(ConfigError, match=rf"environment\.{key.partition(':')[0]}: does not go with kind 'builtin'"):
         environment_of(load, key, kind="builtin")
+
+
+TAG = "behaviors: {Predator: {}, Prey: {}}\nenvironment: {kind: pettingzoo, id: mpe2.simple_tag_v3, %s}\n"
+
+
+def test_agents_of_pettingzoo_are_told_apart_by_patterns(load):
+    roles = "behaviors: {'adversary_*': {behavior: Predator, team: 1, group: true}, 'agent_*': Prey}"
+    environment = load(TAG % roles).environment
+
+    assert environment.behaviors == {
+        "adversary_*": RoleSettings(behavior="Predator", team=1, group=True),
+        "agent_*": RoleSettings(behavior="Prey"),
+    }
+    assert list(environment.behaviors) == ["adversary_*", "agent_*"], "the first that fits counts"
+    assert (environment.api, environment.outcome, environment.rotate_sides) == ("auto", "return", None)
+
+
+@pytest.mark.parametrize(("text", "team"), [("2", 2), ("'2'", 2), ("each", "each"), ("null", None)])
+def test_a_team_is_a_number_or_one_for_each(load, text, team):
+    roles = f"behaviors: {{'*': {{behavior: Prey, team: {text}}}}}"
+    assert load(TAG % roles).environment.behaviors["*"].team == team
+
+
+def test_agents_of_one_behaviour_need_no_patterns(load):
+    assert environment_of(load, "", kind="pettingzoo").behavior == "B"
+
+
+def test_patterns_may_leave_the_behaviour_to_the_only_one(load):
+    environment = environment_of(load, "behaviors: {'first_*': {team: 0}, 'second_*': {team: 1}}", kind="pettingzoo")
+    assert (environment.behavior, environment.behaviors["second_*"].behavior) == ("B", None)
+
+
+def test_the_keys_of_pettingzoo_survive_being_written_down(load):
+    config = load(TAG % "behaviors: {'a*': Prey, '*': Predator}, api: aec, outcome: last_reward, rotate_sides: false")
+    assert RunConfig.from_plain(config.to_plain()).environment == config.environment
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "environment: needs 'behaviors', which agents are what, since 2 behaviours are listed; such as {"),
+        ("behaviors: {'*': {team: 0}}", "environment: needs 'behaviors', which agents are what, since 2"),
+        ("behaviors: {'*': Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you mean 'Prey'?"),
+        ("behaviors: {'*': {behavior: Prey, team: -1}}", "environment.behaviors.*.team: -1 does not fit; expected a whole number"),
+        ("behaviors: {'*': {behavior: Prey, team: 0.5}}", "environment.behaviors.*.team: 0.5 does not fit; expected"),
+        ("behaviors: {'*': {behavior: Prey, team: all}}", "team: 'all' does not fit; expected a whole number of at least 0, or 'each'"),
+        ("behaviors: {'*': {behaviour: Prey}}", "environment.behaviors.*.behaviour: unknown key; did you mean 'behavior'?"),
+        ("behaviors: {'*': 5}", "environment.behaviors.*: 5 does not fit; expected a map"),
+        ("behaviors: {'*': Prey}, api: both", "environment.api: 'both' is not known; expected 'auto', 'parallel' or 'aec'"),
+        ("behaviors: {'*': Prey}, outcome: sum", "environment.outcome: 'sum' is not known; expected 'return' or 'last_reward'"),
+        ("behaviors: {'*': Prey}, factory: 'a:b'", "environment.factory: stands beside 'id'; keep one of the two"),
+    ],
+)  # fmt: skip
+def test_mistakes_about_pettingzoo_say_what_was_expected(load, text, message):
+    with pytest.raises(ConfigError) as caught:
+        load(TAG % text)
+    assert message in str(caught.value)
+
+
+def test_pettingzoo_needs_something_to_make(load):
+    with pytest.raises(
+        ConfigError, match="says neither what 'id' nor what 'factory' to make; add 'id: mpe2.simple_tag"
+    ):
+        load("behaviors: {B: {}}\nenvironment: {kind: pettingzoo}\n")
+
+
+@pytest.mark.parametrize("kind", ["gymnasium", "builtin"])
+@pytest.mark.parametrize("key", ["api: aec", "behaviors: {'*': B}", "outcome: last_reward", "rotate_sides: true"])
+def test_the_keys_of_pettingzoo_go_with_nothing_else(load, kind, key):
+    name = key.partition(":")[0]
+    with pytest.raises(
+        ConfigError, match=rf"environment\.{name}: does not go with kind '{kind}', only with kind 'pett"
+    ):
+        environment_of(load, key, kind=kind)

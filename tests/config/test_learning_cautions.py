@@ -13,7 +13,7 @@ LENGTH = "network_settings.memory.sequence_length: "
 WARNINGS = [
     ("threaded: true", "threaded: has no meaning here"),
     ("framework: tensorflow", "framework: has no meaning"),
-    ("self_play: {team_change: 500001}", "self_play.team_change: 500001 steps are more than max_steps (500000), so on"),
+    ("self_play: {team_change: 500001}", "self_play.team_change: 500001 steps are more than max_steps (500000), so one team"),
     (f"{SAC}, self_play: {{}}", "self_play: opponents change, while sac goes on learning from steps against former"),
     (
         "reward_signals: {extrinsic: {network_settings: {}}}",
@@ -83,6 +83,14 @@ WARNINGS = [
         "trainer_type: bc, hyperparameters: {demo_path: a}, time_horizon: 9",
         "time_horizon: has no effect, because bc takes demonstrations as they come",
     ),
+    (
+        "trainer_type: poca, max_steps: 10239",
+        "hyperparameters.buffer_size: 10240 steps are more than max_steps (10239): training ends",
+    ),
+    (
+        "trainer_type: poca, reward_signals: {extrinsic: {}, curiosity: {}}",
+        "reward_signals.curiosity: rewards each agent for itself, while poca's critic judges its whole group",
+    ),
     ("max_steps: 10239", "hyperparameters.buffer_size: 10240 steps are more than max_steps (10239): training ends"),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, max_steps: 4095",
@@ -108,6 +116,7 @@ QUIET = [
     "trainer_type: sac, max_steps: 1000, hyperparameters: {buffer_init_steps: 999}",
     f"trainer_type: sac, hyperparameters: {{batch_size: 64}}, {MEMORY % 32}",
     "max_steps: 10240",
+    "trainer_type: poca, reward_signals: {extrinsic: {gamma: 0.9}}, self_play: {}",
     f"{MEMORY % 64}, time_horizon: 64",
     "behavioral_cloning: {demo_path: a, batch_size: 128}, " + MEMORY % 64,
     "network_settings: {network: 'a:B', hidden_units: 64, activation: tanh, normalize: true}",

@@ -28,7 +28,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
               beta: much
             self_play: {windw: 3}
           Other:
-            trainer_type: poca
+            trainer_type: pocka
             hyperparameters: {tau: 0.005}
           Third:
             trainer_type: sac
@@ -49,7 +49,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
         "config.yaml:8: behaviors.Tennis.hyperparameters.buffer_size: 1000",
         "config.yaml:9: behaviors.Tennis.hyperparameters.beta: 'much' does not fit",
         "config.yaml:10: behaviors.Tennis.self_play.windw: unknown key",
-        "config.yaml:12: behaviors.Other.trainer_type: 'poca'",
+        "config.yaml:12: behaviors.Other.trainer_type: 'pocka'",
         "config.yaml:16: behaviors.Third.hyperparameters.tau: 0",
         "config.yaml:16: behaviors.Third.hyperparameters.beta: unknown key for this trainer_type",
         "config.yaml:17: behaviors.Third.reward_signals.extrinsic: nothing (null) does not fit",
@@ -305,8 +305,13 @@ WARNINGS = [
         "engine_settings: has no effect",
     ),
     (
-        "behaviors: {B: {}}\nenvironment: {kind: builtin, id: V}\nenvironment_parameters: {a: 1}",
-        "environment_parameters: has no effect",
+        "behaviors: {B: {}}\nreplay: {streams: [a.stream]}\nenvironment_parameters: {a: 1}",
+        "environment_parameters: has no effect, because 'replay'",
+    ),
+    (
+        "behaviors: {B: {}}\nenvironment_parameters: {p: {curriculum: ["
+        "{name: a, value: 1, completion_criteria: {behavior: B, threshold: 1}}, {name: b, value: 2}]}}",
+        "environment_parameters.p.curriculum.0.completion_criteria.min_lesson_length: is 0, so the lesson may end",
     ),
     (
         "behaviors: {B: {}}\nenvironment_parameters: "

@@ -150,6 +150,20 @@ def test_parameters_are_numbers_samplers_and_curricula(load):
     assert height.curriculum[1].value.sampler_parameters.intervals == ((0.0, 1.0), (3.0, 4.0))
 
 
+@pytest.mark.parametrize("word", ["Elo", "elo", "ELO"])
+def test_a_lesson_may_end_by_the_rating_of_self_play(load, word):
+    criteria = f"completion_criteria: {{behavior: B, measure: {word}, threshold: 1300}}"
+    lessons = f"[{{name: a, value: 1, {criteria}}}, {{name: b, value: 2}}]"
+    config = load(f"behaviors: {{B: {{self_play: {{}}}}}}\nenvironment_parameters: {{h: {{curriculum: {lessons}}}}}")
+    assert config.environment_parameters["h"].curriculum[0].completion_criteria.measure == "Elo"
+
+
+def test_thresholds_may_be_negative(load):
+    lessons = "[{name: a, value: 1, completion_criteria: {behavior: B, threshold: -0.5}}, {name: b, value: 2}]"
+    config = load(f"{ONE}environment_parameters: {{h: {{curriculum: {lessons}}}}}")
+    assert config.environment_parameters["h"].curriculum[0].completion_criteria.threshold == -0.5
+
+
 def test_lessons_as_the_upgrade_tool_of_ml_agents_writes_them_are_taken(load):
     lessons = "[{Lesson0: {value: 1, completion_criteria: {behavior: B}}}, {Lesson1: {value: 2}}]"
     config = load(f"{ONE}environment_parameters: {{h: {{curriculum: {lessons}}}}}")
@@ -165,7 +179,7 @@ MISTAKES = [
     ),
     ("environment: {kind: unity}", "environment.kind: 'unity' comes with a later version; use 'builtin' or"),
     ("environment: {kind: mlagents}", "environment.kind: 'mlagents' comes with a later version"),
-    ("environment: {kind: pettingzoo}", "environment.kind: 'pettingzoo' comes with a later version"),
+    ("environment: {kind: mlagents}", "environment.kind: 'mlagents' comes with a later version"),
     ("environment: {kind: gymnasium}", "environment: says neither what 'id' nor what 'factory' to make"),
     (CARTPOLE % ", factory: 'a:b'", "environment.factory: stands beside 'id'; keep one of the two"),
     (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
@@ -349,7 +363,11 @@ PARAMETER_MISTAKES = [
         CRITERIA % "behavior: D",
         ".curriculum.0.completion_criteria.behavior: 'D' is not listed under behaviors",
     ),
-    (CRITERIA % "behavior: B, measure: elo", ".curriculum.0.completion_criteria.measure: 'elo' is not known"),
+    (CRITERIA % "behavior: B, measure: score", ".curriculum.0.completion_criteria.measure: 'score' is not known"),
+    (
+        CRITERIA % "behavior: B, measure: Elo",
+        ".curriculum.0.completion_criteria.measure: 'Elo' needs self_play, which B has not",
+    ),
     (
         CRITERIA % "behavior: B, measure: progress, threshold: 5",
         ".curriculum.0.completion_criteria.threshold: 5 is no share of max_steps",

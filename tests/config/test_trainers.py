@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from config import BCHyperparameters, BehaviorSettings, PPOHyperparameters, SACHyperparameters
+from config import (
+    BCHyperparameters,
+    BehaviorSettings,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    SACHyperparameters,
+)
 
 SAC_OF_ML_AGENTS = {
     "batch_size": 128,
@@ -24,6 +30,31 @@ SAC_OF_OURS = {"entropy_coefficient": "auto", "adam_epsilon": 1e-8}
 
 def test_sac_has_the_defaults_of_ml_agents_and_ours_beside_them():
     assert SACHyperparameters().model_dump() == {**SAC_OF_ML_AGENTS, **SAC_OF_OURS}
+
+
+POCA_OF_ML_AGENTS = {
+    "batch_size": 1024,
+    "buffer_size": 10240,
+    "learning_rate": 3e-4,
+    "learning_rate_schedule": "linear",
+    "beta": 5e-3,
+    "beta_schedule": "linear",
+    "epsilon": 0.2,
+    "epsilon_schedule": "linear",
+    "lambd": 0.95,
+    "num_epoch": 3,
+}
+POCA_OF_OURS = {"max_grad_norm": None, "adam_epsilon": 1e-8, "ratio_per_dimension": False}
+
+
+def test_poca_has_the_defaults_of_ml_agents_and_ours_beside_them():
+    assert POCAHyperparameters().model_dump() == {**POCA_OF_ML_AGENTS, **POCA_OF_OURS}
+
+
+@pytest.mark.parametrize("model", [PPOHyperparameters, POCAHyperparameters])
+def test_schedules_follow_that_of_the_learning_rate_unless_they_are_given(model):
+    settings = model(learning_rate_schedule="constant", beta_schedule="linear")
+    assert (settings.epsilon_schedule, settings.beta_schedule) == ("constant", "linear")
 
 
 def test_bc_needs_only_something_to_imitate():
@@ -48,6 +79,7 @@ def test_reward_signals_are_updated_as_often_as_the_policy_unless_it_is_said_how
     ("trainer", "body", "model"),
     [
         ("ppo", "beta: 0.1", PPOHyperparameters),
+        ("poca", "beta: 0.1", POCAHyperparameters),
         ("sac", "tau: 0.1", SACHyperparameters),
         ("bc", "demo_path: a", BCHyperparameters),
     ],

@@ -6,9 +6,10 @@ import random
 import shutil
 
 import pytest
-from runs import Command, cartpole, digest, read_whole_checkpoint, remembering, run_here, sac, volley
+from runs import Command, cartpole, digest, read_whole_checkpoint, remembering, run_here, sac, taught, volley
 
 from pipeline import checkpointer
+from pipeline.checkpoint import newest
 from pipeline.hosts import runtime
 
 CARTPOLE = cartpole(
@@ -24,12 +25,29 @@ VOLLEY = volley(
 )
 SAC = sac(pipeline__deterministic=True, behaviors__Pendulum__checkpoint_interval=70)
 MEMORY = remembering(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
-RUNS = {"CartPole": CARTPOLE, "Volley": VOLLEY, "SAC": SAC, "memory": MEMORY}
+CRITERIA = {"behavior": "Guess", "min_lesson_length": 40}
+LESSONS = taught(
+    pipeline__deterministic=True,
+    behaviors__Guess__max_steps=9_000,
+    behaviors__Guess__checkpoint_interval=310,
+    environment_parameters__unused={"sampler_type": "gaussian", "sampler_parameters": {"seed": 4}},
+    environment_parameters__worth__curriculum=[
+        {
+            "name": f"{worth} to 6",
+            "value": {"sampler_type": "uniform", "sampler_parameters": {"min_value": worth, "max_value": 6}},
+            # Where a lesson ends depends on chance and on what was learned.
+            "completion_criteria": {**CRITERIA, "threshold": worth / 2 - 0.4, "require_reset": worth % 2 == 1},
+        }
+        for worth in range(6)
+    ],
+)
+RUNS = {"CartPole": CARTPOLE, "Volley": VOLLEY, "SAC": SAC, "memory": MEMORY, "lessons": LESSONS}
 
 
 def states(run_folder):
-    """A checksum of each part of the newest checkpoint: trainers, and with self-play the ghost stage."""
-    return {part: digest(state) for part, state in read_whole_checkpoint(run_folder).items()}
+    """A checksum of each part of the newest checkpoint: trainers, with self-play the ghost stage; and of the lessons."""
+    states = {part: digest(state) for part, state in read_whole_checkpoint(run_folder).items()}
+    return {**states, "lessons": digest(newest(run_folder / "checkpoints").progress["curricula"])}
 
 
 @pytest.fixture(scope="module", params=list(RUNS))
@@ -88,3 +106,19 @@ def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tm
     assert max(checkpoint.steps.values()) < max_steps, "it had come to its end before it was killed"
     run_here(plain, command.results, "run", resume=True)
     assert states(command.run_folder) == states(first)
+
+
+def test_the_run_with_lessons_goes_through_several_of_them_and_is_cut_in_different_ones(tmp_path):
+    """Or the others would say nothing about lessons."""
+    reached = []
+    write = checkpointer.write_manifest
+
+    def noting(checkpoints, number, parts, steps, progress, *arguments):
+        reached.append(progress["curricula"]["lessons"]["worth"])
+        write(checkpoints, number, parts, steps, progress, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpointer, "write_manifest", noting)
+        run_here(LESSONS, tmp_path, "whole")
+    assert len(set(reached)) >= 4, reached
+    assert reached == sorted(reached)

@@ -40,7 +40,7 @@ def refuse(monkeypatch):
     ("part", "operation", "name"),
     [
         ("trainer@learner-Volley", "mkdir", "000001"),
-        ("ghost-Volley@main", "open", ".ghost-Volley%40main"),
+        ("ghost@main", "open", ".ghost%40main"),
         ("trainer@learner-Volley", "open", ".trainer%40learner-Volley"),
     ],
 )

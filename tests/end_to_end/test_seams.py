@@ -17,7 +17,7 @@ def test_nothing_depends_on_the_platforms_fast_paths(start):
     assert "using files in" in command.output
     assert {"actor-0", "actor-1"} <= set(re.findall(r"actor-\d", timers(command.run_folder)))
     states = read_whole_checkpoint(command.run_folder)
-    assert states["ghost-Volley@main"]["counters"]["generation"] > 1
+    assert states["ghost@main"]["generation"] > 1
     assert states["trainer@learner-Volley"]["trainer"]["step"] >= 6000
     command.assert_left_nothing()
 

@@ -57,14 +57,18 @@ SELF_PLAY = st.builds(
 
 @st.composite
 def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True, ghosts: bool = True) -> Scenario:
-    kind = draw(st.sampled_from(["one behaviour", "two behaviours", "self-play"][: 2 + ghosts]))
     names = {
         "one behaviour": ["Walker"],
         "two behaviours": ["Walker", "Swimmer"],
-        "self-play": ["Ball?team=0", "Ball?team=1"],
+        "symmetric": ["Ball?team=0", "Ball?team=1"],
+        "asymmetric": ["Hider?team=0", "Seeker?team=1"],
+        "three teams": ["Ball?team=0", "Ball?team=1", "Rival?team=2"],
+        "a team of two": ["Keeper?team=0", "Striker?team=0", "Rival?team=1"],
+        "beside another": ["Hider?team=0", "Seeker?team=1", "Walker"],
     }
+    kind = draw(st.sampled_from(list(names) if ghosts else list(names)[:2]))
     count = draw(replicas if replicas is not None else st.integers(1, 4))
-    self_play = draw(SELF_PLAY) if kind == "self-play" else None
+    self_play = draw(SELF_PLAY) if "?" in names[kind][0] else None
     deaths = st.lists(st.tuples(st.floats(0.1, 10.0), st.integers(0, count - 1)), max_size=3).map(tuple)
     return Scenario(
         trained=tuple(draw(trained(name)) for name in dict.fromkeys(map(behavior_name, names[kind]))),
@@ -73,8 +77,9 @@ def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True, gho
         replicas=count,
         max_policy_lag=draw(st.integers(0, 3)),
         num_envs=draw(st.integers(1, 2)),
-        game_length=draw(st.sampled_from([3, 12])) if self_play is not None else 0,
+        game_length=draw(st.sampled_from([0, 3, 12])) if self_play is not None else 0,
         self_play=self_play,
+        plain=("Walker",),
         min_rows=draw(st.sampled_from([1, 4, 12])),
         bound=draw(st.integers(1, 3)),
         slowness_s=draw(DELAYS_S),

@@ -66,6 +66,8 @@ def step_batches(draw: st.DrawFn) -> StepBatch:
         learning=np.ones(d, np.bool_),
         opponents=np.full(d, -1, np.int32),
         games=draw(columns(draw(st.integers(0, 2)))),
+        tick=draw(st.integers(0, 1 << 40)),
+        **draw(st.sampled_from([{}, {"group_ids": np.arange(n) % 2, "group_rewards": np.arange(n, dtype=np.float32)}])),
     )
 
 

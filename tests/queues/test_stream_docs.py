@@ -16,7 +16,14 @@ import zstandard
 from stream_samples import EVERY_KIND, header, record
 
 from queues import codec
-from queues.columns import EPISODE_COLUMNS, GAME_COLUMNS, TRAJECTORY_COLUMNS
+from queues.columns import (
+    EPISODE_COLUMNS,
+    GAME_COLUMNS,
+    GROUP_EPISODE_COLUMNS,
+    GROUP_ROW_COLUMNS,
+    GROUP_TRAJECTORY_COLUMNS,
+    TRAJECTORY_COLUMNS,
+)
 from queues.messages import Barrier, PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from queues.stream_format import FRAME, MAX_FRAME_BYTES, StreamHeader
@@ -71,8 +78,9 @@ def test_a_writer_makes_the_content_that_the_page_shows(tmp_path):
 
 def test_the_tables_of_columns_are_complete():
     for axis, columns in (
-        ("trajectories", TRAJECTORY_COLUMNS),
-        ("episodes", EPISODE_COLUMNS),
+        ("rows", GROUP_ROW_COLUMNS),
+        ("trajectories", TRAJECTORY_COLUMNS + GROUP_TRAJECTORY_COLUMNS),
+        ("episodes", EPISODE_COLUMNS + GROUP_EPISODE_COLUMNS),
         ("games", GAME_COLUMNS),
     ):
         for column in columns:

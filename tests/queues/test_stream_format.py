@@ -13,7 +13,7 @@ import zstandard
 from stream_samples import SPEC, header
 
 from queues import stream_format, stream_reader, stream_writer
-from queues.columns import Column
+from queues.columns import GROUP_EPISODE_COLUMNS, GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column
 from queues.errors import ShapeError, StreamError
 from queues.stream_format import (
     MESSAGE,
@@ -36,6 +36,26 @@ def test_header_lists_the_columns_that_the_trainer_declared():
     made = StreamHeader.of("run", 0.0, ["trainer"], [SPEC], extra={"Ball": (extra,)})
     assert extra in made.columns["Ball?team=0"]["rows"]
     assert extra not in column_table(SPEC)["rows"]
+
+
+def test_only_behaviours_with_groups_have_columns_for_them():
+    plain, grouped = column_table(SPEC), column_table(replace(SPEC, grouped=True))
+    added = {axis: set(grouped[axis]) - set(plain[axis]) for axis in plain}
+    assert added == {
+        "rows": set(GROUP_ROW_COLUMNS),
+        "trajectories": set(GROUP_TRAJECTORY_COLUMNS),
+        "episodes": set(GROUP_EPISODE_COLUMNS),
+        "games": set(),
+    }
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_header_says_of_a_behaviour_whether_it_has_groups(grouped):
+    spec = replace(SPEC, grouped=grouped)
+    made = StreamHeader.of("run", 0.0, ["trainer"], [spec])
+    packed = msgpack.unpackb(msgpack.packb(made.to_plain()))
+    assert StreamHeader.from_plain(packed) == made
+    assert ("grouped" in packed["behaviors"][0]) is grouped, "headers of others are as they were"
 
 
 @pytest.mark.parametrize("missing", ["run_id", "created_unix_s", "edges", "behaviors", "columns", "config"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,42 +21,30 @@ from stages.policy.network.flat import Flat, seeded
 from stages.policy.network.inputs import Inputs
 
 
-class ModularActorCritic:
-    """See `protocol.ActorCriticNetwork`. The critic has a body of its own, of the actor's shape, or shares the actor's.
+class WithActor(nn.Module):
+    """What is trained together with an actor."""
+
+    actor: ActorNetwork
+
+
+Trained = TypeVar("Trained", bound=WithActor)
+
+
+class FlatActor(Generic[Trained]):
+    """See `protocol.TrainedActor`: a module with an actor in it, whatever else there is.
 
     Args:
-        design: observations, actions, sizes, memory.
-        signals: number of reward signals S.
-        shared_critic: whether the critic uses the actor's body, and with it the actor's memory.
-        random: draws the initial weights, on any device the same.
-        device: where the parameters live, such as `cpu` or `cuda:0`.
-
-    Raises:
-        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+        module: what is trained.
+        device: where the parameters are to live, such as `cpu` or `cuda:0`.
     """
 
-    def __init__(
-        self, design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
-    ) -> None:
-        self._flat = Flat(seeded(random, lambda: _ActorAndCritic(design, signals, shared_critic)), device)
+    def __init__(self, module: Trained, device: str) -> None:
+        self._flat = Flat(module, device)
         self._module = self._flat.module
         self.values = self._flat.values
         self.gradients = self._flat.gradients
         self.parameters: Mapping[str, Tensor] = self._flat.parameters
         self.log_sigma: Tensor | None = self._module.actor.log_sigma
-
-    def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Heads [B, H] and values [B, S]; see the protocol."""
-        actor, critic = self._module.actor, self._module.critic
-        encoding, _ = actor.body(inputs)
-        of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
-        return actor.action(encoding), self._module.value(of_critic)
-
-    def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Values [B, S] and the critic's memories; see the protocol."""
-        body = self._module.actor.body if self._module.critic is None else self._module.critic
-        encoding, memories = body(inputs)
-        return self._module.value(encoding), memories
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by `ActorNetwork`'s names; copies, on the host."""
@@ -79,7 +67,40 @@ class ModularActorCritic:
         return self._flat.named_views(flat)
 
 
-class _ActorAndCritic(nn.Module):
+class ModularActorCritic(FlatActor["_ActorAndCritic"]):
+    """See `protocol.ActorCriticNetwork`. The critic has a body of its own, of the actor's shape, or shares the actor's.
+
+    Args:
+        design: observations, actions, sizes, memory.
+        signals: number of reward signals S.
+        shared_critic: whether the critic uses the actor's body, and with it the actor's memory.
+        random: draws the initial weights, on any device the same.
+        device: where the parameters live, such as `cpu` or `cuda:0`.
+
+    Raises:
+        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+    """
+
+    def __init__(
+        self, design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
+    ) -> None:
+        super().__init__(seeded(random, lambda: _ActorAndCritic(design, signals, shared_critic)), device)
+
+    def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Heads [B, H] and values [B, S]; see the protocol."""
+        actor, critic = self._module.actor, self._module.critic
+        encoding, _ = actor.body(inputs)
+        of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
+        return actor.action(encoding), self._module.value(of_critic)
+
+    def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Values [B, S] and the critic's memories; see the protocol."""
+        body = self._module.actor.body if self._module.critic is None else self._module.critic
+        encoding, memories = body(inputs)
+        return self._module.value(encoding), memories
+
+
+class _ActorAndCritic(WithActor):
     """What is trained together."""
 
     def __init__(self, design: PolicyDesign, signals: int, shared_critic: bool) -> None:
@@ -87,8 +108,14 @@ class _ActorAndCritic(nn.Module):
         self.actor = ActorNetwork(design)
         self.critic: NetworkBody | None = None if shared_critic else NetworkBody(design)
         width = self.actor.body.encoding_size
-        self.value = nn.Linear(width, signals)
-        bound = sqrt(6.0 / (width + 1))  # Xavier uniform; each signal's head is a layer of its own with one output
-        with torch.no_grad():
-            self.value.weight.uniform_(-bound, bound)
-            self.value.bias.zero_()
+        self.value = value_heads(width, signals)
+
+
+def value_heads(width: int, signals: int) -> nn.Linear:
+    """One head per reward signal, Xavier uniform: each is a layer of its own with one output."""
+    heads = nn.Linear(width, signals)
+    bound = sqrt(6.0 / (width + 1))
+    with torch.no_grad():
+        heads.weight.uniform_(-bound, bound)
+        heads.bias.zero_()
+    return heads

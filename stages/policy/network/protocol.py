@@ -12,11 +12,10 @@ from torch import Tensor
 from stages.policy.network.inputs import Inputs
 
 
-class ActorCriticNetwork(Protocol):
-    """An actor, and a critic with one value head per reward signal.
+class TrainedActor(Protocol):
+    """An actor and whatever is trained with it.
 
-    Axis letters: B rows, in B / L sequences of L (`Inputs`); H action heads; S reward signals; m memory size. All
-    parameters are views into one flat vector, as are their gradients, so that an optimizer, a norm or a copy is one
+    All parameters are views into one flat vector, as are their gradients, so that an optimizer, a norm or a copy is one
     operation.
     """
 
@@ -38,30 +37,6 @@ class ActorCriticNetwork(Protocol):
     @property
     def log_sigma(self) -> Tensor | None:
         """[C] log of the continuous actions' standard deviation, the same in all states; None without any."""
-        ...
-
-    def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run both.
-
-        Args:
-            inputs: B rows; its memories are the actor's.
-            critic_memories: [B / L, m] of the critic, before the first row of each sequence; None counts as zeros.
-                A critic that shares the actor's body shares its memories as well, and takes no notice of these.
-
-        Returns:
-            Action heads [B, H] (means, then the logits of each branch) and values [B, S].
-        """
-        ...
-
-    def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Run the critic alone.
-
-        Args:
-            inputs: B rows; its memories are the critic's (the actor's, if they share a body).
-
-        Returns:
-            Values [B, S], and the critic's memories [B / L, m] after the last row of each sequence (None without).
-        """
         ...
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -90,4 +65,35 @@ class ActorCriticNetwork(Protocol):
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
         """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        ...
+
+
+class ActorCriticNetwork(TrainedActor, Protocol):
+    """An actor, and a critic with one value head per reward signal.
+
+    Axis letters: B rows, in B / L sequences of L (`Inputs`); H action heads; S reward signals; m memory size.
+    """
+
+    def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run both.
+
+        Args:
+            inputs: B rows; its memories are the actor's.
+            critic_memories: [B / L, m] of the critic, before the first row of each sequence; None counts as zeros.
+                A critic that shares the actor's body shares its memories as well, and takes no notice of these.
+
+        Returns:
+            Action heads [B, H] (means, then the logits of each branch) and values [B, S].
+        """
+        ...
+
+    def evaluate(self, inputs: Inputs, /) -> tuple[Tensor, Tensor | None]:
+        """Run the critic alone.
+
+        Args:
+            inputs: B rows; its memories are the critic's (the actor's, if they share a body).
+
+        Returns:
+            Values [B, S], and the critic's memories [B / L, m] after the last row of each sequence (None without).
+        """
         ...

@@ -7,22 +7,19 @@ that are there is the encoding. Rows of zeros are padding and never influence an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 
 import torch
 from torch import Tensor, nn
 
-from stages.policy.network.layers import attention_linear, layer_norm
+from stages.policy.network.attention import residual_attention
+from stages.policy.network.layers import attention_linear
 
 EMBEDDING = 128
 """Width of the encoding, whatever the settings, as in ML-Agents."""
-_HEADS = 4
-_NEVER = torch.finfo(torch.float32).min
-"""A score whose weight is exactly 0 beside any other. Unlike -inf it gives no NaN where there is nothing at all."""
 
 
 class SetEncoder(nn.Module):
-    """All sets of a behaviour to one vector: a residual self-attention block after Vaswani et al. (2017).
+    """All sets of a behaviour to one vector, by `residual_attention`.
 
     Args:
         widths: numbers per thing of each set.
@@ -51,31 +48,13 @@ class SetEncoder(nn.Module):
         """
         things = [things.float() for things in sets]
         there = torch.cat([(each != 0).any(dim=2) for each in things], dim=1)
-        x = layer_norm(self._embed(things, own))
-        x = layer_norm(x + self.out(self._attend(x, there)))
-        count = there.sum(dim=1, keepdim=True).clamp(min=1)
-        return (x * there.unsqueeze(2)).sum(dim=1) / count
+        return residual_attention(self._embed(things, own), there, self.query, self.key, self.value, self.out)
 
     def _embed(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
         """Every thing of every set, beside what the agent knows of itself: [B, N, EMBEDDING]."""
         known = nn.functional.silu(self.own(own)) if self.own is not None else None
         embedded = [embed(each, known) for embed, each in zip(self.embeddings, sets, strict=True)]
         return torch.cat(embedded, dim=1)
-
-    def _attend(self, x: Tensor, there: Tensor) -> Tensor:
-        """What each of N things [B, N, EMBEDDING] gathers from those that are there [B, N].
-
-        Written out instead of torch's fused attention, which has no second derivative (gradient penalties need it).
-        """
-        batch, n, _ = x.shape
-        query, key, value = (
-            layer(x).view(batch, n, _HEADS, EMBEDDING // _HEADS).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        scores = query @ key.transpose(2, 3) / sqrt(EMBEDDING)  # ML-Agents' scale: of all heads together
-        weights = scores.masked_fill(~there[:, None, None, :], _NEVER).softmax(dim=3)
-        gathered: Tensor = (weights @ value).transpose(1, 2).reshape(batch, n, EMBEDDING)
-        return gathered
 
 
 class _Embedding(nn.Module):

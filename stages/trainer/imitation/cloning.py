@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import BehavioralCloningSettings, PPOHyperparameters, SACHyperparameters
+from config import BehavioralCloningSettings, OnPolicyHyperparameters, PPOHyperparameters, SACHyperparameters
 from stages.errors import NotFiniteError
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
@@ -168,7 +168,8 @@ def make_cloning(
         return None
     # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
     model = SACHyperparameters if actor.design.squashed else PPOHyperparameters
-    hyperparameters = model.model_validate(context.settings.hyperparameters)
+    given = context.settings.hyperparameters
+    hyperparameters = given if isinstance(given, OnPolicyHyperparameters) else model.model_validate(given)
     demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
     return BehavioralCloning(
         examples_of(demonstrations, actor.design),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,34 @@ def rows_per_pass(spec: BehaviorSpec) -> int:
     """How many rows of a behaviour to compute at a time where there is no need to keep gradients."""
     elements = sum(observation.size for observation in spec.observations if observation.kind != "vector")
     return max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, elements)))
+
+
+_Input = TypeVar("_Input")
+_Gathered = TypeVar("_Gathered", covariant=True)
+_Judged = TypeVar("_Judged", contravariant=True)
+
+
+class Sequences(Protocol[_Gathered]):
+    """N rows, of which sequences can be gathered."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where what is gathered lies."""
+        ...
+
+    def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> _Gathered:
+        """Sequences of rows [q, L] from memories [q, m]."""
+        ...
+
+
+class Critic(Protocol[_Judged]):
+    """What judges them."""
+
+    def evaluate(self, inputs: _Judged, /) -> tuple[Tensor, Tensor | None]:
+        """Values [B, S], and memories [B / L, m] after the last row of each sequence (None without)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -61,9 +90,9 @@ def evaluate_rows(network: ActorCriticNetwork, rows: InputRows, finals: InputRow
 
 
 def evaluate_sequences(
-    network: ActorCriticNetwork,
-    rows: InputRows,
-    finals: InputRows,
+    network: Critic[_Input],
+    rows: Sequences[_Input],
+    finals: Sequences[_Input],
     lengths: NDArray[np.int64],
     cuts: Cuts,
     chains: Chains,
@@ -102,17 +131,19 @@ def evaluate_sequences(
     return Evaluation(_on_host(walk.values), _on_host(torch.cat(final_values)), walk.memories, after)
 
 
-class _Walk:
+class _Walk(Generic[_Input]):
     """Goes through trajectories and notes values, and memories before sequences."""
 
-    def __init__(self, network: ActorCriticNetwork, rows: InputRows, cuts: Cuts, memory_size: int, block: int) -> None:
+    def __init__(
+        self, network: Critic[_Input], rows: Sequences[_Input], cuts: Cuts, memory_size: int, block: int
+    ) -> None:
         self._network = network
         self._rows = rows
         self._cuts = cuts
         self._block = block
         self.values: Tensor | None = None
         """[N, S]; known to have that shape once something was evaluated."""
-        self.memories = torch.zeros(len(cuts), memory_size, device=rows.vectors.device)
+        self.memories = torch.zeros(len(cuts), memory_size, device=rows.device)
 
     def through(self, which: NDArray[np.int64], lengths: NDArray[np.int64], memories: Tensor) -> None:
         """Walk through trajectories of `lengths` [k] from memories [k, m], which become those after them."""

@@ -24,11 +24,16 @@ def drawn_actions(spec: BehaviorSpec, table: ColumnTable, prefix: str = "") -> t
     )
 
 
+def taken_actions(spec: BehaviorSpec, buffer: RolloutBuffer) -> NDArray[np.float32]:
+    """Features [N, P] of each row's action."""
+    return _features(spec, *drawn_actions(spec, buffer.rows))
+
+
 def previous_actions(spec: BehaviorSpec, buffer: RolloutBuffer) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Features [N, P] of the action before each row, and [K, P] of the last action of each trajectory."""
     lengths = buffer.trajectories["lengths"]
     last = np.cumsum(lengths) - 1
-    taken = _features(spec, *drawn_actions(spec, buffer.rows))
+    taken = taken_actions(spec, buffer)
     before = np.empty_like(taken)
     before[1:] = taken[:-1]
     before[last - lengths + 1] = _features(spec, *drawn_actions(spec, buffer.trajectories, "previous_"))

@@ -38,6 +38,11 @@ class InputRows:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    @property
+    def device(self) -> torch.device:
+        """Where what is gathered lies."""
+        return self.vectors.device
+
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
         """Sequences of rows [q, L] from memories [q, m]."""
         device, flat = self.vectors.device, torch.from_numpy(rows.reshape(-1))

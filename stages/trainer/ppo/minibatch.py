@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +44,29 @@ class Minibatch:
     """[R] which of the B inputs are rows and no padding; None where all are."""
     critic_memories: Tensor | None = None
     """[B / L, m] what the critic remembered before each sequence; None without memory, or if it shares the actor's."""
+    padded: Tensor | None = None
+    """[B] which row of the rollout each of the B inputs is, on the host; None where they are `rows`."""
+
+
+class Learnable(Protocol):
+    """Whatever an update learns from at a time."""
+
+    @property
+    def rows(self) -> Tensor:
+        """[R] numbers of its rows in the rollout, on the host."""
+        ...
+
+
+OneMinibatch = TypeVar("OneMinibatch", bound=Learnable)
+_Given = TypeVar("_Given", bound=Learnable, covariant=True)
+
+
+class Epochs(Protocol[_Given]):
+    """A rollout, as an update works through it."""
+
+    def epochs(self, count: int, batch_size: int, random: np.random.Generator) -> Iterator[Iterable[_Given]]:
+        """Per epoch its minibatches, in a new random order."""
+        ...
 
 
 class Rollout:

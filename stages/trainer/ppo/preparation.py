@@ -1,12 +1,10 @@
-"""From a full buffer to what the update learns from: values, advantages, returns, and the rows with them.
-
-The critic's memory lives here: of each agent it is carried from one trajectory to the next, as the actor's is on the
-actor's side.
-"""
+"""From a full buffer to what the update learns from: values, advantages, returns, and the rows with them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 import torch
@@ -15,27 +13,33 @@ from torch import Tensor
 
 from config import PPOHyperparameters
 from queues.messages import Array
+from queues.specs import BehaviorSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.intake import Intake
 from stages.trainer.ppo.advantages import advantages, normalized
-from stages.trainer.ppo.agent_table import AgentTable, Chains
+from stages.trainer.ppo.agent_table import Chains
+from stages.trainer.ppo.critic_memories import CriticMemories
 from stages.trainer.ppo.evaluation import Evaluation, evaluate_rows, evaluate_sequences, rows_per_pass
 from stages.trainer.ppo.experience import drawn_actions, previous_actions
 from stages.trainer.ppo.input_rows import InputRows
-from stages.trainer.ppo.minibatch import Rollout
+from stages.trainer.ppo.minibatch import Epochs, Minibatch, OneMinibatch, Rollout
 from stages.trainer.ppo.rollout_buffer import RolloutBuffer
 from stages.trainer.ppo.sequences import Cuts, SequenceRollout
 from stages.trainer.ppo.signals import Signals
 
+VALUES = "Value Estimate"
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+
+@dataclass(frozen=True)
+class Prepared(Generic[OneMinibatch]):
     """What the update learns from, and what the critic said on the way."""
 
-    rollout: Rollout | SequenceRollout
+    rollout: Epochs[OneMinibatch]
     evaluation: Evaluation
+    estimates: Mapping[str, NDArray[np.float64]]
+    """[N, S] each, by the names under which their means are reported."""
 
 
 class Preparation:
@@ -67,13 +71,20 @@ class Preparation:
         self._device = device
         self._memory = design.settings.memory
         self._block = rows_per_pass(design.spec)
-        self.critic_memories: AgentTable | None = None
-        """Of each agent in the middle of an episode. None without memory, and where the critic shares the actor's body:
-        then it shares the actor's memories as well, which are recorded."""
+        self.critic_memories: CriticMemories | None = None
+        """None without memory, and where the critic shares the actor's body: then it shares the actor's memories as
+        well, which are recorded."""
         if self._memory is not None and not hyperparameters.shared_critic:
-            self.critic_memories = AgentTable(design.memory_size, "float32")
+            self.critic_memories = CriticMemories(design.memory_size)
 
-    def prepare(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None) -> Prepared:
+    def received(self, buffer: RolloutBuffer) -> NDArray[np.float32]:
+        """[N] what the environment gave for each row."""
+        rewards: NDArray[np.float32] = buffer.rows["rewards"]
+        return rewards
+
+    def prepare(
+        self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None
+    ) -> Prepared[Minibatch]:
         """Ask the critic, and put advantages and returns beside the rows.
 
         Args:
@@ -91,7 +102,8 @@ class Preparation:
         if rows.previous_actions is None:
             evaluation = evaluate_rows(self._network, rows, finals, self._block)
             targets = self._targets(buffer, rewards, evaluation)
-            return Prepared(Rollout([vectors, *targets], self._choices(buffer), self._device, rows.others), evaluation)
+            rollout = Rollout([vectors, *targets], drawn_actions(self._spec, buffer.rows)[1], self._device, rows.others)
+            return Prepared(rollout, evaluation, {VALUES: evaluation.values})
         assert self._memory is not None, "previous actions are taken in with memory alone"
         assert buffer.sequences is not None, "it was made with memory"
         assert chains is not None, "with memory they are known"
@@ -102,29 +114,9 @@ class Preparation:
         evaluation = evaluate_sequences(self._network, rows, finals, lengths, cuts, chains, initial, self._block)
         targets = self._targets(buffer, rewards, evaluation)
         critic_memories = None if self.critic_memories is None else evaluation.memories
-        rollout = SequenceRollout(rows, targets, self._choices(buffer), cuts, recorded, critic_memories)
-        return Prepared(rollout, evaluation)
-
-    def remember(self, buffer: RolloutBuffer, evaluation: Evaluation, chains: Chains | None, update: int) -> None:
-        """Keep the critic's memories for the agents' next trajectories.
-
-        Args:
-            buffer: what was evaluated.
-            evaluation: of it.
-            chains: which trajectory continues which.
-            update: number of the update, rising.
-        """
-        if self.critic_memories is None or chains is None or evaluation.memories_after is None:
-            return
-        trajectories, latest = buffer.trajectories, chains.latest
-        ended = trajectories["terminated"] | trajectories["truncated"]
-        self.critic_memories.keep(
-            trajectories["agent_ids"][latest],
-            trajectories["episode_ids"][latest],
-            evaluation.memories_after.cpu().numpy()[latest],
-            ended[latest],
-            update,
-        )
+        choices = drawn_actions(self._spec, buffer.rows)[1]
+        sequences = SequenceRollout(rows, targets, choices, cuts, recorded, critic_memories)
+        return Prepared(sequences, evaluation, {VALUES: evaluation.values})
 
     def _before(self, buffer: RolloutBuffer, recorded: Tensor, cuts: Cuts, chains: Chains) -> tuple[Tensor, Chains]:
         """What the critic remembered [K, m] before trajectories, and in which order to go through them."""
@@ -136,7 +128,7 @@ class Preparation:
 
     def _targets(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], evaluation: Evaluation) -> list[Array]:
         """The columns of `Minibatch` from `continuous` to `returns`."""
-        rows, trajectories = buffer.rows, buffer.trajectories
+        trajectories = buffer.trajectories
         per_signal = advantages(
             rewards,
             evaluation.values,
@@ -146,17 +138,35 @@ class Preparation:
             self._signals.gammas,
             self._settings.lambd,
         )
-        log_probs = rows["log_probs"]
-        if not self._settings.ratio_per_dimension:
-            log_probs = log_probs.sum(axis=1, keepdims=True)
-        masked = self._spec.actions.masked
-        return [
-            drawn_actions(self._spec, rows)[0],
-            np.where(rows["action_masks"], np.float32(0), MASK_PENALTY) if masked else np.empty((len(rows), 0)),
-            log_probs,
-            normalized(per_signal.mean(axis=1))[:, None],
-            per_signal + evaluation.values,
-        ]
+        returns = per_signal + evaluation.values
+        return target_columns(self._spec, buffer, self._settings.ratio_per_dimension, per_signal, returns)
 
-    def _choices(self, buffer: RolloutBuffer) -> Array:
-        return drawn_actions(self._spec, buffer.rows)[1]
+
+def target_columns(
+    spec: BehaviorSpec,
+    buffer: RolloutBuffer,
+    ratio_per_dimension: bool,
+    per_signal: NDArray[np.float64],
+    returns: NDArray[np.float64],
+) -> list[Array]:
+    """The columns of `Minibatch` from `continuous` to `returns`.
+
+    Args:
+        spec: the actions.
+        buffer: the rows.
+        ratio_per_dimension: whether log-probabilities stay apart, or are those of the joint action.
+        per_signal: [N, S] advantages, not normalised.
+        returns: [N, S] value targets.
+    """
+    rows = buffer.rows
+    log_probs = rows["log_probs"]
+    if not ratio_per_dimension:
+        log_probs = log_probs.sum(axis=1, keepdims=True)
+    masked = spec.actions.masked
+    return [
+        drawn_actions(spec, rows)[0],
+        np.where(rows["action_masks"], np.float32(0), MASK_PENALTY) if masked else np.empty((len(rows), 0)),
+        log_probs,
+        normalized(per_signal.mean(axis=1))[:, None],
+        returns,
+    ]

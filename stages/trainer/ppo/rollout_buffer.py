@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from config import MemorySettings
-from queues.columns import Column, action_columns, memory_column
+from queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column, action_columns, memory_column
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
@@ -82,6 +82,7 @@ class RolloutBuffer:
         capacity: rows to have space for from the start (it grows where trajectories overshoot).
         memory: of the policy, None without.
         follows_agents: whether it is kept which agent's trajectories they are.
+        grouped: whether it is kept who is in a group with whom: `queues.columns.GROUP_*`, and the batches' `sources`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class RolloutBuffer:
         capacity: int,
         memory: MemorySettings | None = None,
         follows_agents: bool = False,
+        grouped: bool = False,
     ) -> None:
         self._observed = [column.name for column in layout.columns()]
         self._finally_observed = [column.name for column in layout.columns("next_")]
@@ -99,13 +101,17 @@ class RolloutBuffer:
         columns = [*layout.columns(), *actions, Column("log_probs", "float32", (spec.actions.log_prob_size,))]
         if spec.actions.masked:
             columns.append(Column("action_masks", "bool", (spec.actions.mask_size,)))
-        self.rows = ColumnTable([*columns, Column("rewards", "float32")], capacity)
+        columns.append(Column("rewards", "float32"))
+        self.rows = ColumnTable([*columns, *GROUP_ROW_COLUMNS] if grouped else columns, capacity)
         """[N] observations (encoded, not normalised), actions, log_probs, action_masks, rewards."""
         columns = [Column("lengths", "int64"), Column("terminated", "bool"), *layout.columns("next_")]
         if follows_agents:
             columns += [Column("truncated", "bool"), Column("agent_ids", "int64"), Column("episode_ids", "int64")]
         if memory is not None:
             columns += action_columns(spec, "previous_")
+        if grouped:
+            columns += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
+        self.grouped = grouped
         self.trajectories = ColumnTable(columns, max(1, capacity // 16))
         """[K] lengths, terminated, the observation after the last row; whose they are; the action before the first."""
         self.sequences: ColumnTable | None = None
@@ -127,6 +133,8 @@ class RolloutBuffer:
         rows, trajectories = dict(batch.rows), dict(batch.trajectories)
         rows.update(zip(self._observed, (observations.vectors, *observations.others), strict=True))
         trajectories.update(zip(self._finally_observed, (finals.vectors, *finals.others), strict=True))
+        if self.grouped:
+            trajectories["sources"] = np.full(batch.num_trajectories, batch.source)
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:

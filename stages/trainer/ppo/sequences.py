@@ -117,4 +117,5 @@ class SequenceRollout:
             rows,
             torch.from_numpy(real).to(self._device),
             None if self._critic_memories is None else self._critic_memories.index_select(0, chosen),
+            torch.from_numpy(padded.reshape(-1)),
         )

@@ -54,13 +54,26 @@ class Signals:
             return None
         return BufferTransitions(self._context.spec, layout, buffer, self._context.device)
 
-    def rewards(self, buffer: RolloutBuffer, transitions: BufferTransitions | None, block: int) -> NDArray[np.float64]:
+    def rewards(
+        self,
+        buffer: RolloutBuffer,
+        transitions: BufferTransitions | None,
+        block: int,
+        received: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float64]:
         """Rewards [N, S] of all rows, times strength; computed `block` rows at a time.
+
+        Args:
+            buffer: the rows.
+            transitions: what `transitions` gave.
+            block: see above.
+            received: [N] the environment's rewards; None: those of the rows.
 
         Raises:
             NotFiniteError: if one is NaN or infinite.
         """
-        given: NDArray[np.float64] = buffer.rows["rewards"].astype(np.float64)[:, None] * self.strengths
+        extrinsic = buffer.rows["rewards"] if received is None else received
+        given: NDArray[np.float64] = extrinsic.astype(np.float64)[:, None] * self.strengths
         if transitions is None:
             return given
         for start in range(0, len(given), block):

@@ -1,261 +1,35 @@
-"""Proximal policy optimisation with ML-Agents' semantics, as a `Trainer`.
-
-Data: `rollout_buffer`; what the update learns from is made of it in `preparation`, with the rewards of `signals`; the
-update itself: `update`. Where it differs from ML-Agents is told in
-docs/differences.md: the ratio is of the joint action, and ready means at least `buffer_size` rows.
-"""
+"""Proximal policy optimisation with ML-Agents' semantics, as a `Trainer`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import cast
 
 from config import PPOHyperparameters
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from stages.errors import StageError
-from stages.policy.design import design_of
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, policy_layout
+from queues.messages import TrajectoryBatch
 from stages.policy.network.factory import make_actor_critic
-from stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from stages.trainer.intake import Intake
-from stages.trainer.ppo.agent_table import Chains
-from stages.trainer.ppo.evaluation import rows_per_pass
-from stages.trainer.ppo.minibatch import Rollout
+from stages.trainer.intake import with_group_rewards
+from stages.trainer.ppo.base import OnPolicyTrainer, Parts
+from stages.trainer.ppo.minibatch import Minibatch
 from stages.trainer.ppo.preparation import Preparation
-from stages.trainer.ppo.rollout_buffer import RolloutBuffer
-from stages.trainer.ppo.sequences import SequenceRollout
-from stages.trainer.ppo.signals import Signals
-from stages.trainer.ppo.update import Coefficients, Losses, PPOUpdate
-from stages.trainer.protocol import Trainer, TrainerContext
-from stages.trainer.randomness import new_random, random_state, restore_random
-from stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from stages.trainer.ppo.update import PPOUpdate
 
 
-class PPOTrainer(Trainer):
-    """Learns one behaviour from whole buffers of on-policy trajectories.
+class PPOTrainer(OnPolicyTrainer[Minibatch]):
+    """The critic judges each agent by what it sees itself. What a group gets counts as each member's own reward."""
 
-    Raises:
-        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder takes, unusable
-            demonstrations.
-    """
-
-    def __init__(self, context: TrainerContext) -> None:
-        super().__init__(context)
-        settings, spec = context.settings, context.spec
-        # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
-        self._hyperparameters = PPOHyperparameters.model_validate(settings.hyperparameters)
-        _check(context, self._hyperparameters)
-        self._spec = spec
-        self._random = new_random(context.seed)
-        self._design = design_of(spec, settings, context.folder)
-        self._memory = settings.network_settings.memory
-        self._layout = policy_layout(self._design)
-        self._signals = Signals(context)
-        self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
-        self._network = make_actor_critic(
-            self._design,
-            len(self._signals.names),
-            self._hyperparameters.shared_critic,
-            self._random,
-            context.device,
-        )
-        self._update = PPOUpdate(self._network, spec, self._hyperparameters)
-        network = self._network
-        actor = ClonedActor(
-            self._design, lambda inputs: network(inputs)[0], network.values, network.gradients, network.named_views
-        )
-        self._cloning = make_cloning(context, actor, self._intake, self._random)
-        follows_agents = self._memory is not None or self._signals.sums is not None
-        self._buffer = RolloutBuffer(
-            spec, self._intake.layout, self._hyperparameters.buffer_size, self._memory, follows_agents
-        )
-        self._preparation = Preparation(
-            self._design, self._hyperparameters, network, self._intake, self._signals, context.device
-        )
-        self._block = rows_per_pass(spec)
-        self._step = 0
-        self._version = 0
-        h, steps = self._hyperparameters, settings.max_steps
-        self._learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps)
-        self._epsilon = Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps)
-        self._beta = Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps)
-
-    @property
-    def step(self) -> int:
-        """Agent steps added so far."""
-        return self._step
-
-    @property
-    def version(self) -> int:
-        """Updates made so far."""
-        return self._version
-
-    @property
-    def rows_per_update(self) -> int:
-        """`buffer_size`."""
-        return self._hyperparameters.buffer_size
+    hyperparameters = PPOHyperparameters
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the buffer, and update the normaliser.
+        """Copy trajectories into the buffer, and update the normaliser; see `OnPolicyTrainer`."""
+        super().add(with_group_rewards(batch))
 
-        Raises:
-            NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite; the batch is
-                then not taken.
-        """
-        if not batch.num_rows:
-            return
-        observations, finals = self._intake.take(batch, self._step)
-        self._buffer.append(batch, observations, finals)
-        self._step += batch.num_rows
-
-    def ready(self) -> bool:
-        """Whether the buffer holds at least `buffer_size` rows."""
-        return len(self._buffer) >= self._hyperparameters.buffer_size
-
-    def learn(self) -> int:
-        """One update from the whole buffer, which is then empty; returns the rows used.
-
-        Raises:
-            NotFiniteError: if a loss became NaN or infinite; weights, optimizer and buffer are then as before.
-        """
-        coefficients = Coefficients(
-            self._learning_rate.at(self._step), self._epsilon.at(self._step), self._beta.at(self._step)
-        )
-        chains = self._chains()
-        transitions = self._signals.transitions(self._buffer, self._intake.layout)
-        rewards = self._signals.rewards(self._buffer, transitions, self._block)
-        prepared = self._preparation.prepare(self._buffer, rewards, chains)
-        losses = self._improve(prepared.rollout, coefficients, self._signals.teacher(transitions))
-        rows = len(self._buffer)
-        self._version += 1
-        self._preparation.remember(self._buffer, prepared.evaluation, chains, self._version)
-        self._signals.finish(self._buffer, rewards, chains, self._version)
-        self._buffer.clear()
-        self._report(losses, coefficients, prepared.evaluation.values)
-        return rows
-
-    def policy(self) -> PolicyUpdate:
-        """The actor's weights and the normaliser's state."""
-        tensors = self._network.acting_tensors()
-        if self._intake.normalizer is not None:
-            tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self._intake.normalizer.tensors()
-        weights = np.concatenate([tensors[name].reshape(-1) for name, _ in self._layout])
-        return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
-        normalizer, memories = self._intake.normalizer, self._preparation.critic_memories
-        return {
-            "step": self._step,
-            "version": self._version,
-            "weights": self._network.state_dict(),
-            "optimizer": self._update.state_dict(),
-            "normalizer": None if normalizer is None else normalizer.state_dict(),
-            "signals": self._signals.state_dict(),
-            "cloning": None if self._cloning is None else self._cloning.state_dict(),
-            "critic_memories": None if memories is None else memories.state_dict(),
-            "random": random_state(self._random),
-            "buffer": self._buffer.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to another network, other signals or another spec; the message names the
-                tensor.
-        """
-        try:
-            self._network.load(state["weights"])
-            self._update.load_state_dict(state["optimizer"])
-            self._intake.load_normalizer(state["normalizer"])
-            self._signals.load_state_dict(state["signals"])
-            if self._cloning is not None and state["cloning"] is not None:
-                self._cloning.load_state_dict(state["cloning"])
-            if self._preparation.critic_memories is not None and state["critic_memories"] is not None:
-                self._preparation.critic_memories.load_state_dict(state["critic_memories"])
-            self._buffer.load_state_dict(state["buffer"])
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
-        restore_random(self._random, state["random"])
-        self._step = int(state["step"])
-        self._version = int(state["version"])
-
-    def warm_state(self) -> dict[str, Any]:
-        """Actor, critic and normaliser."""
-        normalizer = self._intake.normalizer
-        state: dict[str, Any] = {"weights": self._network.state_dict()}
-        return state if normalizer is None else {**state, "normalizer": normalizer.state_dict()}
-
-    def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run.
-
-        Raises:
-            StageError: if it belongs to another network, other signals or another spec; the message names the tensor.
-        """
-        try:
-            self._network.load(state["weights"])
-            self._intake.load_normalizer(state.get("normalizer"))
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
-
-    def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy: its actor and normaliser. The critic stays as it is.
-
-        Raises:
-            StageError: if a tensor does not fit; the message names it.
-        """
-        try:
-            self._network.load_acting(tensors)
-            self._intake.take_normalizer(tensors)
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
-
-    def _improve(
-        self,
-        rollout: Rollout | SequenceRollout,
-        coefficients: Coefficients,
-        beside: Callable[[Tensor], None] | None,
-    ) -> Losses:
-        """PPO's update, and after it that of behavioural cloning; neither, if one fails."""
-        if self._cloning is None:
-            return self._update.run(rollout, coefficients, self._random, self._step, beside)
-        with self._update.undone_on_failure():
-            losses = self._update.run(rollout, coefficients, self._random, self._step, beside)
-            cloned = self._cloning.update(self._step)
-        for name, loss in cloned.items():
-            self.context.statistics.add(self.context.behavior, name, loss)
-        return losses
-
-    def _chains(self) -> Chains | None:
-        """Which trajectory continues which, where that matters."""
-        if self._memory is None and self._signals.sums is None:
-            return None
-        trajectories = self._buffer.trajectories
-        ended = trajectories["terminated"] | trajectories["truncated"]
-        return Chains.of(trajectories["agent_ids"], trajectories["episode_ids"], ended)
-
-    def _report(self, losses: Losses, coefficients: Coefficients, values: NDArray[np.float64]) -> None:
-        add, behavior = self.context.statistics.add, self.context.behavior
-        add(behavior, "Losses/Policy Loss", losses.policy)
-        add(behavior, "Losses/Value Loss", losses.value)
-        add(behavior, "Policy/Entropy", losses.entropy)
-        add(behavior, "Policy/Learning Rate", coefficients.learning_rate)
-        add(behavior, "Policy/Epsilon", coefficients.epsilon)
-        add(behavior, "Policy/Beta", coefficients.beta)
-        for signal, mean in zip(self._signals.names, values.mean(axis=0), strict=True):
-            add(behavior, f"Policy/{signal.capitalize()} Value Estimate", float(mean))
-
-
-def _check(context: TrainerContext, hyperparameters: PPOHyperparameters) -> None:
-    if not context.spec.actions.log_prob_size:
-        raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
-    if hyperparameters.buffer_size < hyperparameters.batch_size:
-        raise StageError(
-            f"{context.behavior}: hyperparameters.buffer_size: {hyperparameters.buffer_size} is smaller than "
-            f"batch_size ({hyperparameters.batch_size}); raise buffer_size or lower batch_size"
+    def _assemble(self) -> Parts[Minibatch]:
+        context, hyperparameters = self.context, cast("PPOHyperparameters", self._hyperparameters)
+        signals, shared = len(self._signals.names), hyperparameters.shared_critic
+        network = make_actor_critic(self._design, signals, shared, self._random, context.device)
+        return Parts(
+            network,
+            lambda inputs: network(inputs)[0],
+            PPOUpdate(network, context.spec, hyperparameters),
+            Preparation(self._design, hyperparameters, network, self._intake, self._signals, context.device),
         )

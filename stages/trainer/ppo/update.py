@@ -1,30 +1,32 @@
 """The PPO update: epochs of minibatches over one rollout, with Adam.
 
+What does not depend on the critic is `PolicyUpdate`, which other critics build upon.
+
 A function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing waits
 for a device, and the inner step has fixed shapes (it could be compiled or captured as one graph).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from config import PPOHyperparameters
+from config import OnPolicyHyperparameters
 from queues.specs import BehaviorSpec
 from stages.errors import NotFiniteError
 from stages.policy.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from stages.policy.network.flat import write_named
-from stages.policy.network.protocol import ActorCriticNetwork
+from stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from stages.trainer.adam import Adam, clip_norm
 from stages.trainer.ppo.loss import policy_loss, value_loss
-from stages.trainer.ppo.minibatch import Minibatch, Rollout
-from stages.trainer.ppo.sequences import SequenceRollout
+from stages.trainer.ppo.minibatch import Epochs, Minibatch, OneMinibatch
 
 VALUE_COEFFICIENT = 0.5
 """Weight of the value loss, as in ML-Agents."""
@@ -47,10 +49,12 @@ class Losses:
     """Mean of absolute policy losses, as ML-Agents reports it."""
     value: float
     entropy: float
+    others: Mapping[str, float] = field(default_factory=dict)
+    """Further ones, by the names under which they are reported."""
 
 
-class PPOUpdate:
-    """Owns the optimizer of one network.
+class PolicyUpdate(ABC, Generic[OneMinibatch]):
+    """Owns the optimizer of one network; knows the actor's losses, but not the critic's.
 
     Args:
         network: what is trained.
@@ -58,7 +62,12 @@ class PPOUpdate:
         hyperparameters: epochs, batch size and so on.
     """
 
-    def __init__(self, network: ActorCriticNetwork, spec: BehaviorSpec, hyperparameters: PPOHyperparameters) -> None:
+    names: ClassVar[tuple[str, ...]]
+    """What `losses` gives, for messages: first the policy loss, then the value loss, last the entropy."""
+    weights: ClassVar[tuple[float, ...]]
+    """Of all of them but the entropy."""
+
+    def __init__(self, network: TrainedActor, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters) -> None:
         self._network = network
         self._settings = hyperparameters
         self._continuous = spec.actions.continuous_size
@@ -68,7 +77,7 @@ class PPOUpdate:
 
     def run(
         self,
-        rollout: Rollout | SequenceRollout,
+        rollout: Epochs[OneMinibatch],
         coefficients: Coefficients,
         random: np.random.Generator,
         step: int,
@@ -124,7 +133,7 @@ class PPOUpdate:
 
     def _run(
         self,
-        rollout: Rollout | SequenceRollout,
+        rollout: Epochs[OneMinibatch],
         coefficients: Coefficients,
         random: np.random.Generator,
         step: int,
@@ -134,7 +143,7 @@ class PPOUpdate:
         history: list[Tensor] = []
         for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
             for minibatch in minibatches:
-                losses = self._losses(minibatch, coefficients)
+                losses = self.losses(minibatch, coefficients)
                 self._network.gradients.zero_()
                 # The weighted sum of the losses, without the operations of summing them.
                 torch.autograd.backward(losses[: len(weights)], weights)
@@ -144,24 +153,25 @@ class PPOUpdate:
                 history.extend(loss.detach() for loss in losses)
                 if beside is not None:
                     beside(minibatch.rows)
-        table = torch.stack(history).view(-1, 3)
+        table = torch.stack(history).view(-1, len(self.names))
         if not bool(torch.isfinite(table).all() & torch.isfinite(self._network.values).all()):
             raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
-        policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, 2].mean()
-        return Losses(float(policy), float(value), float(entropy))
+        policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
+        others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
+        return Losses(float(policy), float(value), float(entropy), others)
 
-    def _losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
-        """Policy loss, value loss and entropy of a minibatch: scalars."""
-        heads, values = self._network(batch.inputs, batch.critic_memories)
-        if batch.real is not None:  # padding leaves here: means over the rest are the masked means
-            heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
+    @abstractmethod
+    def losses(self, batch: OneMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
+        """The losses of a minibatch, in the order of `names`: scalars."""
+
+    def _actor_losses(self, heads: Tensor, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+        """Policy loss and entropy of the rows' action heads [R, H]."""
         log_probs, entropy = self._evaluate(heads, batch)
-        policy = policy_loss(log_probs, batch.old_log_probs, batch.advantages, coefficients.epsilon)
-        return policy, value_loss(values, batch.returns), entropy
+        return policy_loss(log_probs, batch.old_log_probs, batch.advantages, coefficients.epsilon), entropy
 
     def _loss_weights(self, coefficients: Coefficients) -> list[Tensor]:
         """Weights of the losses; none for the entropy without a bonus, which saves its backward pass."""
-        numbers = [1.0, VALUE_COEFFICIENT, -coefficients.beta] if coefficients.beta else [1.0, VALUE_COEFFICIENT]
+        numbers = [*self.weights, -coefficients.beta] if coefficients.beta else [*self.weights]
         return list(torch.tensor(numbers, device=self._network.values.device).unbind())
 
     def _evaluate(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
@@ -189,9 +199,30 @@ class PPOUpdate:
         if not len(bad):
             return f"{where}: the last minibatch made weights NaN or infinite; the weights are those before the update"
         row, column = (int(i) for i in bad[0])
-        name = ("policy loss", "value loss", "entropy")[column]
+        name = self.names[column]
         return (
             f"{where}: the {name} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "
             "the weights are those before the update. "
             "A lower learning_rate, max_grad_norm, or smaller rewards often help"
         )
+
+
+class PPOUpdate(PolicyUpdate[Minibatch]):
+    """Trains an actor and a critic that judges single agents."""
+
+    names = ("policy loss", "value loss", "entropy")
+    weights = (1.0, VALUE_COEFFICIENT)
+
+    def __init__(
+        self, network: ActorCriticNetwork, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters
+    ) -> None:
+        super().__init__(network, spec, hyperparameters)
+        self._actor_critic = network
+
+    def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
+        """Policy loss, value loss and entropy."""
+        heads, values = self._actor_critic(batch.inputs, batch.critic_memories)
+        if batch.real is not None:  # padding leaves here: means over the rest are the masked means
+            heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
+        policy, entropy = self._actor_losses(heads, batch, coefficients)
+        return policy, value_loss(values, batch.returns), entropy

@@ -22,7 +22,7 @@ from stages.errors import NotFiniteError, StageError
 from stages.policy.design import design_of
 from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, policy_layout
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from stages.trainer.intake import Intake
+from stages.trainer.intake import Intake, with_group_rewards
 from stages.trainer.pacing import rows_per_update
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.randomness import new_random, random_state, restore_random
@@ -110,7 +110,7 @@ class SACTrainer(Trainer):
         if not batch.num_rows:
             return
         rows, finals = self._intake.take(batch, self._step)
-        self._memory.add(batch, rows, finals)
+        self._memory.add(with_group_rewards(batch), rows, finals)
         self._step += batch.num_rows
         self._unlearned += batch.num_rows
 

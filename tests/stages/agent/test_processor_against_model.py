@@ -17,7 +17,10 @@ from queues.messages import StepBatch, TrajectoryBatch
 from stages.agent import AgentProcessor
 
 BEHAVIORS = ("Ball?team=0", "Ball?team=1", "Walker")
+GROUPED = {"Walker"}
 AGENTS, GROUPS, ENVS = 5, 2, 3
+ROW = ("obs_0", "actions", "rewards", "group_rewards", "ticks")
+"""What is compared of each step."""
 
 # What happens to an agent of a group at a tick. Most ticks bring decisions only, as most do in life.
 EVENTS = st.sampled_from(["decide"] * 6 + ["nothing"] * 3 + ["end", "end and restart", "restart silently", "restamp"])
@@ -57,11 +60,16 @@ class Agent:
     group: int
     env: int
     stamp: tuple[int, ...]
+    """Agent, episode, generation, opponent, learning, group."""
     open: dict[str, Any]
+    grouped: bool
     previous: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
     episode_return: float = 0.0
     episode_steps: int = 0
+    group_return: float = 0.0
+    last_whole: dict[str, Any] = field(default_factory=dict)
+    parameters: int = 0
 
 
 @dataclass
@@ -69,15 +77,20 @@ class Table:
     """The model of one behaviour id."""
 
     horizon: int
+    grouped: bool
     agents: dict[int, Agent] = field(default_factory=dict)
     closed: list[Trajectory] = field(default_factory=list)
     episodes: list[tuple[Any, ...]] = field(default_factory=list)
     games: list[int] = field(default_factory=list)
     emitted: int = 0
+    tick: int = 0
+    parted: set[int] = field(default_factory=set)
+    """Groups of which a trajectory was closed since the mates were seen to."""
 
-    def complete(self, agent: Agent, reward: float) -> None:
-        agent.rows.append(agent.open | {"rewards": reward})
+    def complete(self, agent: Agent, reward: float, group_reward: float) -> None:
+        agent.rows.append(agent.open | {"rewards": reward, "group_rewards": group_reward})
         agent.episode_return += reward
+        agent.group_return += group_reward
         agent.episode_steps += 1
 
     def close(self, agent: Agent, next_obs: Any, *, terminated: bool = False, truncated: bool = False) -> None:
@@ -92,28 +105,58 @@ class Table:
             "versions": (agent.rows[0]["version"], agent.rows[-1]["version"]),
             "credits": length if agent.stamp[4] else 0,
             "previous": agent.previous,
+            "next_tick": self.tick if self.grouped else None,
+            "group_left": True if self.grouped else None,
         }
-        rows = [{name: row[name] for name in ("obs_0", "actions", "rewards")} for row in agent.rows]
+        self.parted.add(agent.stamp[5])
+        rows = [{name: row[name] for name in ROW} for row in agent.rows]
         self.closed.append(Trajectory(rows, whole))
+        agent.last_whole = whole
         agent.previous = agent.rows[-1]["actions"]
         agent.rows = []
 
-    def end(self, agent_id: int, reward: float, obs: Any, terminated: bool) -> None:
-        agent = self.agents.pop(agent_id, None)
-        if agent is not None:
-            self.complete(agent, reward)
-            self.close(agent, obs, terminated=terminated, truncated=not terminated)
-            self.episodes.append((agent_id, agent.episode_return, agent.episode_steps, agent.stamp[4]))
+    def close_mates(self) -> None:
+        for agent in self.agents.values():
+            if agent.stamp[5] and agent.stamp[5] in self.parted:
+                self.close(agent, agent.open["obs_0"])
+        self.parted.clear()
 
-    def decide(self, group: int, env: int, stamp: tuple[int, ...], reward: float, decision: dict[str, Any]) -> None:
+    def end(
+        self, agent_id: int, rewards: tuple[float, float], obs: Any, terminated: bool, parameters: int
+    ) -> list[Agent]:
+        agent = self.agents.pop(agent_id, None)
+        if agent is None:
+            return []
+        self.complete(agent, *rewards)
+        self.close(agent, obs, terminated=terminated, truncated=not terminated)
+        agent.parameters = parameters
+        return [agent]
+
+    def tell_ended(self, ended: list[Agent]) -> None:
+        """The episodes that ended at a tick, before anybody decides."""
+        for agent in ended:
+            mates = [mate for mate in ended if mate.stamp[5] == agent.stamp[5]]
+            left = any(other.stamp[5] == agent.stamp[5] for other in self.agents.values())
+            longest = max(mates, key=lambda mate: mate.episode_steps)
+            over = agent.stamp[5] > 0 and not left and agent is longest
+            if self.grouped:
+                agent.last_whole["group_left"] = left and agent.stamp[5] > 0
+            row = (
+                agent.stamp[0], agent.episode_return, agent.episode_steps, agent.stamp[4], agent.parameters
+            )
+            self.episodes.append((*row, agent.group_return, over) if agent.grouped else row)
+
+    def decide(
+        self, group: int, env: int, stamp: tuple[int, ...], rewards: tuple[float, float], decision: dict[str, Any]
+    ) -> None:
         agent = self.agents.get(stamp[0])
         if agent is not None and agent.stamp[1] != stamp[1]:
             self.close(agent, agent.open["obs_0"], truncated=True)
             agent = None
         if agent is None:
-            self.agents[stamp[0]] = Agent(group, env, stamp, decision)
+            self.agents[stamp[0]] = Agent(group, env, stamp, decision, self.grouped)
             return
-        self.complete(agent, reward)
+        self.complete(agent, *rewards)
         if len(agent.rows) == self.horizon or agent.stamp != stamp:
             self.close(agent, decision["obs_0"])
         agent.stamp, agent.open = stamp, decision
@@ -122,6 +165,7 @@ class Table:
         for agent in self.agents.values():
             if version is None or (agent.rows and agent.rows[0]["version"] <= version):
                 self.close(agent, agent.open["obs_0"])
+        self.close_mates()
 
     def pending(self) -> int:
         half_made = sum(len(agent.rows) for agent in self.agents.values() if agent.stamp[4])
@@ -134,10 +178,10 @@ class World:
     def __init__(self, horizon: int, min_rows: int) -> None:
         self.processor = AgentProcessor({"Ball": horizon, "Walker": horizon + 1}, source=3, min_rows=min_rows)
         self.min_rows = min_rows
-        self.tables = {b: Table(horizon + (b == "Walker")) for b in BEHAVIORS}
+        self.tables = {b: Table(horizon + (b == "Walker"), b in GROUPED) for b in BEHAVIORS}
         self.episodes: Counter[int] = Counter()
         self.generations: Counter[int] = Counter()
-        self.serial = 0
+        self.serial = self.ticks = 0
         self.last_decisions: dict[tuple[int, int], list[dict[str, Any]]] = {}
         self.random = np.random.default_rng(5)
 
@@ -148,10 +192,11 @@ class World:
     def tick(self, behavior: int, group: int, events: list[str], games: int) -> None:
         table = self.tables[BEHAVIORS[behavior]]
         endings, decisions = [], []
+        self.ticks += 1
         for i, event in enumerate(events):
             # Ids in no order, of any size.
             agent = (behavior * GROUPS + group) * 100 + (i * 7919) % 31 - (2**40 if i == 2 else 0)
-            row = {"agent": agent, "env": i % ENVS, "old_episode": self.episodes[agent]}
+            row = {"agent": agent, "number": i, "env": i % ENVS, "old_episode": self.episodes[agent]}
             if event.startswith("end"):
                 endings.append(row | {"terminated": self.random.random() < 0.5})
             self.episodes[agent] += event in ("end", "end and restart", "restart silently")
@@ -168,6 +213,7 @@ class World:
             *step.decisions.values(),
             step.agent_ids,
             step.rewards,
+            *(a for a in (step.parameters, step.group_ids, step.group_rewards) if a is not None),
             *step.games.values(),
         ):
             array.fill(99)  # the environment uses its arrays again
@@ -205,6 +251,15 @@ class World:
         flags = np.array([row["terminated"] for row in endings], np.bool_)
         both = self.random.random(len(endings)) < 0.3
         chosen = serials[len(endings) :]
+        of_groups: dict[str, Any] = {}
+        if behavior_id in GROUPED:
+            # The first agent is in no group; who is stamped anew changes over to the other one.
+            ids = [
+                10 * (group + 1) + (row["number"] + self.generations[row["agent"]]) % 2 if row["number"] else 0
+                for row in rows
+            ]
+            rewards = self.random.integers(-4, 5, len(rows)).astype(np.float32) / 4
+            of_groups = {"group_ids": np.array(ids, np.int64), "group_rewards": rewards}
         game_ids = np.array([self.next_serial() for _ in range(games)], np.int32)
         return StepBatch(
             behavior_id=behavior_id,
@@ -232,13 +287,25 @@ class World:
             learning=learning,
             opponents=generations - 1,
             games={"game_generation": game_ids, "game_outcome": game_ids / np.float32(2)} if games else {},
+            tick=self.ticks,
+            **of_groups,
+            parameters=serials[: len(endings)].astype(np.int32) if behavior_id != "Walker" else None,
         )
 
     def tell_model(self, table: Table, step: StepBatch) -> None:
         serials = [int(obs) for obs in step.observations[0][:, 0]]
+        count = len(serials)
+        if count:
+            table.tick = step.tick
+        group_ids = [0] * count if step.group_ids is None else step.group_ids.tolist()
+        of_groups = [0.0] * count if step.group_rewards is None else step.group_rewards.tolist()
+        rewards = list(zip(step.rewards.tolist(), of_groups, strict=True))
+        ended = []
         for i in range(step.ended):
-            reward, terminated = float(step.rewards[i]), bool(step.terminated[i])
-            table.end(int(step.agent_ids[i]), reward, serials[i], terminated)
+            parameters = 0 if step.parameters is None else int(step.parameters[i])
+            terminated = bool(step.terminated[i])
+            ended += table.end(int(step.agent_ids[i]), rewards[i], serials[i], terminated, parameters)
+        table.tell_ended(ended)
         for j, serial in enumerate(serials[step.ended :]):
             i = j + step.ended
             stamp = (
@@ -247,9 +314,12 @@ class World:
                 int(step.generations[j]),
                 int(step.opponents[j]),
                 int(step.learning[j]),
+                group_ids[i],
             )
-            decision = {"obs_0": serial, "actions": serial, "version": int(step.policy_versions[j])}
-            table.decide(step.group, int(step.env_ids[i]), stamp, float(step.rewards[i]), decision)
+            tick = step.tick if table.grouped else 0
+            decision = {"obs_0": serial, "actions": serial, "version": int(step.policy_versions[j]), "ticks": tick}
+            table.decide(step.group, int(step.env_ids[i]), stamp, rewards[i], decision)
+        table.close_mates()
 
     def flush(self, name: str | None) -> None:
         chosen = [b for b in BEHAVIORS if name is None or b.partition("?")[0] == name]
@@ -266,6 +336,7 @@ class World:
             for agent in table.agents.values():
                 table.close(agent, agent.open["obs_0"], truncated=truncated)
             table.agents.clear()
+            table.parted.clear()
         self.check(self.processor.close_all(truncated), list(BEHAVIORS))
 
     def drop(self, envs: set[int], group: int) -> None:
@@ -317,25 +388,38 @@ def unpacked(batch: TrajectoryBatch) -> list[Trajectory]:
     before = whole["previous_continuous_actions"][:, 0].astype(np.int64)
     assert (whole["previous_continuous_actions"] == np.stack((before, -before), 1)).all()
     assert (whole["previous_discrete_actions"] == before[:, None] * 3).all()
-    stamps = ("agent_ids", "episode_ids", "generation", "opponent", "learning")
+    stamps = ["agent_ids", "episode_ids", "generation", "opponent", "learning"]
+    grouped = batch.behavior_id in GROUPED
+    assert {"group_rewards", "ticks"} & rows.keys() == ({"group_rewards", "ticks"} if grouped else set())
+    assert {"group_ids", "next_ticks", "group_left"} <= whole.keys() or not grouped
+    nothing = np.zeros(len(serials), np.float32)
+    of_groups, ticks = rows.get("group_rewards", nothing), rows.get("ticks", nothing)
     trajectories, end = [], 0
     for k, length in enumerate(batch.lengths.tolist()):
         start, end = end, end + length
         steps = [
-            {"obs_0": int(serials[i]), "actions": int(acts[i]), "rewards": float(rows["rewards"][i])}
+            {
+                "obs_0": int(serials[i]),
+                "actions": int(acts[i]),
+                "rewards": float(rows["rewards"][i]),
+                "group_rewards": float(of_groups[i]),
+                "ticks": int(ticks[i]),
+            }
             for i in range(start, end)
         ]
         trajectories.append(
             Trajectory(
                 steps,
                 {
-                    "agent": tuple(int(whole[name][k]) for name in stamps),
+                    "agent": (*(int(whole[name][k]) for name in stamps), int(whole["group_ids"][k]) if grouped else 0),
                     "next": int(following[k]),
                     "terminated": bool(whole["terminated"][k]),
                     "truncated": bool(whole["truncated"][k]),
                     "versions": (int(whole["first_version"][k]), int(whole["last_version"][k])),
                     "credits": int(whole["credits"][k]),
                     "previous": int(before[k]),
+                    "next_tick": int(whole["next_ticks"][k]) if grouped else None,
+                    "group_left": bool(whole["group_left"][k]) if grouped else None,
                 },
             )
         )

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import stages
-from config import EnvironmentSettings, ObservationSettings, WrapperSettings
+from config import EnvironmentSettings, ObservationSettings, RoleSettings, WrapperSettings
 from stages.environment.factory import make_group
 from stages.environment.gymnasium_group import GymnasiumGroup
+from stages.environment.pettingzoo import PettingZooGroup
 from stages.environment.protocol import ActionBatch
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 
@@ -40,6 +41,14 @@ def nothing():
     return 5
 
 number = 5
+
+def crowd(agents=2):
+    from small_zoo import Crowd
+
+    return Crowd({f"a_{number}": (0, 3, 1.0) for number in range(agents)})
+
+def same(env):
+    return env
 
 def scaled(env, scale=2.0):
     return gymnasium.wrappers.TransformReward(env, lambda reward: reward * scale)
@@ -163,10 +172,16 @@ def test_what_observations_are_taken_for_reaches_the_group(folder):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("wrappers", (WrapperSettings(use="a:b"),)), ("observations", {"observation": ObservationSettings(goal=True)})],
+    [
+        ("wrappers", (WrapperSettings(use="a:b"),)),
+        ("observations", {"observation": ObservationSettings(goal=True)}),
+        ("behaviors", {"*": RoleSettings(behavior="B")}),
+        ("rotate_sides", True),
+    ],
 )
 def test_a_group_of_the_users_own_is_neither_wrapped_nor_taken_for_something_else(folder, key, value):
-    settings = EnvironmentSettings(kind="gymnasium", factory="factory_module:Own", **{key: value})
+    kind = "pettingzoo" if key in ("behaviors", "rotate_sides") else "gymnasium"
+    settings = EnvironmentSettings(kind=kind, factory="factory_module:Own", **{key: value})
 
     with pytest.raises(
         StageError, match=rf"environment\.{key}: does not go with .* an EnvironmentGroup of its own making"
@@ -215,6 +230,54 @@ def test_an_unknown_built_in_game_is_told_with_a_suggestion():
         make_group(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
     with pytest.raises(StageError, match="no built-in game is called 'Chess'; there are: Volley"):
         make_group(EnvironmentSettings(kind="builtin", id="Chess"), "B", 1)
+    with pytest.raises(StageError, match=r"'connect_four'; did you mean 'ConnectFour'\?"):
+        make_group(EnvironmentSettings(kind="builtin", id="connect_four"), "B", 1)
+
+
+@pytest.mark.parametrize(
+    ("game", "behaviors"), [("ConnectFour", {"Ball"}), ("Pursuit", {"Pursuer", "Evader"}), ("Volley", {"Ball"})]
+)
+def test_built_in_games_are_found_by_name(game, behaviors):
+    group = make_group(EnvironmentSettings(kind="builtin", id=game), "Ball", 3)
+
+    assert group.num_envs == 3
+    assert {behavior_id.partition("?")[0] for behavior_id in group.behavior_specs} == behaviors
+
+
+def zoo(**more):
+    return EnvironmentSettings(kind="pettingzoo", factory="factory_module:crowd", **more)
+
+
+def test_a_factory_may_give_pettingzoo_environments(folder):
+    group = make_group(zoo(options={"agents": 3}), "Crowd", 4, folder)
+
+    assert isinstance(group, PettingZooGroup)
+    assert len(group.reset(0).steps["Crowd"].agent_ids) == 12
+    group.close()
+
+
+def test_what_is_said_about_pettingzoo_reaches_the_group(folder):
+    roles = {"a_0": RoleSettings(behavior="One", team=1), "*": RoleSettings(behavior="Two", team=0)}
+    wrapped = (WrapperSettings(use="factory_module:same"),)
+
+    group = make_group(zoo(behaviors=roles, outcome="last_reward", wrappers=wrapped), "", 1, folder)
+
+    group.reset(0)
+    assert list(group.behavior_specs) == ["One?team=1", "Two?team=0"]
+    with pytest.raises(StageError, match=r"environment\.rotate_sides: its sides can't be changed"):
+        make_group(zoo(behaviors=roles, rotate_sides=True), "", 1, folder)
+
+
+def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
+    (folder / "factory_meadow_v0.py").write_text("from small_zoo import Counting as env")
+    settings = EnvironmentSettings(kind="pettingzoo", id="factory_meadow_v0", options={"target": 3})
+
+    group = make_group(settings, "Count", 2, folder)
+
+    assert list(group.reset(0).steps) == ["Count?team=0", "Count?team=1"]
+    with pytest.raises(StageError, match=r"options do not fit PettingZoo environment 'factory_meadow_v0': .*'goal'"):
+        make_group(settings.model_copy(update={"options": {"goal": 3}}), "Count", 2, folder)
+    sys.modules.pop("factory_meadow_v0")
 
 
 def test_an_option_that_a_built_in_game_does_not_know_is_told():
@@ -225,7 +288,7 @@ def test_an_option_that_a_built_in_game_does_not_know_is_told():
 def test_gymnasium_is_not_imported_before_an_environment_is_made():
     code = (
         "import sys, stages.environment.factory\n"
-        "print([name for name in ('gymnasium', 'torch') if name in sys.modules])"
+        "print([name for name in ('gymnasium', 'pettingzoo', 'torch') if name in sys.modules])"
     )
     checkout = Path(stages.__file__).parent.parent
 

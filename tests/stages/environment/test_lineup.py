@@ -13,7 +13,7 @@ HOME, AWAY = "Ball?team=0", "Ball?team=1"
 
 
 def lineups(*behavior_ids, self_play=False, num_envs=2):
-    made = Lineups(EchoPolicy, self_play)
+    made = Lineups(EchoPolicy, lambda name: self_play and name != "Walker")
     made.open_games(num_envs)
     for behavior_id in behavior_ids:
         made.add_behavior(counting_spec(behavior_id))
@@ -78,10 +78,11 @@ def test_the_newest_version_is_told_by_behaviour_name():
     assert (made.newest_version("Walker"), made.newest_version("Swimmer")) == (4, -1)
 
 
-def test_snapshots_say_nothing_about_the_newest_version():
-    made = lineups(HOME, AWAY, self_play=True)
-    made.update(policy_update(AWAY, 9, snapshot=2))
-    assert made.newest_version("Ball") == -1
+def test_without_self_play_there_is_none():
+    made = lineups("Walker")
+    assert not made.self_play
+    assert not made.plays("Walker")
+    assert made.learns("Walker")
 
 
 # Assignments. --------------------------------------------------------------------------------------------------------
@@ -139,6 +140,29 @@ def test_only_the_learning_team_learns():
     assert (made.current.generation, made.current.opponent) == (1, 0)
 
 
+def test_the_version_by_which_a_behaviour_s_learners_act_is_the_one_that_counts():
+    made = lineups(HOME, AWAY, self_play=True)
+    made.update(policy_update(AWAY, 9, snapshot=2))
+    assert made.newest_version("Ball") == -1, "nobody acts yet"
+    made.update(policy_update(HOME, 9))
+    made.assign(assignment(1, opponent=2, home=(-1, 9), away=(2, 9)))
+    made.update(policy_update(HOME, 11))
+    assert made.newest_version("Ball") == 11
+    made.update(policy_update(AWAY, 12))
+    assert made.newest_version("Ball") == 11, "it plays as an opponent, and not by this one yet"
+
+
+def test_of_two_behaviours_only_the_one_whose_team_learns_is_learned_from():
+    made = lineups("Hider?team=0", "Seeker?team=1", self_play=True)
+    made.update(policy_update("Hider?team=0", 3))
+    made.update(policy_update("Seeker?team=1", 0))
+    made.assign(Assignment(1, 0, {"Hider?team=0": (-1, 3), "Seeker?team=1": (-1, 0)}))
+    assert (made.learns("Hider"), made.learns("Seeker")) == (True, False)
+    assert (made.newest_version("Hider"), made.newest_version("Seeker")) == (3, -1)
+    made.assign(Assignment(2, 1, {"Hider?team=0": (-1, 3), "Seeker?team=1": (-1, 0)}))
+    assert (made.learns("Hider"), made.learns("Seeker")) == (False, True)
+
+
 def test_the_opponent_stays_frozen_while_the_learner_goes_on():
     made = assigned()
     made.update(policy_update(HOME, 1))
@@ -180,8 +204,24 @@ def test_after_a_rotation_the_former_learner_is_left_as_it_was():
     old, new = made.games
     assert (loaded(old, HOME), loaded(old, AWAY)) == ((-1, 0), (0, 0))
     assert (loaded(new, HOME), loaded(new, AWAY)) == ((1, 2), (-1, 4))
-    assert old.learns(HOME)
     assert new.learns(AWAY)
+
+
+def test_after_a_rotation_nobody_learns_any_more_from_games_of_the_turn_before():
+    """The ghost stage would turn it away; and the gate must not wait for credits of whose turn is over."""
+    made = assigned()
+    (old, _) = made.games
+    assert old.learns(HOME)
+    made.update(policy_update(HOME, 2, snapshot=1))
+    made.update(policy_update(AWAY, 3))
+    made.assign(assignment(2, team=1, opponent=1, home=(1, 2), away=(-1, 3)))
+    assert not old.learns(HOME)
+    made.update(policy_update(HOME, 4))
+    made.update(policy_update(AWAY, 4, snapshot=2))
+    made.assign(assignment(3, opponent=2, home=(-1, 4), away=(2, 4)))
+    assert made.games == [old, old], "no game has ended meanwhile"
+    assert not old.learns(HOME), "also when its turn comes round again"
+    assert made.current.learns(HOME)
 
 
 def test_only_the_last_of_two_assignments_counts_while_policies_are_awaited():
@@ -223,6 +263,51 @@ def test_rows_are_split_by_the_lineups_of_their_games():
     assert made.split(ids(2, 0)) == [(first, None)]
     made.restart(ids(0, 2))
     assert made.split(ids(0, 1, 2)) == [(made.current, None)]
+
+
+def test_an_opponent_that_stays_the_same_goes_on_under_the_next_lineup():
+    """So that it decides for the games of both together."""
+    made = lineups("A?team=0", "B?team=1", "C?team=2", self_play=True)
+    for name in ("A?team=0", "B?team=1", "C?team=2"):
+        made.update(policy_update(name, 0))
+    named = {"A?team=0": (-1, 0), "B?team=1": (-1, 0), "C?team=2": (-1, 0)}
+    made.assign(Assignment(1, 0, named))
+    first = made.current
+    made.update(policy_update("C?team=2", 0, snapshot=0))
+    made.assign(Assignment(2, 0, named | {"C?team=2": (0, 0)}))
+    same = {i: first.players[i] is made.current.players[i] for i in named}
+    assert same == {"A?team=0": True, "B?team=1": True, "C?team=2": False}
+
+
+# Behaviours without self-play beside those that have it. --------------------------------------------------------------
+
+
+def test_a_plain_behaviour_learns_in_all_games_whoever_s_turn_it_is():
+    made = assigned()
+    made.add_behavior(counting_spec("Walker"))
+    made.update(policy_update("Walker", 5))
+    made.update(policy_update(HOME, 2, snapshot=1))
+    made.update(policy_update(AWAY, 3))
+    made.assign(assignment(2, team=1, opponent=1, home=(1, 2), away=(-1, 3)))
+    made.restart(ids(1))
+    made.update(policy_update("Walker", 6))
+    assert made.learns("Walker")
+    assert made.newest_version("Walker") == 6
+    for game in made.games:
+        assert game.learns("Walker")
+        assert (loaded(game, "Walker"), game.players["Walker"].plain) == ((-1, 6), True)
+    assert not made.plays("Walker")
+    assert made.plays(HOME)
+
+
+def test_an_assignment_waits_for_the_policies_of_plain_behaviours_too():
+    made = lineups(HOME, AWAY, "Walker", self_play=True)
+    made.update(policy_update(HOME, 0))
+    made.update(policy_update(AWAY, 0))
+    made.assign(assignment(1))
+    assert not made.ready([HOME, AWAY, "Walker"])
+    made.update(policy_update("Walker", 0))
+    assert made.ready([HOME, AWAY, "Walker"])
 
 
 def test_opening_games_puts_all_of_them_under_the_current_lineup():

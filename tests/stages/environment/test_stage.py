@@ -47,7 +47,7 @@ async def started(
         groups.append(CountingGroup(casts, counters=counters, **options))
         return groups[-1]
 
-    stage = EnvironmentStage(make_group, Lineups(make_policy, self_play), first_agent_id, deterministic)
+    stage = EnvironmentStage(make_group, Lineups(make_policy, lambda name: self_play), first_agent_id, deterministic)
     stage.start(StageContext("environment"))
     await stage.reset(seed)
     if policies:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 from fakes import policy_update, trajectories
@@ -10,23 +12,47 @@ from config import SelfPlaySettings
 from stages.ghost.controller import GhostController
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
+HIDER, SEEKER = "Hider?team=0", "Seeker?team=1"
+DEFAULTS = {"save_steps": 100, "team_change": 1000, "swap_steps": 50, "play_against_latest_model_ratio": 0.0}
 
 
-def make(*behavior_ids, **settings):
-    defaults = {"save_steps": 100, "team_change": 1000, "swap_steps": 50, "play_against_latest_model_ratio": 0.0}
-    controller = GhostController(SelfPlaySettings(**(defaults | settings)), np.random.default_rng(0))
-    for behavior_id in behavior_ids or (HOME, AWAY):
+def make(*behavior_ids, seed=0, each=None, **settings):
+    """A controller that has met these behaviour ids; `each` has settings by behaviour name."""
+    controller = GhostController(np.random.default_rng(seed))
+    ids = behavior_ids or (HOME, AWAY)
+    for name in dict.fromkeys(i.partition("?")[0] for i in ids):
+        controller.add_lineage(name, SelfPlaySettings(**(DEFAULTS | settings | (each or {}).get(name, {}))))
+    for behavior_id in ids:
         assert controller.add_behavior(behavior_id) is None, "nobody can play before there is a policy"
     return controller
 
 
-def policy(step, version=None):
-    return policy_update("Ball", step // 100 if version is None else version, step)
+def policy(step, name="Ball", version=None):
+    return policy_update(name, step // 100 if version is None else version, step)
+
+
+def ghosts(controller, steps, behavior_id=AWAY, generation=None):
+    """Steps that an opponent has made, under the assignment in force or an earlier one."""
+    generation = controller.generation if generation is None else generation
+    batch = trajectories([steps], behavior_id, generation=generation, learning=False)
+    return controller.count(batch, controller.judge(batch))
 
 
 def games(*rows):
-    names = ("game_generation", "game_opponent", "game_outcome")
+    names = ("game_generation", "game_outcome")
     return dict(zip(names, (np.array(column) for column in zip(*rows, strict=True)), strict=True))
+
+
+def elos(told):
+    return [value for _, statistic, value in told if statistic == "Self-play/ELO"]
+
+
+def rating(controller, snapshot, name="Ball"):
+    return controller.lineages[name].records[snapshot].rating
+
+
+def opponent(matchup):
+    return matchup.assignment.opponent
 
 
 # Policies and assignments. --------------------------------------------------------------------------------------------
@@ -59,29 +85,23 @@ def test_a_team_that_appears_later_brings_a_new_assignment():
     assert controller.add_behavior(HOME) is None
 
 
-def test_with_one_team_nothing_rotates():
+def test_a_policy_may_come_before_its_behaviour_id_is_known():
+    controller = GhostController(np.random.default_rng(0))
+    controller.add_lineage("Ball", SelfPlaySettings(**DEFAULTS))
+    assert controller.take_policy(policy(0)) == ([], None)
+    assert controller.add_behavior(HOME).assignment.policies == {HOME: (-1, 0)}
+
+
+def test_with_one_team_nothing_rotates_and_a_warning_says_why_nobody_is_played_against(caplog):
     controller = make(HOME, team_change=1)
     controller.take_policy(policy(0))
-    updates, matchup = controller.take_policy(policy(5000))
-    assert matchup is None
-    assert len(updates) == 1
-
-
-def test_snapshots_are_made_by_trainer_steps_and_the_window_is_bounded():
-    controller = make(window=3, save_steps=100)
-    for step in range(0, 1100, 50):
-        controller.take_policy(policy(step))
-    # The first policy, then whenever more than 100 steps have passed.
-    assert [snapshot.update.step for snapshot in controller.snapshots] == [750, 900, 1050]
-    assert [snapshot.number for snapshot in controller.snapshots] == [5, 6, 7]
-
-
-def test_a_snapshot_keeps_the_weights_that_it_was_made_of():
-    controller = make()
-    update = policy(0)
-    controller.take_policy(update)
-    update.weights[:] = 99
-    assert controller.snapshots[0].update.weights.tolist() == [0.0]
+    for step in (5000, 9000):
+        updates, matchup = controller.take_policy(policy(step))
+        assert matchup is None
+        assert len(updates) == 1
+    (warning,) = caplog.messages
+    assert warning.startswith("behaviors.Ball.self_play: the environment has one team only (Ball?team=0)")
+    assert "such as Ball?team=1" in warning
 
 
 def test_teams_change_by_trainer_steps_and_the_new_learner_starts_from_the_newest_weights():
@@ -99,17 +119,28 @@ def test_teams_change_by_trainer_steps_and_the_new_learner_starts_from_the_newes
 def test_opponents_are_swapped_by_ghost_steps():
     controller = make(swap_steps=50)
     controller.take_policy(policy(0))
-    assert controller.count_ghost_steps(50) is None
-    matchup = controller.count_ghost_steps(1)
+    assert ghosts(controller, 49) is None
+    matchup = ghosts(controller, 1)
     assert matchup.assignment.generation == 2
     assert matchup.assignment.policies == {HOME: (-1, 0), AWAY: (0, 0)}
-    assert controller.count_ghost_steps(50) is None
-    assert controller.count_ghost_steps(1).assignment.generation == 3
-    assert controller.ghost_step == 102
+    assert ghosts(controller, 49) is None
+    assert ghosts(controller, 1).assignment.generation == 3
+    assert controller.lineages["Ball"].ghost_step == 100
 
 
 def test_ghost_steps_before_the_first_policy_swap_nothing():
-    assert make().count_ghost_steps(1000) is None
+    assert ghosts(make(), 1000) is None
+
+
+def test_steps_left_over_from_the_turn_before_are_counted_and_swap_nothing():
+    controller = make(team_change=300, swap_steps=50)
+    controller.take_policy(policy(0))
+    controller.take_policy(policy(400))
+    assert controller.learning_team == 1
+    assert ghosts(controller, 500, HOME, generation=1) is None
+    assert ghosts(controller, 49, HOME) is None
+    assert ghosts(controller, 1, HOME) is not None
+    assert controller.lineages["Ball"].ghost_step == 550
 
 
 @pytest.mark.parametrize(("ratio", "opponents"), [(1.0, {-1}), (0.0, {0, 1, 2})])
@@ -117,17 +148,144 @@ def test_the_share_of_the_newest_policy_among_opponents_is_the_configured_one(ra
     controller = make(window=3, save_steps=100, play_against_latest_model_ratio=ratio)
     for step in (0, 101, 202):
         controller.take_policy(policy(step))
-    assert {controller.count_ghost_steps(51).assignment.opponent for _ in range(60)} == opponents
+    assert {opponent(ghosts(controller, 50)) for _ in range(60)} == opponents
 
 
 def test_an_opponent_that_has_left_the_window_plays_on_until_the_next_assignment():
     controller = make(window=1, save_steps=100)
     controller.take_policy(policy(0))
-    first = controller.count_ghost_steps(51).policies[1]
+    first = ghosts(controller, 50).policies[1]
     controller.take_policy(policy(200))
-    assert [snapshot.number for snapshot in controller.snapshots] == [1]
+    assert [snapshot.number for snapshot in controller.lineages["Ball"].snapshots] == [1]
     assert first.snapshot == 0
-    assert controller.rate(games((2, 0, 1.0))) == [1208.0], "and games against it count"
+    assert elos(controller.rate(games((2, 1.0)))) == [1208.0], "and games against it count"
+
+
+# Several behaviours. --------------------------------------------------------------------------------------------------
+
+
+def asymmetric(**options):
+    """Two behaviours, a team each, that play under generation 1: the hider learns."""
+    controller = make(HIDER, SEEKER, **({"save_steps": 10**6} | options))
+    assert controller.take_policy(policy(0, "Seeker")) == ([], None), "the other one has no policy yet"
+    _, matchup = controller.take_policy(policy(0, "Hider"))
+    assert matchup.assignment.policies == {HIDER: (-1, 0), SEEKER: (-1, 0)}
+    return controller
+
+
+def test_a_turn_is_counted_in_steps_of_the_learning_team_s_trainer():
+    controller = asymmetric(team_change=300)
+    assert controller.learning_team == 0
+    assert controller.take_policy(policy(400, "Seeker"))[1] is None, "its steps are no turn of the hider's"
+    _, matchup = controller.take_policy(policy(301, "Hider"))
+    assert matchup.assignment.learning_team == 1
+    assert matchup.assignment.policies == {HIDER: (0, 0), SEEKER: (-1, 4)}, "the newest weights of its own behaviour"
+    assert controller.take_policy(policy(700, "Seeker"))[1] is None, "300 steps since its turn began"
+    assert controller.take_policy(policy(701, "Seeker"))[1].assignment.learning_team == 0
+
+
+def test_each_behaviour_has_a_turn_as_long_as_it_says():
+    controller = asymmetric(each={"Seeker": {"team_change": 50}}, team_change=300)
+    controller.take_policy(policy(301, "Hider"))
+    assert controller.take_policy(policy(51, "Seeker"))[1].assignment.learning_team == 0
+
+
+def test_a_policy_of_a_trainer_whose_team_does_not_learn_goes_to_nobody():
+    """It learned from what had come in before the rotation."""
+    controller = asymmetric()
+    assert controller.take_policy(policy(10, "Seeker")) == ([], None)
+    assert controller.lineages["Seeker"].newest.step == 10
+
+
+def test_a_behaviour_s_ghost_steps_swap_its_own_policy_and_leave_the_others_alone():
+    controller = make("A?team=0", "B?team=1", "C?team=2", swap_steps=50, window=1)
+    for name in "ABC":
+        controller.take_policy(policy(0, name))
+    first = ghosts(controller, 50, "B?team=1")
+    assert first.assignment.policies == {"A?team=0": (-1, 0), "B?team=1": (0, 0), "C?team=2": (-1, 0)}
+    second = ghosts(controller, 50, "C?team=2")
+    assert second.assignment.policies == {"A?team=0": (-1, 0), "B?team=1": (0, 0), "C?team=2": (0, 0)}
+
+
+def test_with_more_than_two_teams_each_opponent_draws_for_itself():
+    controller = make(HOME, AWAY, "Ball?team=2", "Ball?team=3", save_steps=1, window=4, swap_steps=1)
+    for step in (0, 2, 4, 6):
+        controller.take_policy(policy(step))
+    drawn = set()
+    for _ in range(50):
+        policies = ghosts(controller, 1).assignment.policies
+        drawn.add(tuple(number for behavior_id, (number, _) in policies.items() if behavior_id != HOME))
+    assert len({numbers for numbers in drawn if len(set(numbers)) > 1}) > 5
+
+
+def test_turns_go_round_all_teams():
+    controller = make(HOME, AWAY, "Ball?team=7", team_change=100)
+    controller.take_policy(policy(0))
+    seen = []
+    for step in range(101, 800, 101):
+        controller.take_policy(policy(step))
+        seen.append(controller.learning_team)
+    assert seen == [1, 7, 0, 1, 7, 0, 1]
+
+
+def test_a_team_of_two_behaviours_learns_with_both():
+    controller = make("Keeper?team=0", "Striker?team=0", "Rival?team=1", team_change=300)
+    for name in ("Keeper", "Striker", "Rival"):
+        controller.take_policy(policy(0, name))
+    for name in ("Keeper", "Striker"):
+        (update,), _ = controller.take_policy(policy(100, name))
+        assert update.behavior_id == f"{name}?team=0"
+        assert judged(controller, f"{name}?team=0", 1, [True]) == [True]
+    assert judged(controller, "Rival?team=1", 1, [False]) == [False]
+    _, matchup = controller.take_policy(policy(301, "Striker"))
+    assert matchup.assignment.learning_team == 1, "whichever of them has had its steps first"
+
+
+def test_who_is_done_gets_no_more_turns_and_the_other_one_trains_to_its_end():
+    controller = asymmetric(team_change=300)
+    assert controller.hear_trainer("Hider", False) is None
+    matchup = controller.hear_trainer("Hider", True)
+    assert matchup.assignment.learning_team == 1, "its turn ends at once"
+    assert controller.hear_trainer("Hider", True) is None
+    assert controller.take_policy(policy(5000, "Seeker"))[1] is None
+    assert controller.learning_team == 1
+    assert controller.hear_trainer("Seeker", True) is None, "all are done: nothing changes any more"
+    assert controller.learning_team == 1
+
+
+def test_a_team_of_which_one_behaviour_is_done_goes_on():
+    controller = make("Keeper?team=0", "Striker?team=0", "Rival?team=1")
+    for name in ("Keeper", "Striker", "Rival"):
+        controller.take_policy(policy(0, name))
+    assert controller.hear_trainer("Keeper", True) is None
+    assert controller.hear_trainer("Striker", True).assignment.learning_team == 1
+
+
+@pytest.mark.parametrize("swaps", [1, 4, 7])
+def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formula_is_made_for(swaps):
+    """ML-Agents: swap_steps = (num_agents / num_opponent_agents) × team_change / x."""
+    agents, change = {HIDER: 2, SEEKER: 1}, 560
+    each = {"Hider": {"swap_steps": 2 * change // swaps}, "Seeker": {"swap_steps": change // (2 * swaps)}}
+    controller = asymmetric(each=each, team_change=change)
+    steps, seen, buffers = dict.fromkeys(agents, 0), [], dict.fromkeys(agents, 0)
+    count, generation, team = 0, controller.generation, controller.learning_team
+    for tick in range(3000):
+        for behavior_id, number in agents.items():
+            learns = behavior_id.endswith(f"={controller.learning_team}")
+            batch = trajectories([1] * number, behavior_id, generation=controller.generation, learning=learns)
+            keep = controller.judge(batch)
+            count += controller.count(batch, keep) is not None
+            steps[behavior_id] += keep.sum()
+            if steps[behavior_id] - buffers[behavior_id] >= 13:
+                buffers[behavior_id] = steps[behavior_id]
+                controller.take_policy(policy(int(steps[behavior_id]), behavior_id.partition("?")[0], tick))
+        if controller.learning_team != team:
+            team = controller.learning_team
+            seen.append(count)
+            count = 0
+    assert len(seen) >= 6
+    assert set(seen) == {swaps}
+    assert controller.generation == generation + sum(seen) + count + len(seen)
 
 
 # Judging. ------------------------------------------------------------------------------------------------------------
@@ -167,52 +325,118 @@ def test_after_two_rotations_a_trajectory_from_two_rotations_ago_is_turned_away(
 def test_after_a_swap_games_that_are_still_played_against_the_old_opponent_are_learned_from():
     controller = make()
     controller.take_policy(policy(0))
-    controller.count_ghost_steps(51)
+    ghosts(controller, 50)
     assert judged(controller, HOME, 1, [True]) == [True]
 
 
-# Ratings. ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_result_moves_both_ratings_once():
-    controller = make()
-    controller.take_policy(policy(0))
-    assert controller.rate(games((1, 0, 1.0))) == [1208.0]
-    assert (controller.elo, controller.rating(0)) == (1208.0, 1192.0)
-
-
-def test_a_snapshot_starts_with_the_rating_of_the_policy_that_it_is():
-    controller = make(save_steps=100)
-    controller.take_policy(policy(0))
-    controller.rate(games((1, 0, 1.0)))
-    controller.take_policy(policy(101))
-    assert controller.rating(1) == 1208.0
+# Games. --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_result_counts_for_the_snapshot_that_was_met_not_for_the_current_one():
     controller = make(window=3, save_steps=100)
     for step in (0, 101, 202):
         controller.take_policy(policy(step))
-    controller.count_ghost_steps(51)
-    met = (controller.opponent + 1) % 3
-    controller.rate(games((1, met, 0.0)))
-    assert [number for number in range(3) if controller.rating(number) != 1200] == [met]
-    assert controller.elo == 1192.0
+    met = opponent(ghosts(controller, 50))
+    generation = controller.generation
+    while opponent(ghosts(controller, 50)) == met:
+        pass
+    controller.rate(games((generation, 0.0)))
+    assert [number for number in range(3) if rating(controller, number) != 1200] == [met]
+    assert controller.elo("Ball") == 1192.0
 
 
 def test_a_game_of_the_newest_policy_with_itself_counts_for_nothing():
     controller = make()
     controller.take_policy(policy(0))
-    assert controller.rate(games((1, -1, 1.0))) == []
-    assert controller.elo == 1200
+    assert controller.rate(games((1, 1.0))) == []
+    assert controller.elo("Ball") == 1200
 
 
-def test_results_from_before_a_rotation_count_for_nothing():
-    controller = make(team_change=300)
+def test_a_game_that_ends_after_a_rotation_counts_for_those_who_played_it():
+    controller = asymmetric(team_change=300, window=1)
+    ghosts(controller, 50, SEEKER)
+    controller.take_policy(policy(301, "Hider"))
+    assert controller.learning_team == 1
+    assert controller.rate(games((2, 1.0))) == [("Hider", "Self-play/ELO", 1208.0)]
+    assert (controller.elo("Seeker"), rating(controller, 0, "Seeker")) == (1200, 1192)
+
+
+def test_two_newest_policies_of_different_behaviours_rate_each_other():
+    controller = asymmetric()
+    told = controller.rate(games((1, 1.0)))
+    assert told == [("Hider", "Self-play/ELO", 1208.0), ("Seeker", "Self-play/ELO", 1192.0)]
+
+
+def test_a_snapshot_starts_with_the_rating_of_the_policy_that_it_is():
+    controller = make(save_steps=100)
     controller.take_policy(policy(0))
-    controller.take_policy(policy(400))
-    assert controller.rate(games((1, 0, 1.0), (2, 0, 1.0))) == [1208.0]
+    ghosts(controller, 50)
+    controller.rate(games((2, 1.0)))
+    controller.take_policy(policy(101))
+    assert rating(controller, 1) == 1208.0
 
 
 def test_no_games_no_ratings():
     assert make().rate({}) == []
+
+
+# Checkpoints. --------------------------------------------------------------------------------------------------------
+
+
+def resumed(controller, *names):
+    fresh = GhostController(np.random.default_rng(99))
+    fresh.load_state_dict(controller.state_dict())
+    for name in names:
+        fresh.add_lineage(name, controller.lineages[name].settings)
+    return fresh
+
+
+def test_a_resumed_run_publishes_nothing_before_all_trainers_have_said_where_they_stand():
+    controller = asymmetric()
+    ghosts(controller, 50, SEEKER)
+    again = resumed(controller, "Hider", "Seeker")
+    assert again.take_policy(policy(0, "Hider")) == ([], None)
+    assert again.hear_trainer("Hider", False) is None
+    assert ghosts(again, 500, SEEKER) is None
+    assert again.hear_trainer("Seeker", False) is None
+    _, matchup = again.take_policy(policy(0, "Seeker"))
+    assert matchup.assignment == controller._current().assignment
+
+
+def test_what_a_trainer_was_ahead_of_the_checkpoint_is_made_up_for():
+    controller = asymmetric(team_change=300)
+    again = resumed(controller, "Hider", "Seeker")
+    again.take_policy(policy(301, "Hider"))
+    again.hear_trainer("Hider", False)
+    again.take_policy(policy(0, "Seeker"))
+    matchup = again.hear_trainer("Seeker", False)
+    controller.take_policy(policy(301, "Hider"))
+    assert matchup.assignment == controller._current().assignment
+    assert repr(again.state_dict()) == repr(controller.state_dict())
+
+
+def test_that_a_trainer_is_done_is_heard_before_play_goes_on():
+    controller = asymmetric()
+    again = resumed(controller, "Hider", "Seeker")
+    again.take_policy(policy(0, "Hider"))
+    again.take_policy(policy(0, "Seeker"))
+    again.hear_trainer("Seeker", False)
+    assert again.hear_trainer("Hider", True).assignment.learning_team == 1
+
+
+def test_what_nobody_has_asked_for_yet_is_kept_for_the_next_checkpoint(caplog):
+    caplog.set_level(logging.INFO)
+    controller = asymmetric()
+    again = resumed(controller, "Hider")
+    again.take_policy(policy(0, "Hider"))
+    assert "Seeker, which the checkpoint has" in caplog.text
+    assert repr(again.state_dict()["lineages"]["Seeker"]) == repr(controller.state_dict()["lineages"]["Seeker"])
+
+
+def test_a_behaviour_that_is_new_after_a_resume_joins():
+    controller = make(HOME)
+    controller.take_policy(policy(0))
+    again = resumed(controller, "Ball")
+    assert again.add_behavior(AWAY) is None
+    again.take_policy(policy(0))
+    assert again.hear_trainer("Ball", False).assignment.policies == {HOME: (-1, 0), AWAY: (-1, 0)}

@@ -25,10 +25,9 @@ def published():
 
 @pytest.fixture
 def controller():
-    made = GhostController(
-        SelfPlaySettings(save_steps=100, team_change=300, swap_steps=10, play_against_latest_model_ratio=0.0),
-        np.random.default_rng(0),
-    )
+    made = GhostController(np.random.default_rng(0))
+    settings = SelfPlaySettings(save_steps=100, team_change=300, swap_steps=10, play_against_latest_model_ratio=0.0)
+    made.add_lineage("Ball", settings)
     made.add_behavior(HOME)
     made.add_behavior(AWAY)
     made.take_policy(policy_update("Ball", 0))
@@ -37,7 +36,7 @@ def controller():
 
 @pytest.fixture
 def stage(controller, published):
-    return GhostStage("Ball", controller, published.append)
+    return GhostStage(controller, published.append)
 
 
 def test_trajectories_of_the_learning_team_pass_as_they_are(stage, published):
@@ -48,13 +47,13 @@ def test_trajectories_of_the_learning_team_pass_as_they_are(stage, published):
 
 def test_ghosts_end_here_and_count_as_ghost_steps(stage, controller):
     assert list(stage.process(trajectories([3, 4], AWAY, generation=1, learning=False))) == []
-    assert controller.ghost_step == 7
+    assert controller.lineages["Ball"].ghost_step == 7
 
 
 def test_of_a_mixed_batch_the_learning_team_s_part_passes(stage, controller):
     (passed,) = stage.process(trajectories([3, 4, 5], HOME, generation=1, learning=[True, False, True]))
     assert passed.lengths.tolist() == [3, 5]
-    assert controller.ghost_step == 4
+    assert controller.lineages["Ball"].ghost_step == 4
 
 
 def test_enough_ghost_steps_swap_the_opponents_at_once(stage, published):
@@ -65,9 +64,10 @@ def test_enough_ghost_steps_swap_the_opponents_at_once(stage, published):
 def test_a_batch_that_brings_only_games_is_rated_and_ends_here(stage, controller):
     statistics = RecordedStatistics()
     stage.start(StageContext("ghost", statistics=statistics))
-    assert list(stage.process(trajectories([], HOME, games=[(1, 0, 0, 1.0)]))) == []
+    list(stage.process(trajectories([11], AWAY, generation=1, learning=False)))
+    assert list(stage.process(trajectories([], HOME, games=[(2, 0, 0, 1.0)]))) == []
     assert statistics.values == {("Ball", "Self-play/ELO"): [1208.0]}
-    assert controller.elo == 1208.0
+    assert controller.elo("Ball") == 1208.0
 
 
 def test_credits_of_what_is_turned_away_come_back(stage, controller):
@@ -99,11 +99,3 @@ def test_the_policy_side_publishes_a_rotation_instead(controller, published):
     policies = GhostPolicies(controller, published.append)
     assert list(policies.process(policy_update("Ball", 4, 400))) == []
     assert published[0].assignment.learning_team == 1
-
-
-def test_the_stage_s_state_is_the_controller_s(stage, controller):
-    controller.rate({"game_generation": [1], "game_opponent": [0], "game_outcome": [1.0]})
-    fresh = GhostController(SelfPlaySettings(), np.random.default_rng(9))
-    GhostStage("Ball", fresh, lambda matchup: None).load_state_dict(stage.state_dict())
-    assert fresh.elo == controller.elo == 1208.0
-    assert repr(fresh.state_dict()) == repr(controller.state_dict())

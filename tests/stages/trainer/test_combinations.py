@@ -4,14 +4,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from trainer_samples import CONTINUOUS, DISCRETE, IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
+from trainer_samples import CONTINUOUS, DISCRETE, HYBRID, IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
 
 from queues.specs import BehaviorSpec
 from stages.policy.design import design_of
 
-TRAINERS = ("ppo", "sac")
+TRAINERS = ("ppo", "poca", "sac")
 SIGNALS = ("extrinsic", "curiosity", "gail", "rnd", "bc")
-ACTIONS = {"continuous": CONTINUOUS, "discrete": DISCRETE}
+ACTIONS = {"continuous": CONTINUOUS, "discrete": DISCRETE, "hybrid": HYBRID}
 OBSERVATIONS = {"vector": (VECTOR,), "visual": (VECTOR, IMAGE)}
 MEMORIES = {"feed-forward": None, "recurrent": {"memory_size": 8, "sequence_length": 4}}
 
@@ -34,7 +34,7 @@ class Reported:
     list(product(TRAINERS, SIGNALS, ACTIONS, OBSERVATIONS, MEMORIES)),
 )
 def test_a_few_updates_have_finite_losses_and_change_the_policy(kind, signal, actions, observations, memory, tmp_path):
-    spec = BehaviorSpec("Test", OBSERVATIONS[observations], ACTIONS[actions])
+    spec = BehaviorSpec("Test", OBSERVATIONS[observations], ACTIONS[actions], grouped=kind == "poca")
     demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
     learned = {"extrinsic": {}, "curiosity": {}, "gail": demo, "rnd": {}, "bc": {}}
     signals = {"extrinsic": {}, **({} if signal in ("extrinsic", "bc") else {signal: {**learned[signal]}})}

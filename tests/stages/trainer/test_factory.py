@@ -51,6 +51,12 @@ def test_ppo_is_built_in():
     assert made.rows_per_update == 32
 
 
+def test_poca_is_built_in():
+    made = make_trainer(context("poca", {"batch_size": 8, "buffer_size": 32}))
+    assert type(made).__name__ == "POCATrainer"
+    assert made.rows_per_update == 32
+
+
 def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
     made = make_trainer(replace(context("my_trainers:Mine", {"batch": 7}), folder=folder))
     assert type(made).__name__ == "Mine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from fakes import RecordedStatistics, RememberingTrainer, trajectories
 
@@ -157,6 +158,17 @@ def test_the_recent_return_is_that_of_the_last_hundred_episodes():
     desk.take(2, returns=[1000.0] * 50)
     desk.take(2, returns=[1.0] * 100)
     assert desk.stage.recent_return == 1.0
+
+
+def test_the_return_of_a_whole_group_is_told_once_and_only_of_the_learning_team():
+    desk = Desk()
+    batch = trajectories([2], returns=[1.0, 2.0, 3.0])
+    batch.episodes["episode_learning"] = np.array([True, True, False])
+    batch.episodes["episode_group_returns"] = np.array([10.0, 20.0, 30.0], np.float32)
+    batch.episodes["episode_group_over"] = np.array([False, True, True])
+    list(desk.stage.process(batch))
+    assert desk.statistics.values["Walker", "Environment/Group Cumulative Reward"] == [20.0]
+    assert desk.statistics.values["Walker", "Environment/Cumulative Reward"] == [1.0, 2.0]
 
 
 def test_a_report_can_be_had_without_a_batch():

@@ -1,0 +1,85 @@
+"""A behaviour's `self_play`: one team learns at a time, the others play by what was learned before."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from config.errors import Finding
+from config.fields import Float, Int, PlainMap, Settings, Text, is_reference, report
+
+UNIFORM = "latest_or_uniform"
+PRIORITISED = "prioritised"
+SAMPLERS = {UNIFORM: (), PRIORITISED: ("power",)}
+"""Built-in ways of choosing a snapshot to play against, and the keys of `opponents_with` that each takes."""
+
+
+def _sampler(value: object) -> object:
+    if not isinstance(value, str) or value in SAMPLERS or is_reference(value):
+        return value
+    close = get_close_matches(value.lower(), SAMPLERS, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    raise ValueError(
+        f"'{value}' is no way to choose opponents; expected {', '.join(map(repr, SAMPLERS))} or your own "
+        f"'module:Class'{hint}"
+    )
+
+
+class SelfPlaySettings(Settings):
+    """A behaviour's `self_play`: training one team at a time against snapshots of the others."""
+
+    save_steps: Int = Field(20000, gt=0, description="Trainer steps between snapshots.")
+    team_change: Int = Field(
+        100000,
+        gt=0,
+        description="Trainer steps of the team that learns before the next team becomes the one that learns.",
+        json_schema_extra={"default_text": "5 × `save_steps`"},
+    )
+    swap_steps: Int = Field(
+        2000,
+        gt=0,
+        description="Ghost steps of this behaviour between swaps of the policies that it plays with as an opponent. "
+        "For x swaps in a turn of the others: (its agents / their agents) × their `team_change` / x.",
+    )
+    window: Int = Field(10, gt=0, description="Snapshots that opponents are drawn from.")
+    play_against_latest_model_ratio: Float = Field(
+        0.5, ge=0, le=1, description="Probability that the opponent is the newest policy, whatever `opponents` says."
+    )
+    opponents: Annotated[Text, BeforeValidator(_sampler)] = Field(
+        UNIFORM,
+        description="How a snapshot is chosen where it is not the newest policy: `latest_or_uniform` (each is as "
+        "likely as the others, as in ML-Agents), `prioritised` (rather those that the learner loses to) or "
+        "`module:Class` of your own. Not in ML-Agents.",
+    )
+    opponents_with: PlainMap = Field(
+        default_factory=dict,
+        description="Keyword arguments for it. `prioritised` takes `power` (at least 0, default 2): a snapshot that is "
+        "beaten with probability p is chosen in proportion to (1 - p) ^ power. Not in ML-Agents.",
+    )
+    initial_elo: Float = Field(1200.0, description="Rating at the start, in ELO points.")
+    elo_k: Float = Field(16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents.")
+
+    @model_validator(mode="after")
+    def _derive(self) -> SelfPlaySettings:
+        report(self._about_opponents())
+        if not self._given("team_change"):
+            self._fill(team_change=5 * self.save_steps)
+        return self
+
+    def _about_opponents(self) -> list[Finding]:
+        known = SAMPLERS.get(self.opponents)
+        if known is None:  # the user's own, which checks its arguments itself
+            return []
+        takes = ", ".join(map(repr, known)) or "nothing"
+        findings = [
+            Finding(("opponents_with", key), f"'{self.opponents}' takes {takes}; leave it out", (("opponents",),))
+            for key in self.opponents_with
+            if key not in known
+        ]
+        power = self.opponents_with.get("power", 0)
+        if not findings and (isinstance(power, bool) or not isinstance(power, int | float) or not power >= 0):
+            message = f"{power!r} does not fit; expected a number of at least 0"
+            findings.append(Finding(("opponents_with", "power"), message))
+        return findings

@@ -1,0 +1,78 @@
+"""The rules of connect four, on many boards at once: stones as bits of one number per player and board.
+
+A column has seven bits, the lowest is its lowest place, and the seventh always stays empty: so no row of four runs
+over a column's end. (The usual layout of connect-four programs; with it, a shift and an "and" look at all places at
+once.) Nothing here knows of episodes, teams or rewards.
+
+Axis letters: C boards.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Stones = NDArray[np.uint64]
+"""One player's stones on each board."""
+
+ROWS: Final = 6
+COLUMNS: Final = 7
+PLACES: Final = ROWS * COLUMNS
+
+_STRIDE: Final = ROWS + 1
+_DIRECTIONS: Final = tuple(np.uint64(step) for step in (1, _STRIDE, _STRIDE - 1, _STRIDE + 1))
+"""Up, sideways, and the two diagonals, in bits."""
+_TWO: Final = np.uint64(2)
+_ONE: Final = np.uint64(1)
+_BOTTOM: Final = np.arange(COLUMNS, dtype=np.uint64) * np.uint64(_STRIDE)
+"""[7] the lowest place of each column."""
+_BIT_OF_PLACE: Final = np.array(
+    [_STRIDE * column + row for row in reversed(range(ROWS)) for column in range(COLUMNS)], np.uint64
+)
+"""[42] the bits in the order in which a board is read: row by row from the top, each from the left."""
+
+
+def four_in_a_row(stones: Stones) -> NDArray[np.bool_]:
+    """Whether a player has won, for stones of any shape."""
+    won = np.zeros(stones.shape, np.bool_)
+    for step in _DIRECTIONS:
+        pairs = stones & (stones >> step)
+        won |= (pairs & (pairs >> (_TWO * step))) != 0
+    return won
+
+
+def drop(columns: NDArray[np.signedinteger], heights: NDArray[np.int8]) -> Stones:
+    """[C] the one stone that falls into column `columns` [C] of boards with `heights` [C, 7]."""
+    return drops(heights)[np.arange(len(columns)), columns]
+
+
+def drops(heights: NDArray[np.int8]) -> Stones:
+    """[C, 7] the one stone that falls into each column; of full columns it means nothing."""
+    return _ONE << (_BOTTOM + heights.astype(np.uint64))
+
+
+def free(heights: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """[C, 7] the columns that have a place left."""
+    return heights < ROWS
+
+
+def winning_columns(stones: Stones, heights: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """[C, 7] the columns in which one more of these stones [C] would win at once."""
+    return four_in_a_row(stones[:, None] | drops(heights)) & free(heights)
+
+
+def to_planes(own: Stones, other: Stones) -> NDArray[np.int8]:
+    """[C, 84] what a player sees, as PettingZoo's observation [6, 7, 2] in a row: own stones, the other's, by place."""
+    stones = np.stack([own, other], axis=1)[:, None, :]
+    bits = (stones >> _BIT_OF_PLACE[:, None]) & _ONE
+    return bits.astype(np.int8).reshape(len(own), 2 * PLACES)
+
+
+def from_planes(planes: NDArray[np.int8]) -> tuple[Stones, Stones, NDArray[np.int8]]:
+    """The inverse of `to_planes`: own stones [C], the other's, and the columns' heights [C, 7]."""
+    places = planes.reshape(-1, PLACES, 2).astype(np.uint64)
+    own, other = np.bitwise_or.reduce(places << _BIT_OF_PLACE[:, None], axis=1).T
+    heights = places.reshape(-1, ROWS, COLUMNS, 2).sum(axis=(1, 3)).astype(np.int8)
+    return own, other, heights

@@ -1,0 +1,171 @@
+"""Which games have ended at a tick, and how: told once per match, with the generation of the lineup that played it.
+
+An environment that knows its games declares them (`GameResults`). Of one that does not, games are guessed from the
+learning team's episodes as ML-Agents does it: the sign of the last reward is the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from queues.columns import GAME_COLUMNS
+from queues.messages import Columns
+from queues.specs import behavior_team
+from stages.environment.lineup import Lineup, Lineups
+from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from stages.errors import BrokenEnvironmentError
+
+_MANY_TEAMS = "game_outcomes"
+"""Column [G, T] beside `GAME_COLUMNS` where there are more than two teams: how each of them did, by team id."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Game:
+    """A game that has ended."""
+
+    lineup: Lineup
+    outcome: float
+    outcomes: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """An agent's episode that has ended."""
+
+    behavior_id: str
+    agent_id: int
+    reward: float
+    terminated: bool
+
+
+class GameWatch:
+    """Watches the games of an actor's instances; those that end are followed by games under the current lineup.
+
+    Args:
+        lineups: who plays in which game.
+    """
+
+    def __init__(self, lineups: Lineups) -> None:
+        self._lineups = lineups
+        self._declares = False
+        self._decided: dict[str, tuple[Any, Any]] = {}
+        self._untold: list[_Game] = []
+
+    def begin(self, result: StepResult) -> None:
+        """All instances have been reset."""
+        self._declares |= result.games is not None
+        self._decided = {}
+        self._remember(result)
+
+    def finish(self, result: StepResult) -> dict[str, Columns]:
+        """What one tick brought.
+
+        Returns:
+            Columns [G] of the games that ended, by the behaviour id whose batch is to carry them.
+
+        Raises:
+            BrokenEnvironmentError: if the environment tells of fewer teams than there are.
+        """
+        games = result.games
+        self._declares |= games is not None
+        if games is not None:
+            self._untold += self._declared(games)
+            self._lineups.restart(games.env_ids)
+        elif not self._declares:
+            self._untold += self._guessed(result)
+            self._remember(result)
+        return self._tell(result) if self._untold else {}
+
+    def _declared(self, games: GameResults) -> Iterator[_Game]:
+        teams = games.outcomes.shape[1] if len(games.env_ids) else 0
+        for env_id, outcomes in zip(games.env_ids, games.outcomes, strict=True):
+            lineup = self._lineups.games[env_id]
+            if lineup.learning_team is None:
+                continue
+            highest = max(map(behavior_team, self._players(lineup)), default=0)
+            if highest >= teams:
+                raise BrokenEnvironmentError(
+                    f"the environment's GameResults.outcomes are about {teams} teams, but team {highest} plays; give a "
+                    f"column for each team id from 0 to {highest}"
+                )
+            yield _Game(lineup, float(outcomes[lineup.learning_team]), outcomes.copy() if teams > 2 else None)
+
+    def _guessed(self, result: StepResult) -> list[_Game]:
+        """A match is over when no agent of the learning team that was there goes on, or one of them begins anew."""
+        endings: dict[int, list[_Ending]] = {}
+        for behavior_id, steps in result.steps.items():
+            if steps.ended and self._lineups.plays(behavior_id):
+                for row in range(steps.ended):
+                    endings.setdefault(int(steps.env_ids[row]), []).append(_ending(behavior_id, steps, row))
+        if not endings:
+            return []
+        found, over = [], []
+        for env_id, ended in endings.items():
+            lineup = self._lineups.games[env_id]
+            mine = [ending for ending in ended if behavior_team(ending.behavior_id) == lineup.learning_team]
+            before, now = self._learners_of(lineup, env_id, result)
+            gone = {ending.agent_id for ending in mine}
+            others_play_on = (before & now) - gone if mine else before | now
+            begun_anew = (now - before) | (now & gone) if mine else set()
+            if others_play_on and not begun_anew:
+                continue
+            over.append(env_id)
+            first = min(mine, key=lambda ending: ending.agent_id, default=None)
+            if first is not None and first.terminated:
+                found.append(_Game(lineup, float(np.sign(first.reward) + 1) / 2))
+        self._lineups.restart(np.array(over, np.int32))
+        return found
+
+    def _learners_of(self, lineup: Lineup, env_id: int, result: StepResult) -> tuple[set[int], set[int]]:
+        """Agents of the learning team in an instance: those who decided last time, and those who decide now."""
+        before: set[int] = set()
+        now: set[int] = set()
+        for behavior_id in self._players(lineup):
+            if behavior_team(behavior_id) == lineup.learning_team:
+                agent_ids, env_ids = self._decided.get(behavior_id, ((), ()))
+                before.update(agent for agent, env in zip(agent_ids, env_ids, strict=True) if env == env_id)
+                steps = result.steps.get(behavior_id)
+                if steps is not None:
+                    deciding = slice(steps.ended, None)
+                    now.update(steps.agent_ids[deciding][steps.env_ids[deciding] == env_id].tolist())
+        return before, now
+
+    def _remember(self, result: StepResult) -> None:
+        for behavior_id, steps in result.steps.items():
+            if len(steps.agent_ids) and self._lineups.plays(behavior_id):
+                deciding = slice(steps.ended, None)
+                self._decided[behavior_id] = (steps.agent_ids[deciding].copy(), steps.env_ids[deciding].copy())
+
+    def _tell(self, result: StepResult) -> dict[str, Columns]:
+        """Put games into columns; what nobody can carry at this tick waits."""
+        carriers = [i for i, steps in result.steps.items() if len(steps.agent_ids) and self._lineups.plays(i)]
+        if not carriers:
+            return {}
+        games, self._untold = self._untold, []
+        by_carrier: dict[str, list[_Game]] = {}
+        for game in games:
+            mine = [i for i in carriers if behavior_team(i) == game.lineup.learning_team]
+            by_carrier.setdefault((mine or carriers)[0], []).append(game)
+        return {behavior_id: _columns(told) for behavior_id, told in by_carrier.items()}
+
+    def _players(self, lineup: Lineup) -> Iterator[str]:
+        return (behavior_id for behavior_id in lineup.players if self._lineups.plays(behavior_id))
+
+
+def _ending(behavior_id: str, steps: AgentSteps, row: int) -> _Ending:
+    reward = float(steps.rewards[row])
+    if steps.group_rewards is not None:
+        reward += float(steps.group_rewards[row])
+    return _Ending(behavior_id, int(steps.agent_ids[row]), reward, bool(steps.terminated[row]))
+
+
+def _columns(games: list[_Game]) -> Columns:
+    rows = [(g.lineup.generation, g.lineup.learning_team, g.lineup.opponent, g.outcome) for g in games]
+    columns = {column.name: np.array([row[i] for row in rows], column.dtype) for i, column in enumerate(GAME_COLUMNS)}
+    if games[0].outcomes is not None:
+        columns[_MANY_TEAMS] = np.array([game.outcomes for game in games], np.float32)
+    return columns

@@ -1,0 +1,7 @@
+"""PettingZoo environments, of many agents: parallel ones, and those that go by turns (docs/pettingzoo.md)."""
+
+from stages.environment.pettingzoo.group import PettingZooGroup
+from stages.environment.pettingzoo.instances import api_of, instance_of
+from stages.environment.pettingzoo.making import make_instances, maker_of, wrapping
+
+__all__ = ["PettingZooGroup", "api_of", "instance_of", "make_instances", "maker_of", "wrapping"]

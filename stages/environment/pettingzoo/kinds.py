@@ -1,0 +1,207 @@
+"""What the agents of one behaviour have in common: how their observations, masks and actions become columns.
+
+Spaces are Gymnasium's, so how they are read is in `stages.environment.observations` and `.actions`. Here is what
+PettingZoo adds: the mask that stands beside the observation under the key `action_mask` (or, as in newer
+environments, in the agent's info), and rows that are gathered agent by agent.
+
+Axis letters: k observations, d decisions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from config import ObservationSettings
+from queues.messages import Array
+from queues.specs import ActionSpec, BehaviorSpec
+from stages.environment.actions import ActionMapping, action_mapping
+from stages.environment.observations import ALONE, observation_parts
+from stages.environment.protocol import ActionBatch
+from stages.errors import BrokenEnvironmentError, StageError
+
+Space = spaces.Space[Any]
+
+MASK = "action_mask"
+
+
+class Kind:
+    """One behaviour's spaces as columns.
+
+    Args:
+        behavior: the behaviour name.
+        observation_space: the space of each of its agents; `action_mask` in it is no observation.
+        action_space: of each of its agents.
+        settings: `environment.observations`; what is about other behaviours' observations is passed over.
+        grouped: whether its agents belong to groups.
+        owner: the environment's name, for messages.
+
+    Attributes:
+        masked: whether agents tell what they may do; once the spec is out, this stays.
+
+    Raises:
+        StageError: if a space is not supported, or the settings do not fit it.
+    """
+
+    def __init__(
+        self,
+        behavior: str,
+        observation_space: Space,
+        action_space: Space,
+        settings: Mapping[str, ObservationSettings],
+        grouped: bool,
+        owner: str,
+    ) -> None:
+        self._behavior = behavior
+        self._owner = owner
+        self._grouped = grouped
+        self._seen_space = without_mask(observation_space)
+        self._mask_observed = self._seen_space is not observation_space
+        self._action_space = action_space
+        own = set(_names(self._seen_space))
+        said = {observation: about for observation, about in settings.items() if observation in own}
+        self._parts = observation_parts(self._seen_space, owner, said)
+        self._mapping = lru_cache(maxsize=64)(self._make_mapping)
+        one = self._mapping(1)
+        self._actions = one.spec
+        self._maskable = one.maskable and bool(one.spec.mask_size)
+        self._branch_starts = np.cumsum([0, *one.spec.discrete_branches])[:-1]
+        self.masked = self._mask_observed
+        if self.masked:
+            self._check_mask_width(observation_space)
+
+    def expect_masks(self, info: Mapping[str, Any]) -> None:
+        """Look whether agents' infos bring masks; only before the spec is asked for."""
+        self.masked = self.masked or (self._maskable and MASK in info)
+
+    def spec(self, behavior_id: str) -> BehaviorSpec:
+        """The spec under a behaviour id."""
+        actions = ActionSpec(
+            self._actions.continuous_size, self._actions.discrete_branches, self.masked, self._actions.unbounded
+        )
+        return BehaviorSpec(behavior_id, tuple(part.spec for part in self._parts), actions, grouped=self._grouped)
+
+    def observations(self, seen: Sequence[Any]) -> tuple[Array, ...]:
+        """One new array [k, *shape] per observation of the spec, of k observations as the environment gives them.
+
+        Raises:
+            BrokenEnvironmentError: if one does not fit its space.
+        """
+        space = self._seen_space
+        try:
+            empty = cast("Any", create_empty_array(space, len(seen)))
+            batch = concatenate(space, cast("Any", seen), empty)
+            return tuple([part.extract(batch) for part in self._parts])
+        except (LookupError, TypeError, ValueError) as error:
+            raise BrokenEnvironmentError(
+                f"{self._owner}: an observation of {self._behavior} does not fit its space {space}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def masks(self, seen: Sequence[tuple[Any, Mapping[str, Any]]]) -> NDArray[np.bool_] | None:
+        """Masks [d, choices] of d agents, from their observations and infos; None if the spec has none.
+
+        An agent that gave none may do everything.
+
+        Raises:
+            BrokenEnvironmentError: if a mask does not have an entry per choice, or forbids all choices of a branch.
+        """
+        if not self.masked:
+            return None
+        masks = np.ones((len(seen), self._actions.mask_size), np.bool_)
+        for row, (observation, info) in enumerate(seen):
+            mask = observation.get(MASK) if self._mask_observed else info.get(MASK)
+            if mask is not None:
+                flat = _flat(mask)
+                if flat.shape != masks[row].shape:
+                    raise BrokenEnvironmentError(
+                        f"{self._owner}: {MASK} of {self._behavior} has {flat.size} entries, expected "
+                        f"{masks.shape[1]}: one per choice"
+                    )
+                masks[row] = flat
+        free = np.logical_or.reduceat(masks, self._branch_starts, axis=1)
+        if not free.all():
+            raise BrokenEnvironmentError(
+                f"{self._owner}: an {MASK} of {self._behavior} forbids every choice to an agent that has to act"
+            )
+        return masks
+
+    def actions(self, batch: ActionBatch, count: int) -> list[Any]:
+        """What the environment is given for d = `count` decisions, one by one.
+
+        Raises:
+            StageError: if the batch is of another size.
+        """
+        if len(batch.continuous) != count or len(batch.discrete) != count:
+            raise StageError(
+                f"{self._owner}: got {len(batch.continuous)} continuous and {len(batch.discrete)} discrete actions for "
+                f"{count} agents of {self._behavior} that were to act"
+            )
+        return _one_by_one(self._action_space, self._mapping(count).to_environment(batch))
+
+    def _make_mapping(self, count: int) -> ActionMapping:
+        return action_mapping(self._action_space, count, self._owner)
+
+    def _check_mask_width(self, space: Space) -> None:
+        width = spaces.flatdim(cast("spaces.Dict", space)[MASK])
+        if not self._maskable or width != self._actions.mask_size:
+            raise StageError(
+                f"{self._owner}: {self._behavior} observes an {MASK} of {width} entries, but its action space "
+                f"{self._action_space} has {self._actions.mask_size} choices to forbid; expected one entry per choice"
+            )
+
+
+def without_mask(space: Space) -> Space:
+    """An observation space without the mask that may stand in it; the same object if there is none."""
+    if not isinstance(space, spaces.Dict) or MASK not in space.spaces:
+        return space
+    return spaces.Dict({key: inner for key, inner in space.spaces.items() if key != MASK})
+
+
+def check_names(settings: Mapping[str, ObservationSettings], observation_spaces: Sequence[Space], owner: str) -> None:
+    """Check that every observation that `environment.observations` speaks of is there, of some behaviour.
+
+    Raises:
+        StageError: if one is not.
+    """
+    every = list(dict.fromkeys(name for space in observation_spaces for name in _names(without_mask(space))))
+    for name in settings:
+        if name not in every:
+            close = difflib.get_close_matches(name, every, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(every)}"
+            raise StageError(f"{owner}: environment.observations: no agent has an observation '{name}'; {hint}")
+
+
+def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """The names that `observation_parts` gives to a space's observations."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, below in inner:
+            yield from _names(below, (*above, str(key)))
+    else:
+        yield ".".join(above) or ALONE
+
+
+def _flat(mask: Any) -> NDArray[np.bool_]:
+    """A mask as one row; it may be an array per branch, as `MultiDiscrete.sample` takes it."""
+    if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
+        return np.concatenate([_flat(part) for part in mask])
+    return np.ravel(np.asarray(mask)).astype(np.bool_)
+
+
+def _one_by_one(space: Space, batch: Any) -> list[Any]:
+    """Single actions of a batch."""
+    if isinstance(space, spaces.Dict):
+        columns = [_one_by_one(inner, batch[key]) for key, inner in space.spaces.items()]
+        return [dict(zip(space.spaces, values, strict=True)) for values in zip(*columns, strict=True)]
+    if isinstance(space, spaces.Tuple):
+        columns = [_one_by_one(inner, part) for inner, part in zip(space.spaces, batch, strict=True)]
+        return list(zip(*columns, strict=True))
+    return list(batch)

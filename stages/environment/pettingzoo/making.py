@@ -1,0 +1,223 @@
+"""From `environment.id`, or what a factory gave, to the instances of a PettingZoo environment.
+
+An id is a module with functions `parallel_env` and `env` (`mpe2.simple_tag_v3`), as PettingZoo's environments always
+were, or, with a slash, a name in the registry that PettingZoo has had since 1.27 (`classic/connect_four_v3`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from stages.environment.pettingzoo.instances import Instance, api_of, instance_of
+from stages.errors import BrokenEnvironmentError, LoadError, StageError
+from stages.loading import import_module
+
+Api = Literal["auto", "parallel", "aec"]
+Make = Callable[..., Any]
+
+_FUNCTIONS: Mapping[str, str] = {"parallel": "parallel_env", "aec": "env"}
+_INSTALL = "python -m pip install 'headrace[pettingzoo]'"
+_OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymunk", "pygame", "shimmy")
+
+
+def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
+    """Find what makes an environment.
+
+    Args:
+        env_id: module or registered name.
+        api: which API it should have.
+        folder: where the YAML lies, whose modules are importable.
+        name: what messages call the environment.
+
+    Raises:
+        LoadError: if it is not there, or PettingZoo or what the environment needs is not installed.
+        StageError: if it does not have the API.
+    """
+    if "/" in env_id:
+        return _registered(env_id, api, name)
+    module = _module(env_id, folder, name)
+    offered = {kind: function for kind, function in _FUNCTIONS.items() if callable(getattr(module, function, None))}
+    if not offered:
+        raise LoadError(
+            f"{name}: module {env_id!r} has neither parallel_env() nor env(), and so is no PettingZoo environment; "
+            "to call something else in it, use environment.factory: module:callable"
+        )
+    if api != "auto" and api not in offered:
+        other = next(iter(offered))
+        raise StageError(f"{name}: environment.api: it has no {_FUNCTIONS[api]}(); use '{other}', or leave it out")
+    make: Make = getattr(module, offered[next(iter(offered)) if api == "auto" else api])
+    return make
+
+
+def make_instances(
+    made: Any, make: Callable[[], Any], num_envs: int, api: Api, name: str, wrap: Callable[[Any], Any] | None
+) -> list[Instance]:
+    """Make all instances, one after the other.
+
+    Args:
+        made: the first environment.
+        make: makes another one.
+        num_envs: how many are wanted.
+        api: which API they should have.
+        name: what messages call the environment.
+        wrap: puts the settings' wrappers round each of them.
+
+    Raises:
+        StageError: if the API is another one, or `make` gives the same object twice.
+        LoadError: if what is made is no PettingZoo environment.
+        BrokenEnvironmentError: if `make` raises.
+    """
+    envs = [made]
+    try:
+        envs += [_called(make, name) for _ in range(num_envs - 1)]
+        if len({id(env) for env in envs}) < num_envs:
+            raise StageError(f"{name} gave the same environment twice; it must make a new one at each call")
+        return [_checked(env if wrap is None else wrap(env), api, name) for env in envs]
+    except BaseException:
+        for env in envs:
+            if callable(getattr(env, "close", None)):
+                env.close()
+        raise
+
+
+def wrapping(wrappers: Sequence[tuple[str, Make, Mapping[str, Any]]], name: str) -> Callable[[Any], Any]:
+    """Make one function of several wrappers.
+
+    Args:
+        wrappers: what the YAML calls it, the class or function, and its keyword arguments; the innermost first.
+        name: what messages call the environment.
+
+    Returns:
+        a function that raises StageError if a wrapper raises, or gives no environment.
+    """
+
+    def wrap(env: Any) -> Any:
+        for use, wrapper, arguments in wrappers:
+            try:
+                env = wrapper(env, **arguments)
+            except Exception as error:
+                raise StageError(
+                    f"{name}: environment wrapper {use!r} with {dict(arguments)} raised {type(error).__name__}: {error}"
+                ) from error
+            if api_of(env) is None:
+                raise StageError(
+                    f"{name}: environment wrapper {use!r} gave a {type(env).__name__}; expected a PettingZoo "
+                    "environment"
+                )
+        return env
+
+    return wrap
+
+
+def _called(make: Callable[[], Any], name: str) -> Any:
+    try:
+        return make()
+    except StageError:
+        raise
+    except Exception as error:
+        raise BrokenEnvironmentError(f"{name}: making it raised {type(error).__name__}: {error}") from error
+
+
+def _checked(env: Any, api: Api, name: str) -> Instance:
+    found = api_of(env)
+    if found is None:
+        raise LoadError(
+            f"{name} gave a {type(env).__name__}; expected a pettingzoo.ParallelEnv or AECEnv, or an EnvironmentGroup"
+        )
+    if api not in ("auto", found):
+        convert = "aec_to_parallel" if found == "aec" else "parallel_to_aec"
+        raise StageError(
+            f"{name}: environment.api: it goes by '{found}', not '{api}'; leave it out, or put "
+            f"pettingzoo.utils.conversions:{convert} under environment.wrappers"
+        )
+    return instance_of(env, name)
+
+
+def _registered(env_id: str, api: Api, name: str) -> Make:
+    """A function that makes an environment of PettingZoo's registry."""
+    pettingzoo = _library(name)
+    if not hasattr(pettingzoo, "spec"):
+        version = getattr(pettingzoo, "__version__", "of unknown version")
+        raise StageError(
+            f"{name}: PettingZoo {version} has no registry of names; install 1.27 or newer ({_INSTALL}), or name the "
+            f"module: pettingzoo.{env_id.replace('/', '.')}"
+        )
+    names: list[str] = []
+    for kind in _FUNCTIONS if api == "auto" else (api,):
+        names += getattr(pettingzoo, f"{kind}_registry", ())
+        try:
+            pettingzoo.spec(kind, env_id)  # versions may be left out, so looking into the registry would not do
+        except Exception:  # whichever of its errors: it is not there
+            continue
+        return partial(_from_registry, pettingzoo, kind, env_id, name)
+    close = difflib.get_close_matches(env_id, names, n=1)
+    kinds = "" if api == "auto" else f" with environment.api: {api}"
+    raise LoadError(
+        f"{name}: PettingZoo has registered no such environment{kinds}; "
+        + (f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(sorted(set(names))) or 'none'}")
+    )
+
+
+def _from_registry(pettingzoo: Any, kind: str, env_id: str, name: str, **options: Any) -> Any:
+    try:
+        return pettingzoo.make(kind, env_id, **options)
+    except ImportError as error:
+        raise LoadError(f"{name}: {_needs(error)}") from error
+
+
+def _module(env_id: str, folder: Path | None, name: str) -> Any:
+    top = env_id.partition(".")[0]
+    try:
+        with warnings.catch_warnings():
+            # PettingZoo 1.27 would rather be asked by its registry, for modules that it still has.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return import_module(env_id, folder, name)
+    except LoadError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ModuleNotFoundError):
+            raise
+        missing = cause.name or ""
+        package = missing.partition(".")[0]
+        if package == "pettingzoo" != top or (missing == top and top in ("pettingzoo", "mpe2")):
+            raise LoadError(f"{name} needs the package {package}, which is not installed; {_INSTALL}") from error
+        if package in _OTHERS:
+            raise LoadError(f"{name}: {_needs(cause)}") from error
+        if env_id.startswith(f"{missing}.") or missing == env_id:
+            raise LoadError(f"{error}{_siblings(env_id)}") from error
+        raise
+
+
+def _needs(error: ImportError) -> str:
+    told = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+    return (
+        f"it needs packages that are not installed ({told}); its family's extra brings them, such as "
+        "python -m pip install 'pettingzoo[classic]'"
+    )
+
+
+def _siblings(env_id: str) -> str:
+    """Environments of the same package with a similar name: another version is often meant."""
+    package, _, wanted = env_id.rpartition(".")
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except ImportError:
+        spec = None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    names = [module.name for module in pkgutil.iter_modules(places)]
+    close = difflib.get_close_matches(wanted, [name for name in names if "_v" in name], n=1, cutoff=0.8)
+    return f"; did you mean '{package}.{close[0]}'?" if close else ""
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module("pettingzoo")
+    except ImportError as error:
+        raise LoadError(f"{name} needs the package pettingzoo, which is not installed; {_INSTALL}") from error

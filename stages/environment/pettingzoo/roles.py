@@ -1,0 +1,188 @@
+"""Who plays what: the behaviour name and the team of each agent, by `environment.behaviors`.
+
+Agents are told apart by their names only, which is all that PettingZoo gives them. Without a map, all agents must have
+equal spaces and are one behaviour; two of them are opponents, more are a team.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from config import RoleSettings
+from stages.errors import StageError
+
+Spaces = tuple[Any, Any]
+"""An agent's observation space and action space."""
+
+_KEY = "environment.behaviors"
+_NAMES_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What an agent is."""
+
+    behavior: str
+    """Behaviour name."""
+    team: int
+    """Its side; which team plays it can change from episode to episode."""
+    grouped: bool = False
+    """Whether it works for a common reward, together with those of its behaviour's groups that are in its team."""
+
+
+class Casting:
+    """Gives agents their roles, and remembers them.
+
+    Args:
+        roles: `environment.behaviors`; empty: all agents are `behavior`.
+        behavior: behaviour name where a role names none; may be empty if all do.
+        spaces_of: an agent's spaces.
+        owner: the environment's name, for messages.
+    """
+
+    def __init__(
+        self, roles: Mapping[str, RoleSettings], behavior: str, spaces_of: Callable[[str], Spaces], owner: str
+    ) -> None:
+        self.roles: dict[str, Role] = {}
+        """By agent, in the order in which they were cast."""
+        self._settings = dict(roles) or {"*": RoleSettings()}
+        self._behavior = behavior
+        self._spaces_of = spaces_of
+        self._owner = owner
+        self._spaces: dict[str, tuple[str, Spaces]] = {}
+
+    @property
+    def teams(self) -> int:
+        """How many sides there are."""
+        return 1 + max(role.team for role in self.roles.values())
+
+    @property
+    def sides_are_alike(self) -> bool:
+        """Whether there are several sides, and all have the same behaviours."""
+        sides: dict[int, set[str]] = {}
+        for role in self.roles.values():
+            sides.setdefault(role.team, set()).add(role.behavior)
+        return len(sides) > 1 and all(side == sides[0] for side in sides.values())
+
+    def spaces_of(self, behavior: str) -> Spaces:
+        """The spaces of the agents of a behaviour."""
+        return self._spaces[behavior][1]
+
+    def cast(self, agents: Sequence[str], *, everybody: bool) -> None:
+        """Give roles to the agents that the environment starts with.
+
+        Args:
+            agents: their names, in the environment's order.
+            everybody: whether no others will ever join; then each pattern has to fit somebody.
+
+        Raises:
+            StageError: if an agent has no role, a pattern fits nobody, teams have gaps, or agents of one behaviour
+                differ in their spaces.
+        """
+        patterns = {agent: self._pattern(agent) for agent in agents}
+        if everybody:
+            self._check_patterns(agents, set(patterns.values()))
+        names = {agent: self._behavior_of(pattern) for agent, pattern in patterns.items()}
+        self._check_spaces(names)
+        duel = len(agents) == 2 and len(set(names.values())) == 1
+        counts = dict.fromkeys(self._settings, 0)
+        for agent, pattern in patterns.items():
+            team = self._settings[pattern].team
+            if team == "each":
+                team = counts[pattern]
+            elif team is None:
+                team = len(self.roles) if duel else 0
+            counts[pattern] += 1
+            self.roles[agent] = Role(names[agent], team, self._settings[pattern].group)
+        self._check_teams()
+
+    def join(self, agent: str) -> Role:
+        """Give a role to an agent that was not there at the start.
+
+        Raises:
+            StageError: as `cast`, and if it would be a team of its own.
+        """
+        pattern = self._pattern(agent)
+        behavior, team = self._behavior_of(pattern), self._settings[pattern].team
+        if team == "each" or (isinstance(team, int) and team >= self.teams):
+            raise StageError(
+                f"{self._owner}: agent '{agent}' joined in team {team}, which was not there at the start; all teams "
+                "must have agents among possible_agents"
+            )
+        self._check_spaces({agent: behavior})
+        self.roles[agent] = Role(behavior, team or 0, self._settings[pattern].group)
+        return self.roles[agent]
+
+    def _pattern(self, agent: str) -> str:
+        for pattern in self._settings:
+            if fnmatchcase(agent, pattern):
+                return pattern
+        patterns = ", ".join(f"'{pattern}'" for pattern in self._settings)
+        raise StageError(
+            f"{self._owner}: {_KEY}: none of {patterns} fits agent '{agent}'; expected a behaviour for every agent. "
+            f"Add a line such as '{_pattern_for(agent)}', or '*' at the end for all others"
+        )
+
+    def _behavior_of(self, pattern: str) -> str:
+        name = self._settings[pattern].behavior or self._behavior
+        if not name:
+            raise StageError(
+                f"{self._owner}: {_KEY}.{pattern}: names no behaviour, and environment.behavior is not set"
+            )
+        return name
+
+    def _check_patterns(self, agents: Sequence[str], used: set[str]) -> None:
+        for pattern in self._settings:
+            if pattern in used:
+                continue
+            if any(fnmatchcase(agent, pattern) for agent in agents):
+                raise StageError(
+                    f"{self._owner}: {_KEY}.{pattern}: all its agents are taken by patterns before it; the first that "
+                    "fits counts, so put the more particular ones first"
+                )
+            close = difflib.get_close_matches(pattern, [_pattern_for(agent) for agent in agents], n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are: {_listed(agents)}"
+            raise StageError(f"{self._owner}: {_KEY}.{pattern}: fits none of its agents; {hint}")
+
+    def _check_spaces(self, names: Mapping[str, str]) -> None:
+        """Agents of one behaviour share a network, and so need equal spaces."""
+        for agent, behavior in names.items():
+            spaces = self._spaces_of(agent)
+            first, expected = self._spaces.setdefault(behavior, (agent, spaces))
+            if spaces == expected:
+                continue
+            patterns = list(dict.fromkeys(_pattern_for(name) for name in names))
+            example = ", ".join(f"'{pattern}': Name{number}" for number, pattern in enumerate(patterns, 1))
+            advice = f"give them behaviours of their own, such as {_KEY}: {{{example}}}"
+            raise StageError(
+                f"{self._owner}: agents '{first}' and '{agent}' would both be '{behavior}', but differ in their "
+                f"{_difference(expected, spaces)}; {advice}"
+            )
+
+    def _check_teams(self) -> None:
+        teams = {role.team for role in self.roles.values()}
+        missing = sorted(set(range(max(teams) + 1)) - teams)
+        if missing:
+            raise StageError(
+                f"{self._owner}: {_KEY}: nobody is in team {missing[0]}, but somebody in team {max(teams)}; number "
+                "the teams 0, 1, … without gaps"
+            )
+
+
+def _pattern_for(agent: str) -> str:
+    """`adversary_*` for `adversary_3`."""
+    return re.sub(r"\d+$", "*", agent)
+
+
+def _listed(agents: Sequence[str]) -> str:
+    return ", ".join(agents[:_NAMES_SHOWN]) + (", …" if len(agents) > _NAMES_SHOWN else "")
+
+
+def _difference(one: Spaces, other: Spaces) -> str:
+    which = 0 if one[0] != other[0] else 1
+    return f"{('observations', 'actions')[which]} ({one[which]} and {other[which]})"

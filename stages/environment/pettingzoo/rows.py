@@ -1,0 +1,78 @@
+"""Gathers what single agents saw, agent by agent, and makes columns of it: one AgentSteps per behaviour id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stages.environment.pettingzoo.instances import Sight
+from stages.environment.pettingzoo.kinds import Kind
+from stages.environment.protocol import AgentSteps
+
+
+@dataclass(slots=True)
+class Playing:
+    """An agent in its episode."""
+
+    behavior_id: str
+    team: int
+    agent_id: int
+    episode_id: int
+    group_id: int = 0
+    decided: bool = False
+    """Whether it has made a decision: only then is there something that its next row can complete."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    sights: list[Sight] = field(default_factory=list)
+    agents: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Agent id, instance, episode id and group id of each."""
+    rewards: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RowsOfBehavior:
+    """The rows of one behaviour id at one tick, endings and decisions apart."""
+
+    ending: _Rows = field(default_factory=_Rows)
+    deciding: _Rows = field(default_factory=_Rows)
+    actors: list[tuple[int, str]] = field(default_factory=list)
+    """Instance and name of the agents that decide."""
+
+    def add(self, env_id: int, playing: Playing, sight: Sight) -> None:
+        """Add what an agent saw."""
+        rows = self.ending if sight.ended else self.deciding
+        rows.sights.append(sight)
+        rows.agents.append((playing.agent_id, env_id, playing.episode_id, playing.group_id))
+        rows.rewards.append(sight.reward if playing.decided else 0.0)
+        if not sight.ended:
+            self.actors.append((env_id, sight.agent))
+
+    def columns(self, kind: Kind, grouped: bool) -> AgentSteps:
+        """Everything that was added, as columns.
+
+        Args:
+            kind: how the behaviour's observations become columns.
+            grouped: whether its agents belong to groups.
+        """
+        ending, deciding = self.ending, self.deciding
+        agents = np.array(ending.agents + deciding.agents, np.int64)
+        return AgentSteps(
+            agent_ids=agents[:, 0].copy(),
+            env_ids=agents[:, 1].astype(np.int32),
+            episode_ids=agents[:, 2].copy(),
+            observations=kind.observations(_observations(ending.sights + deciding.sights)),
+            rewards=np.array(ending.rewards + deciding.rewards, np.float32),
+            ended=len(ending.sights),
+            terminated=np.array([sight.terminated for sight in ending.sights], np.bool_),
+            truncated=np.array([sight.truncated for sight in ending.sights], np.bool_),
+            action_masks=kind.masks([(sight.observation, sight.info) for sight in deciding.sights]),
+            group_ids=agents[:, 3].copy() if grouped else None,
+        )
+
+
+def _observations(sights: list[Sight]) -> list[Any]:
+    return [sight.observation for sight in sights]

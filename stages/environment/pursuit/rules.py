@@ -1,0 +1,36 @@
+"""The measures of the pursuit game, in metres and seconds, and who is who.
+
+Numbers only: what moves by them is in `motion`, what counts by them in `group`. They were tuned so that the scripted
+players of both sides win about half of their games, and skill decides the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PURSUERS: Final = 2
+AGENTS: Final = PURSUERS + 1
+EVADER: Final = PURSUERS
+"""Index of the evader among the agents of an arena; the pursuers come first."""
+PURSUER_TEAM: Final = 0
+EVADER_TEAM: Final = 1
+
+HALF_WIDTH: Final = 1.0
+"""The arena is a square; its middle is the origin."""
+TICK_S: Final = 0.04
+"""Length of a tick of motion; nobody moves farther in it than a catch reaches."""
+TICKS_PER_DECISION: Final = 3
+
+PURSUER_SPEED: Final = 0.8
+EVADER_SPEED: Final = 1.0
+ACCELERATION: Final = 4.0
+CATCH_DISTANCE: Final = 0.12
+"""Between the middles of a pursuer and the evader."""
+
+START_WITHIN: Final = 0.35
+"""The evader starts in the middle: both coordinates are at most so far from 0. Pursuers start at the walls."""
+
+STEP_REWARD: Final = 0.005
+"""What each decision brings the evader, and costs each pursuer."""
+RESULT_REWARD: Final = 1.0
+"""What a game's end brings the winners, and costs the losers."""

@@ -1,0 +1,221 @@
+"""A lineage: what one behaviour has been so far. Its newest policy, a window of snapshots, ratings and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from config import SelfPlaySettings
+from queues.messages import PolicyUpdate
+from stages.errors import StageError
+from stages.ghost.opponents import Candidate, OpponentSampler
+from stages.ghost.plain import plain_policy, policy_from
+
+NEWEST = -1
+"""The snapshot number that stands for the newest policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A past policy in the window."""
+
+    number: int
+    update: PolicyUpdate
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of a snapshot (or of the newest policy), for ever, also when it has left the window."""
+
+    rating: float
+    """ELO points."""
+    step: int = 0
+    """Trainer step at which it was made."""
+    version: int = 0
+    wins: int = 0
+    """Games against it that a learner has won."""
+    draws: int = 0
+    losses: int = 0
+    """Games against it that a learner has lost."""
+    mu: float | None = None
+    """With `sigma`, the rating of games between more than two teams; None before the first one."""
+    sigma: float | None = None
+
+    @property
+    def games(self) -> int:
+        """Games that learners have played against it."""
+        return self.wins + self.draws + self.losses
+
+    def count(self, score: float) -> None:
+        """A learner has played against it; `score` is the learner's: 1 won, 0.5 drawn, 0 lost."""
+        if score == 0.5:
+            self.draws += 1
+        elif score > 0.5:
+            self.wins += 1
+        else:
+            self.losses += 1
+
+
+@dataclass(slots=True)
+class _Counters:
+    """What a lineage counts; see `Lineage`."""
+
+    made: int = 0
+    last_save: int = 0
+    turn_began: int = 0
+    ghost_step: int = 0
+    turn_steps: int = 0
+    next_swap: int = 0
+    done: bool = False
+
+
+class Lineage:
+    """One behaviour name in self-play.
+
+    Args:
+        name: the behaviour name.
+        settings: its `self_play` block.
+        sampler: chooses snapshots to play against.
+
+    Attributes:
+        newest: the newest policy, None before the first.
+        records: by snapshot number, and of the newest policy under `NEWEST`.
+        results: (newest snapshot of the learner at that time, lineage met, snapshot met) to games won, drawn and lost.
+    """
+
+    def __init__(self, name: str, settings: SelfPlaySettings, sampler: OpponentSampler) -> None:
+        self.name = name
+        self.settings = settings
+        self.newest: PolicyUpdate | None = None
+        self.records: dict[int, Record] = {NEWEST: Record(settings.initial_elo)}
+        self.results: dict[tuple[int, str, int], list[int]] = {}
+        self._window: list[Snapshot] = []
+        self._sampler = sampler
+        self._counters = _Counters(next_swap=settings.swap_steps)
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """The window, oldest first."""
+        return tuple(self._window)
+
+    @property
+    def age(self) -> int:
+        """Number of the newest snapshot, -1 before the first."""
+        return self._counters.made - 1
+
+    @property
+    def ghost_step(self) -> int:
+        """Steps of its agents that nobody learned from."""
+        return self._counters.ghost_step
+
+    @property
+    def turn_steps(self) -> int:
+        """Steps that it has made in this turn as an opponent."""
+        return self._counters.turn_steps
+
+    @property
+    def done(self) -> bool:
+        """Its trainer has reached max_steps."""
+        return self._counters.done
+
+    @done.setter
+    def done(self, done: bool) -> None:
+        self._counters.done = done
+
+    @property
+    def turn_is_over(self) -> bool:
+        """Whether it has learned for `team_change` steps since its turn began."""
+        return self.newest is not None and self.newest.step - self._counters.turn_began > self.settings.team_change
+
+    def take(self, update: PolicyUpdate) -> None:
+        """The trainer has a new policy; a snapshot is made of it if it is time to."""
+        self.newest = update.copy()
+        if not self._window or update.step - self._counters.last_save > self.settings.save_steps:
+            self._save()
+
+    def begin_turn(self, learns: bool) -> None:
+        """Another team learns from now on; `learns` says whether this lineage is in it."""
+        counters = self._counters
+        counters.turn_steps, counters.next_swap = 0, self.settings.swap_steps
+        if learns and self.newest is not None:
+            counters.turn_began = self.newest.step
+
+    def count_ghost_steps(self, steps: int, in_turn: int) -> bool:
+        """Steps were turned away; whether it is time to swap the policies that it plays with as an opponent.
+
+        Args:
+            steps: how many.
+            in_turn: how many of them were made as an opponent since the last rotation. Only these count for swaps, so
+                that a turn has as many as the ratio of steps says, however much of the turn before comes late.
+        """
+        counters = self._counters
+        counters.ghost_step += steps
+        counters.turn_steps += in_turn
+        if counters.turn_steps < counters.next_swap:
+            return False
+        # From where it was due, not from here: else a turn would have fewer swaps the larger the batches are.
+        counters.next_swap += self.settings.swap_steps * (
+            1 + (counters.turn_steps - counters.next_swap) // self.settings.swap_steps
+        )
+        return True
+
+    def choose(self, random: np.random.Generator) -> int:
+        """A snapshot's number to play with against a learner, or `NEWEST`.
+
+        Raises:
+            StageError: if the sampler gives something else.
+        """
+        if not self._window or random.random() < self.settings.play_against_latest_model_ratio:
+            return NEWEST
+        candidates = [self._candidate(snapshot.number) for snapshot in self.snapshots]
+        chosen = self._sampler.choose(candidates, random)
+        if chosen not in [candidate.number for candidate in candidates]:
+            numbers = ", ".join(str(candidate.number) for candidate in candidates)
+            raise StageError(
+                f"behaviors.{self.name}.self_play.opponents: {type(self._sampler).__name__}.choose() gave {chosen!r}; "
+                f"expected the number of one of the candidates ({numbers})"
+            )
+        return int(chosen)
+
+    def policy(self, number: int) -> PolicyUpdate:
+        """The policy of a snapshot in the window, or the newest one."""
+        assert self.newest is not None
+        return next((s.update for s in self._window if s.number == number), self.newest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, snapshots with their weights."""
+        return {
+            "newest": plain_policy(self.newest),
+            "window": [{"number": s.number, "update": plain_policy(s.update)} for s in self._window],
+            "records": [[number, asdict(record)] for number, record in self.records.items()],
+            "results": [[*key, *counts] for key, counts in self.results.items()],
+            "counters": asdict(self._counters),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self.newest = policy_from(state["newest"])
+        updates = [(int(plain["number"]), policy_from(plain["update"])) for plain in state["window"]]
+        window = [Snapshot(number, update) for number, update in updates if update is not None]
+        self._window = window[-self.settings.window :]
+        self.records = {int(number): Record(**record) for number, record in state["records"]}
+        self.results = {(int(a), str(b), int(c)): [int(n) for n in counts] for a, b, c, *counts in state["results"]}
+        self._counters = _Counters(**state["counters"])
+
+    def _save(self) -> None:
+        assert self.newest is not None
+        number, now = self.age + 1, self.records[NEWEST]
+        snapshot = Snapshot(number, replace(self.newest, snapshot=number))
+        self._window = [*self._window, snapshot][-self.settings.window :]
+        self.records[number] = Record(
+            now.rating, snapshot.update.step, snapshot.update.version, mu=now.mu, sigma=now.sigma
+        )
+        self._counters.made += 1
+        self._counters.last_save = snapshot.update.step
+
+    def _candidate(self, number: int) -> Candidate:
+        record = self.records[number]
+        return Candidate(number, record.rating, record.games, record.wins, record.draws, record.losses)

@@ -1,0 +1,57 @@
+"""Notices teams of unequal size whose `swap_steps` are not adapted to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from stages.ghost.lineage import Lineage
+
+log = logging.getLogger(__name__)
+
+ENOUGH = 0.25
+"""Share of a turn after which the teams' steps are compared."""
+TOLERANCE = 0.25
+"""Share by which the numbers of swaps may differ before it is worth a word."""
+
+
+class Pace:
+    """Compares how many steps opponents make with how many learners make: sizes of teams, and how often they decide.
+
+    ML-Agents' rule (its documentation of self-play, "Swap Steps"): for x swaps in a turn of the others, a behaviour's
+    `swap_steps` are (its agents / their agents) × their `team_change` / x. With teams of unequal size, the same
+    `swap_steps` for both mean that one side meets many opponents in a turn and the other few.
+    """
+
+    def __init__(self) -> None:
+        self._learned: dict[str, int] = {}
+        self._warned = False
+
+    def begin_turn(self) -> None:
+        """Another team learns from now on."""
+        self._learned.clear()
+
+    def learned(self, learner: Lineage, steps: int) -> None:
+        """So many steps of a learner were passed on to its trainer."""
+        self._learned[learner.name] = self._learned.get(learner.name, 0) + steps
+
+    def check(self, ghost: Lineage, learners: Iterable[Lineage]) -> None:
+        """Warn, once in a run, if the swaps of a pair of behaviours are uneven."""
+        for learner in () if self._warned else learners:
+            learned = self._learned.get(learner.name, 0)
+            turn = learner.settings.team_change
+            if learner is ghost or not ghost.turn_steps or learned < max(1.0, ENOUGH * turn):
+                continue
+            ratio = ghost.turn_steps / learned
+            here = ratio * turn / ghost.settings.swap_steps
+            there = ghost.settings.team_change / ratio / learner.settings.swap_steps
+            if abs(here - there) <= TOLERANCE * max(here, there):
+                continue
+            self._warned = True
+            log.warning(
+                "Teams of unequal size: %s makes %.2f steps for each of %s. With these swap_steps %s meets new "
+                "opponents %.3g times in a turn, and %s %.3g times. For as many in both, set "
+                "behaviors.%s.self_play.swap_steps to %d.",
+                *(ghost.name, ratio, learner.name, learner.name, here, ghost.name, there, learner.name),
+                max(1, round(ghost.settings.team_change / ratio / here)),
+            )

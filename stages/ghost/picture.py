@@ -1,0 +1,108 @@
+"""A picture of a league: how the learner did, stage by stage of its life, against each snapshot. Drawn with Pillow.
+
+A row is the time from one snapshot of the learner to the next, downwards; a column is an opponent's snapshot. Blue:
+mostly won, white: even, orange: mostly lost (which colour-blind people can tell apart), grey: never met.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+_WON, _EVEN, _LOST = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([217, 95, 14])
+_NEVER, _INK, _PAPER = (214, 214, 214), (40, 40, 40), (255, 255, 255)
+_MOST_CELLS: Final = 300
+"""Rows or columns that are drawn; of longer leagues, neighbours are put together."""
+_LARGEST_CELL, _PICTURE = 44, 640
+"""Pixels."""
+_TEXT_CELL = 30
+"""Cells of at least so many pixels have their score written into them."""
+_MARGIN, _LINE = 12, 14
+
+
+def draw_league(report: Mapping[str, Any]) -> bytes:
+    """The matrix of a `league.report` as a PNG file."""
+    columns = sorted({(entry["against"], entry["snapshot"]) for entry in report["results"]})
+    rows = 1 + max((entry["since"] for entry in report["results"]), default=0)
+    counts = np.zeros((rows, len(columns), 3))
+    place = {column: at for at, column in enumerate(columns)}
+    for entry in report["results"]:
+        at = place[entry["against"], entry["snapshot"]]
+        counts[entry["since"], at] += (entry["won"], entry["drawn"], entry["lost"])
+    every = max(1, -(-rows // _MOST_CELLS), -(-len(columns) // _MOST_CELLS))
+    return _png(_draw(report, _pooled(counts, every), columns[::every], every))
+
+
+def _pooled(counts: NDArray[np.float64], every: int) -> NDArray[np.float64]:
+    """Sums of blocks of `every` rows and columns."""
+    if every == 1:
+        return counts
+    rows, columns = (range(0, size, every) for size in counts.shape[:2])
+    return np.add.reduceat(np.add.reduceat(counts, rows, axis=0), columns, axis=1)
+
+
+def _draw(
+    report: Mapping[str, Any], counts: NDArray[np.float64], columns: list[tuple[str, int]], every: int
+) -> Image.Image:
+    rows, width = counts.shape[:2]
+    cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
+    font = ImageFont.load_default()
+    labels = [f"{name} {'newest' if number < 0 else number}" for name, number in columns]
+    gap = max(1, -(-_LINE // cell))  # so many cells from one label to the next
+    left = _MARGIN + 8 + int(font.getlength(f"since {rows * every}"))
+    below = 8 + max((int(font.getlength(label)) for label in labels), default=0)
+    heading = (
+        f"{report['behavior']}: rating {report['rating']:.0f}, {len(report['snapshots'])} snapshots",
+        "rows: the learner since its snapshot; columns: whom it met; blue won, orange lost",
+    )
+    top = _MARGIN + _LINE * len(heading) + 6
+    wide = max(left + cell * width, *(_MARGIN + int(font.getlength(line)) for line in heading)) + _MARGIN
+    image = Image.new("RGB", (wide, top + cell * rows + below + _MARGIN), _PAPER)
+    pen = ImageDraw.Draw(image)
+    for at, line in enumerate(heading):
+        pen.text((_MARGIN, _MARGIN + at * _LINE), line, _INK, font)
+    for row in range(rows):
+        if row % gap == 0:
+            pen.text((_MARGIN, top + row * cell + cell / 2), f"since {row * every}", _INK, font, anchor="lm")
+        for column in range(width):
+            _draw_cell(pen, (left + column * cell, top + row * cell), cell, counts[row, column], font)
+    for column in range(0, width, gap):
+        _write_upwards(image, labels[column], (left + column * cell + cell // 2, top + rows * cell + 6), font)
+    return image
+
+
+def _draw_cell(
+    pen: ImageDraw.ImageDraw, corner: tuple[int, int], size: int, counts: NDArray[np.float64], font: Any
+) -> None:
+    x, y = corner
+    games, edge = counts.sum(), 2 if size > 4 else 1
+    score = (counts[0] + 0.5 * counts[1]) / games if games else 0.5
+    pen.rectangle((x, y, x + size - edge, y + size - edge), _colour(score) if games else _NEVER)
+    if games and size >= _TEXT_CELL:
+        ink = _INK if 0.2 < score < 0.8 else _PAPER
+        pen.text((x + size / 2 - 1, y + size / 2 - 1), f"{100 * score:.0f}%", ink, font, anchor="mm")
+
+
+def _colour(score: float) -> tuple[int, int, int]:
+    end, share = (_WON, 2 * score - 1) if score > 0.5 else (_LOST, 1 - 2 * score)
+    red, green, blue = (_EVEN + share * (end - _EVEN)).round().astype(int).tolist()
+    return red, green, blue
+
+
+def _write_upwards(image: Image.Image, text: str, at: tuple[int, int], font: Any) -> None:
+    """Text that reads upwards, its end at the top centre `at`."""
+    label = Image.new("RGB", (int(font.getlength(text)) + 2, _LINE), _PAPER)
+    ImageDraw.Draw(label).text((label.width, _LINE / 2), text, _INK, font, anchor="rm")
+    turned = label.transpose(Image.Transpose.ROTATE_90)
+    image.paste(turned, (at[0] - turned.width // 2, at[1]))
+
+
+def _png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()

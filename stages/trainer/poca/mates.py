@@ -1,0 +1,80 @@
+"""Who was in a group with whom at one moment: found by sorting, as pure functions of columns.
+
+A moment is a tick of one actor; mates are members of the same group at the same moment. Axis letters: n members (rows
+of a buffer, or trajectories at their ends), M mates that the largest group has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.trainer.ppo.rollout_buffer import RolloutBuffer
+
+
+@dataclass(frozen=True, slots=True)
+class Mates:
+    """The mates of each of n members."""
+
+    numbers: NDArray[np.int64]
+    """[n, M] which members they are; the member itself where it has fewer."""
+    present: NDArray[np.bool_]
+    """[n, M] whether there is one."""
+
+    def sums(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Of values [n] the sum [n] over each member's mates."""
+        found: NDArray[np.float32] = np.where(self.present, values[self.numbers], np.float32(0)).sum(1)
+        return found
+
+
+def mates_of(
+    sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: NDArray[np.int64]
+) -> Mates:
+    """Find the mates of all members: those of the same source, group and tick. Group 0 is none.
+
+    Args:
+        sources: [n] incarnation of an actor; each counts ticks of its own.
+        group_ids: [n]
+        ticks: [n]
+    """
+    n = len(ticks)
+    order = np.lexsort((ticks, group_ids, sources))
+    begins = np.ones(n, np.bool_)
+    begins[1:] = group_ids[order][1:] == 0
+    for key in (sources, group_ids, ticks):
+        ordered = key[order]
+        begins[1:] |= ordered[1:] != ordered[:-1]
+    first = np.flatnonzero(begins)
+    sizes = np.diff(np.append(first, n))
+    group = np.cumsum(begins) - 1
+    first, sizes = first[group][:, None], sizes[group][:, None]
+    steps = np.arange(1, int(sizes.max(initial=1)))
+    # The others of a group are those 1, 2, … places on, round and round.
+    places = first + (np.arange(n)[:, None] - first + steps) % sizes
+    mates = Mates(np.empty((n, len(steps)), np.int64), np.empty((n, len(steps)), np.bool_))
+    mates.present[order] = steps < sizes
+    mates.numbers[order] = np.where(steps < sizes, order[places], order[:, None])
+    return mates
+
+
+def row_mates(buffer: RolloutBuffer) -> Mates:
+    """Whose rows are of the same moment. A mate whose row is not in the buffer counts as absent."""
+    if not buffer.grouped:
+        return _none(len(buffer.rows))
+    lengths = buffer.trajectories["lengths"]
+    sources, group_ids = (buffer.trajectories[name].repeat(lengths) for name in ("sources", "group_ids"))
+    return mates_of(sources, group_ids, buffer.rows["ticks"])
+
+
+def final_mates(buffer: RolloutBuffer) -> Mates:
+    """Whose trajectories were closed at the same moment, which those of mates always are."""
+    trajectories = buffer.trajectories
+    if not buffer.grouped:
+        return _none(len(trajectories))
+    return mates_of(trajectories["sources"], trajectories["group_ids"], trajectories["next_ticks"])
+
+
+def _none(n: int) -> Mates:
+    return Mates(np.empty((n, 0), np.int64), np.empty((n, 0), np.bool_))

@@ -1,0 +1,96 @@
+"""The tasks for groups give what they promise, to players who know them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from acceptance.group_tasks import MultiAgent, Sacrifice
+
+from stages.environment.protocol import ActionBatch
+
+WAIT, PUSH, GO = Sacrifice.WAIT, Sacrifice.PUSH, Sacrifice.GO
+
+
+def choose(task, *choices):
+    """Play on; what there is to tell of the only behaviour."""
+    choices = np.array(choices, np.int32)[:, None]
+    result = task.step({"T": ActionBatch(np.zeros((len(choices), 0), np.float32), choices)})
+    return result.steps["T"]
+
+
+def rows(steps):
+    """Agent, episode, reward and group reward of endings, then of those who go on."""
+    told = list(
+        zip(
+            steps.agent_ids.tolist(),
+            steps.episode_ids.tolist(),
+            steps.rewards.round(3).tolist(),
+            steps.group_rewards.round(3).tolist(),
+            strict=True,
+        )
+    )
+    return told[: steps.ended], told[steps.ended :]
+
+
+@pytest.fixture
+def door():
+    task = Sacrifice(1, "T")
+    first = task.reset(0).steps["T"]
+    assert first.observations[0].tolist() == [[1, 0, 0, 1], [0, 1, 0, 1]]
+    assert first.group_ids.tolist() == [1, 1]
+    return task
+
+
+def test_who_opens_the_door_pays_and_is_gone_and_the_other_one_fetches_the_group_s_reward(door):
+    steps = choose(door, WAIT, PUSH)
+    assert rows(steps) == ([(1, 0, pytest.approx(-0.1), 0)], [(0, 0, 0, 0)])
+    assert steps.terminated.tolist() == [True]
+    assert steps.observations[0][1].tolist() == [1, 0, 1, 0], "open, and the other one gone"
+    steps = choose(door, GO)
+    assert rows(steps) == ([(0, 0, 0, 1)], [(0, 1, 0, 0), (1, 1, 0, 0)])
+    assert steps.observations[0][1:].tolist() == [[1, 0, 0, 1], [0, 1, 0, 1]]
+
+
+def test_nobody_comes_through_the_closed_door(door):
+    assert rows(choose(door, GO, GO)) == ([], [(0, 0, 0, 0), (1, 0, 0, 0)])
+    assert rows(choose(door, PUSH, GO))[1] == [(1, 0, 0, 0)], "nor through one that opens at this moment"
+
+
+def test_where_both_give_themselves_up_nobody_is_left(door):
+    ended, going_on = rows(choose(door, PUSH, PUSH))
+    assert [row[3] for row in ended] == [0, 0]
+    assert [row[:2] for row in going_on] == [(0, 1), (1, 1)]
+
+
+def test_in_the_end_the_task_is_broken_off(door):
+    for _ in range(9):
+        assert not choose(door, WAIT, WAIT).ended
+    steps = choose(door, WAIT, WAIT)
+    assert steps.ended == 2
+    assert steps.truncated.all()
+    assert not steps.terminated.any()
+
+
+def test_whoever_is_done_first_waits_for_the_last_one_whose_result_is_the_group_s():
+    task = MultiAgent(1, "T", branches=1)
+    goals = task.reset(3).steps["T"].observations[0][:, 0]
+    forth, back = (goals > 0).astype(int), (goals < 0).astype(int)
+    for _ in range(4):
+        assert rows(choose(task, forth[0], forth[1])) == ([], [(0, 0, -0.01, 0), (1, 0, -0.01, 0)])
+    ended, going_on = rows(choose(task, back[0], forth[1]))
+    assert ended == [(1, 0, -0.01, 0)], "no reward of its own for the right end"
+    assert going_on == [(0, 0, -0.01, 0)]
+    assert not choose(task, forth[0]).ended
+    ended, going_on = rows(choose(task, forth[0]))
+    assert ended == [(0, 0, 0, 1.06)]
+    assert [row[:2] for row in going_on] == [(0, 1), (1, 1)]
+
+
+def test_who_ends_at_the_wrong_place_before_the_last_one_pays_for_it_itself():
+    task = MultiAgent(2, "T", branches=1)
+    goals = task.reset(5).steps["T"].observations[0][:, 0]
+    wrong = (goals < 0).astype(int)
+    for _ in range(4):
+        choose(task, *wrong)
+    ended, _ = rows(choose(task, wrong[0], 1 - wrong[1], wrong[2], wrong[3]))
+    assert ended == [(0, 0, -1.06, 0), (2, 0, -1.06, -1.06), (3, 0, 0, -1.06)]

@@ -1,0 +1,24 @@
+"""Self-play comes out as ML-Agents accepts it, on four of five seeds; one seed of each case runs always."""
+
+from __future__ import annotations
+
+import pytest
+from acceptance.self_play_cases import CASES, try_self_play
+
+SEEDS = range(5)
+ENOUGH = 4
+QUICK = {name: 0 for name in CASES if name.endswith("discrete")}
+
+
+@pytest.mark.parametrize(("name", "seed"), QUICK.items())
+def test_a_case_comes_out_as_it_has_to(name, seed, tmp_path):
+    accepted, scores = try_self_play(CASES[name], tmp_path, seed)
+    assert accepted, scores
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_comes_out_as_it_has_to_on_four_of_five_seeds(name, tmp_path):
+    found = [try_self_play(CASES[name], tmp_path / str(seed), seed) for seed in SEEDS]
+    assert sum(accepted for accepted, _ in found) >= ENOUGH, [scores for _, scores in found]

@@ -1,0 +1,134 @@
+"""Whole runs with environment parameters: lessons follow each other, are told to people, and outlive the run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from runs import INLINE, changed, manifest, run_here, taught
+
+from stages.evaluation.stage import EvaluationStage
+
+TOLD_ENV = Path(__file__).parent / "told_env.py"
+
+
+def worths(log: Path) -> list[float]:
+    """What the environments were told, episode after episode."""
+    return [float(line) for line in log.read_text().split()]
+
+
+def lessons_of(told: Sequence[float]) -> list[int]:
+    """The lesson that each of `runs.taught`'s values belongs to."""
+    return [{1.0: 0, 4.0: 1}.get(value, 2) for value in told]
+
+
+def lesson_in_checkpoint(run_folder: Path) -> int:
+    return json.loads(manifest(run_folder).read_text())["progress"]["curricula"]["lessons"]["worth"]
+
+
+def lesson_in_status(run_folder: Path) -> int:
+    return json.loads((run_folder / "run_logs" / "training_status.json").read_text())["worth"]["lesson_num"]
+
+
+def test_a_run_goes_through_its_lessons(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "pipeline")
+    log = tmp_path / "told.txt"
+    plain = taught(
+        **INLINE,
+        environment__options={"base": -2.0, "log": str(log)},
+        pipeline__statistics_writers=[{"use": "told_env:Notes", "with": {"file": "lessons.txt"}}],
+    )
+    result = run_here(plain, tmp_path, "run")
+    told = worths(log)
+    lessons = lessons_of(told)
+    assert lessons == sorted(lessons)
+    assert min(lessons.count(lesson) for lesson in range(3)) >= 24, "each as long as it was to be"
+    assert all(5 <= value < 6 for value in told if value > 4)
+    assert len(set(told)) == lessons.count(2) + 2, "drawn anew for each episode"
+    assert lesson_in_status(result.folder) == lesson_in_checkpoint(result.folder) == 2
+    notes = [line.split(" ", 2) for line in (result.folder / "lessons.txt").read_text().splitlines()]
+    assert {(category, name.rpartition(" ")[0]) for _, category, name in notes} == {
+        ("Guess", "Environment/Lesson Number/worth")
+    }
+    assert [name[-1] for _, _, name in notes][-1] == "2"
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "Starting with lesson 1 'Low' of 'worth', of 3" in said
+    assert "lesson 2 'High' of 'worth': mean reward -1." in said
+    assert "lesson 3 'Any' of 'worth': mean reward" in said
+
+
+def test_a_negative_threshold_above_what_is_reached_is_not_passed(tmp_path):
+    """Smoothed from 0, a mean of about -1.5 would begin as -1.1."""
+    plain = taught(**INLINE, behaviors__Guess__max_steps=1500)
+    plain["environment_parameters"]["worth"]["curriculum"][0]["completion_criteria"]["threshold"] = -0.99
+    assert lesson_in_status(run_here(plain, tmp_path, "run").folder) == 0, "-1 is the best that there is"
+
+
+def test_a_run_that_is_resumed_goes_on_with_its_lesson(tmp_path):
+    log = tmp_path / "told.txt"
+    plain = taught(**INLINE, environment__options={"base": -2.0, "log": str(log)}, behaviors__Guess__max_steps=1000)
+    first = run_here(plain, tmp_path, "run").folder
+    lesson = lesson_in_checkpoint(first)
+    assert lesson > 0
+    log.unlink()
+    again = changed(plain, {"behaviors__Guess__max_steps": 1500})
+    run_here(again, tmp_path, "run", resume=True)
+    assert lessons_of(worths(log))[0] == lesson
+
+
+def test_a_run_in_processes_that_is_killed_goes_on_with_the_lesson_of_its_checkpoint(tmp_path, start):
+    log = tmp_path / "told.txt"
+    plain = taught(
+        environment__options={"base": -2.0, "log": str(log)},
+        behaviors__Guess__max_steps=1_000_000,
+        pipeline__hosts__actors__replicas=2,
+    )
+    command = start(plain, beside=[TOLD_ENV])
+    command.until(
+        lambda: manifest(command.run_folder).exists() and lesson_in_checkpoint(command.run_folder) == 2,
+        "a checkpoint in the last lesson",
+    )
+    command.process.kill()
+    command.wait()
+    command.until_gone()
+    log.unlink()
+    again = start(changed(plain, {"behaviors__Guess__max_steps": 1000}), "--resume", beside=[TOLD_ENV])
+    assert again.wait() == 0, again.output
+    assert set(lessons_of(worths(log))) == {2}
+    assert "Starting with lesson 3 'Any' of 'worth', of 3" in again.output
+
+
+def test_what_is_played_without_learning_is_the_lesson_that_was_reached(tmp_path):
+    log = tmp_path / "told.txt"
+    plain = taught(**INLINE, environment__options={"base": -2.0, "log": str(log)})
+    run_here(plain, tmp_path, "run")
+    log.unlink()
+    run_here(changed(plain, {"behaviors__Guess__max_steps": 200}), tmp_path, "run", inference=True)
+    assert set(lessons_of(worths(log))) == {2}
+
+
+def test_evaluation_is_always_at_the_last_lesson_and_on_the_same_episodes(tmp_path, monkeypatch):
+    log, played = tmp_path / "told.txt", []
+    play = EvaluationStage.play
+
+    async def noting(self, update):
+        before = len(worths(log))
+        result = await play(self, update)
+        played.append(worths(log)[before:])
+        return result
+
+    monkeypatch.setattr(EvaluationStage, "play", noting)
+    plain = taught(
+        **INLINE,
+        environment__options={"base": -2.0, "log": str(log)},
+        evaluation={"every": 1000, "episodes": 8},
+    )
+    plain["environment_parameters"]["worth"]["curriculum"][0]["completion_criteria"]["threshold"] = 99
+    run_here(plain, tmp_path, "run")
+    # What else is told meanwhile is the first lesson's 1.
+    evaluated = [[value for value in told if value > 1] for told in played]
+    assert len(evaluated) >= 2
+    assert len(evaluated[0]) >= 8
+    assert evaluated[0] == evaluated[1]

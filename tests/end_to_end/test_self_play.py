@@ -1,0 +1,163 @@
+"""Asymmetric self-play from end to end: hiders and seekers of unequal number, and a referee who plays for nobody."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+
+import pytest
+from PIL import Image
+from runs import INLINE, changed, digest, read_whole_checkpoint, run_here
+
+from pipeline import checkpointer
+from pipeline.errors import RunError, RunFailed
+
+PPO = {
+    "trainer_type": "ppo",
+    "max_steps": 2000,
+    "time_horizon": 5,
+    "summary_freq": 1000,
+    "checkpoint_interval": 700,
+    "hyperparameters": {"buffer_size": 100, "batch_size": 50, "num_epoch": 2, "learning_rate": 3e-3},
+    "network_settings": {"hidden_units": 8, "num_layers": 1},
+}
+PLAYS = {"save_steps": 200, "team_change": 300, "swap_steps": 40, "window": 4}
+
+
+def duel(referees=1, **changes):
+    plain = {
+        "environment": {
+            "kind": "gymnasium",
+            "factory": "duel_env:Duel",
+            "num_envs": 4,
+            "behavior": "Hider",
+            "options": {"referees": referees},
+        },
+        "env_settings": {"seed": 11},
+        "behaviors": {
+            "Hider": {**PPO, "self_play": {**PLAYS, "swap_steps": 40}},
+            "Seeker": {**PPO, "self_play": {**PLAYS, "swap_steps": 160}},
+        },
+    }
+    if referees:
+        plain["behaviors"]["Referee"] = dict(PPO)
+    return changed(changed(plain, INLINE), changes)
+
+
+def league(folder, behavior):
+    return json.loads((folder / behavior / "league.json").read_text())
+
+
+@pytest.mark.parametrize("declares", [True, False], ids=["games declared", "games guessed"])
+def test_both_sides_and_whoever_plays_for_nobody_train_to_their_ends(tmp_path, declares, caplog):
+    result = run_here(duel(environment__options__declares=declares), tmp_path, "run")
+    for name in ("Hider", "Seeker", "Referee"):
+        assert 2000 <= result.behaviors[name].step < 2200
+        assert result.behaviors[name].export is not None
+    assert result.behaviors["Referee"].elo is None
+    assert result.behaviors["Referee"].recent_return > 0.6, "it has learned, undisturbed by whose turn it is"
+    for name, other in (("Hider", "Seeker"), ("Seeker", "Hider")):
+        told = league(result.folder, name)
+        assert told["rating"] == result.behaviors[name].elo
+        assert len(told["snapshots"]) > 5
+        met = sum(entry[how] for entry in told["results"] for how in ("won", "drawn", "lost"))
+        # 5 decisions of 1 hider or 2 seekers are a game; some end in the other side's turn or were not over.
+        assert met == pytest.approx(2000 / (5 if name == "Hider" else 10), rel=0.15)
+        assert {entry["against"] for entry in told["results"]} == {other}
+        assert Image.open(result.folder / name / "league.png").width > 100
+    assert not (result.folder / "Referee" / "league.json").exists()
+    assert "unequal size" not in caplog.text
+
+
+def test_one_actor_and_learner_of_each_side_in_processes_of_their_own(tmp_path):
+    plain = duel(referees=0, behaviors__Hider__max_steps=600, behaviors__Seeker__max_steps=900)
+    plain["pipeline"]["hosts"] = {"actors": {"replicas": 2}}
+    result = run_here(plain, tmp_path, "run")
+    assert result.behaviors["Hider"].step >= 600
+    assert result.behaviors["Seeker"].step >= 900
+
+
+def test_a_resumed_run_goes_on_in_mid_turn_to_the_bit(tmp_path, monkeypatch):
+    plain = duel(pipeline__deterministic=True)
+    copies, write = [], checkpointer.write_manifest
+
+    def keeping(checkpoints, number, *arguments):
+        write(checkpoints, number, *arguments)
+        copies.append(tmp_path / f"after-{number}")
+        shutil.copytree(checkpoints.parent, copies[-1], ignore=shutil.ignore_patterns(".lock"))
+
+    monkeypatch.setattr(checkpointer, "write_manifest", keeping)
+    whole = run_here(plain, tmp_path, "whole")
+    wanted = {part: digest(state) for part, state in read_whole_checkpoint(whole.folder).items()}
+    assert len(copies) >= 5
+    monkeypatch.setattr(checkpointer, "write_manifest", write)
+    turns = set()
+    for copy in list(copies)[:-1]:
+        turns.add(read_whole_checkpoint(copy)["ghost@main"]["learning_team"])
+        run_here(plain, tmp_path, copy.name, resume=True)
+        assert {part: digest(state) for part, state in read_whole_checkpoint(copy).items()} == wanted
+        assert league(copy, "Seeker") == league(whole.folder, "Seeker")
+    assert turns == {0, 1}
+
+
+def test_a_run_that_was_done_on_one_side_goes_on_with_the_other(tmp_path):
+    first = run_here(duel(0, behaviors__Seeker__max_steps=500), tmp_path, "run")
+    assert first.behaviors["Hider"].step >= 2000
+    second = run_here(duel(0, behaviors__Seeker__max_steps=1500), tmp_path, "run", resume=True)
+    assert second.behaviors["Hider"].step == first.behaviors["Hider"].step
+    assert second.behaviors["Seeker"].step >= 1500
+
+
+def test_teams_of_unequal_size_with_the_same_swap_steps_are_warned_of(tmp_path, caplog):
+    run_here(duel(0, behaviors__Seeker__self_play__swap_steps=40), tmp_path, "run")
+    (said,) = [text for text in caplog.messages if text.startswith("Teams of unequal size")]
+    assert "swap_steps to" in said
+
+
+def test_one_team_only_is_warned_of(tmp_path, caplog):
+    plain = duel(0, environment__options__hiders=0, environment__options__declares=False)
+    plain["environment"]["factory"] = "duel_env:Alone"
+    del plain["behaviors"]["Hider"]
+    plain["environment"]["behavior"] = "Seeker"
+    run_here(plain, tmp_path, "run")
+    assert "the environment has one team only (Seeker?team=1)" in caplog.text
+
+
+def test_a_negative_team_is_an_error_that_names_it(tmp_path):
+    plain = duel(0, environment__factory="duel_env:Negative")
+    with pytest.raises(RunFailed, match=r"'Seeker\?team=-1': the team must be a whole number of at least 0"):
+        run_here(plain, tmp_path, "run")
+
+
+def test_a_team_without_a_block_in_the_yaml_is_an_error_that_names_it(tmp_path):
+    plain = duel(0)
+    del plain["behaviors"]["Seeker"]
+    with pytest.raises(RunFailed, match="Seeker"):
+        run_here(plain, tmp_path, "run")
+
+
+def test_opponents_may_be_chosen_by_a_class_of_the_user_s(tmp_path):
+    plain = duel(0, behaviors__Seeker__self_play__opponents="duel_env:Oldest")
+    plain["behaviors"]["Seeker"]["self_play"]["play_against_latest_model_ratio"] = 0.0
+    result = run_here(plain, tmp_path, "run")
+    met = {entry["snapshot"] for entry in league(result.folder, "Hider")["results"]}
+    oldest = len(league(result.folder, "Seeker")["snapshots"]) - PLAYS["window"]
+    assert oldest > 3
+    assert 0 < max(met) <= oldest
+
+
+@pytest.mark.parametrize(
+    ("opponents", "options", "message"),
+    [
+        ("duel_env:Missing", {}, "behaviors.Seeker.self_play.opponents"),
+        ("duel_env:Duel", {}, r"duel_env:Duel has no method choose\(candidates, random\)"),
+        ("duel_env:Oldest", {"wrong": 1}, "does not take"),
+    ],
+)
+def test_a_sampler_that_can_t_be_made_is_told_before_anything_starts(tmp_path, opponents, options, message):
+    plain = duel(0, behaviors__Seeker__self_play__opponents=opponents)
+    plain["behaviors"]["Seeker"]["self_play"]["opponents_with"] = options
+    with pytest.raises(RunError, match=message):
+        run_here(plain, tmp_path, "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,205 @@
+"""The actor takes up environment parameters between two ticks, and begins anew for a lesson that asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from fakes import Cast, Counters, EchoPolicy, check_trajectories, policy_update
+from lessons import TellableGroup, told
+from virtual_time import until_blocked
+
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.messages import Barrier
+from stages.actor.actor import Actor, ActorPort
+from stages.actor.restarts import RestartBudget
+from stages.agent import AgentProcessor
+from stages.environment.gate import CreditGate
+from stages.environment.lineup import Lineups
+from stages.environment.stage import EnvironmentStage
+from stages.loop import run_source
+from stages.stage import StageContext
+
+pytestmark = pytest.mark.virtual_time
+
+FOREVER = 10**6
+
+
+class Rig:
+    """An actor with two instances of one agent each, a second a tick, that is told how long its episodes are."""
+
+    def __init__(self, length=FOREVER, resets=False, resumed_at=-1, horizon=1000, generation=0, **options):
+        self.groups, self.requests = [], []
+        self.outlet = AgentManagerQueue("out", 1000)
+        counters = Counters()
+
+        def make_group():
+            self.groups.append(
+                TellableGroup([Cast("Walker")], 2, delay_s=lambda: 1.0, counters=counters, **options),
+            )
+            return self.groups[-1]
+
+        self.environment = EnvironmentStage(make_group, Lineups(EchoPolicy))
+        self.actor = Actor(
+            self.environment,
+            AgentProcessor({"Walker": horizon}),
+            CreditGate(lambda *request: self.requests.append(request)),
+            ActorPort(),
+            restarts=RestartBudget(3, -1, 60.0),
+            resets_at_checkpoints=resets,
+            resumed_at=resumed_at,
+            clock=lambda: 0.0,
+        )
+        self.actor.take_parameters(told(length, generation))
+        self.batches = []
+
+    async def __aenter__(self):
+        self.task = asyncio.create_task(run_source(self.actor, self.outlet, StageContext("actor", seed=5)))
+        await until_blocked()
+        self.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        return self
+
+    async def __aexit__(self, *_):
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def step(self, ticks, rows=FOREVER):
+        """Let so much time pass, with credits for so many more rows."""
+        number, used, *_ = self.requests[-1]
+        self.actor.take_grant(number, {"Walker": used["Walker"] + rows}, {"Walker": 0})
+        await asyncio.sleep(ticks + 0.5)
+
+    def take(self):
+        items = [self.outlet.get_nowait() for _ in range(self.outlet.qsize())]
+        for item in items:
+            if not isinstance(item, Barrier):
+                check_trajectories(item)
+        return items
+
+    @property
+    def seeds(self):
+        return self.groups[-1].seeds
+
+
+def column(items, axis, name):
+    found = [getattr(item, axis)[name] for item in items if not isinstance(item, Barrier) and getattr(item, axis)]
+    return np.concatenate(found).tolist() if found else []
+
+
+async def test_the_first_episodes_are_played_with_what_it_was_told_before_the_start():
+    async with Rig(length=2, horizon=2) as rig:
+        await rig.step(5)
+        assert set(column(rig.take(), "episodes", "episode_lengths")) == {2}
+
+
+async def test_a_lesson_is_taken_up_between_two_ticks_and_its_episodes_are_told_from_those_before():
+    async with Rig(length=4, horizon=2) as rig:
+        await rig.step(2)
+        rig.actor.take_parameters(told(1, generation=3))
+        await asyncio.sleep(4)
+        items = rig.take()
+        assert column(items, "episodes", "episode_lengths") == [4, 4, 1, 1, 1, 1]
+        assert column(items, "episodes", "episode_parameters") == [0, 0, 3, 3, 3, 3]
+        assert len(rig.seeds) == 1
+
+
+async def test_a_lesson_that_asks_for_a_reset_begins_anew_and_nothing_is_lost():
+    async with Rig() as rig:
+        await rig.step(3)
+        rig.actor.take_parameters(told(2, generation=1, reset=True))
+        await asyncio.sleep(2)
+        items = rig.take()
+        assert column(items, "trajectories", "lengths")[:2] == [4, 4], "the tick that was under way as well"
+        assert column(items, "trajectories", "truncated")[:2] == [True, True]
+        assert not column(items[:1], "episodes", "episode_lengths"), "they were cut, they did not end"
+        assert len(set(rig.seeds)) == 2
+        await asyncio.sleep(4)
+        assert set(column(rig.take(), "episodes", "episode_lengths")) == {2}
+
+
+async def test_it_begins_anew_also_while_it_stands_still():
+    async with Rig() as rig:
+        await rig.step(9, rows=4)
+        rig.take()
+        rig.actor.take_parameters(told(1, generation=1, reset=True))
+        await until_blocked()
+        assert len(rig.seeds) == 2
+        assert not rig.take(), "it had emitted all that it held"
+        await rig.step(9, rows=4)
+        items = rig.take()
+        assert column(items, "episodes", "episode_lengths") == [1, 1, 1, 1]
+        assert set(column(items, "episodes", "episode_parameters")) == {1}
+
+
+async def test_a_reset_that_was_asked_for_is_not_forgotten_when_another_lesson_follows_at_once():
+    async with Rig() as rig:
+        await rig.step(3)
+        rig.actor.take_parameters(told(2, generation=1, reset=True))
+        rig.actor.take_parameters(told(3, generation=2))
+        await asyncio.sleep(8)
+        assert len(rig.seeds) == 2
+        assert set(column(rig.take(), "episodes", "episode_parameters")) == {2}
+
+
+async def test_an_environment_that_breaks_while_it_begins_anew_is_restarted():
+    async with Rig() as rig:
+        await rig.step(2)
+
+        def broken(seed=None):
+            raise RuntimeError("the simulator crashed")
+
+        rig.groups[0].reset = broken
+        rig.actor.take_parameters(told(1, generation=1, reset=True))
+        await asyncio.sleep(4)
+        assert len(rig.groups) == 2
+        assert set(column(rig.take()[1:], "episodes", "episode_parameters")) == {1}
+
+
+# Deterministic runs. -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.2, 2.7, 20.0])
+async def test_a_deterministic_run_takes_a_lesson_up_where_it_stands_still_whenever_it_hears_of_it(after_s):
+    async with Rig(length=2, resets=True) as rig:
+        await rig.step(0, rows=8)
+        await asyncio.sleep(after_s)
+        rig.actor.take_parameters(told(1, generation=1))
+        await asyncio.sleep(30)
+        await rig.step(30, rows=8)
+        generations = column(rig.take(), "episodes", "episode_parameters")
+        assert generations == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+
+
+UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 9, "seed": 3}}
+
+
+async def stretch(before, resumed_at=-1, reset=True):
+    """What is emitted after checkpoint 0, with a lesson that began as the actor stood at it, and another one later."""
+    async with Rig(UNIFORM, resets=True, resumed_at=resumed_at, generation=resumed_at + 1) as rig:
+        if resumed_at < 0:
+            for rows in before:
+                await rig.step(60, rows=rows)
+            rig.actor.request_checkpoint(0)
+            await until_blocked()
+            rig.actor.take_parameters(told(UNIFORM, generation=1, reset=reset))
+            await until_blocked()
+        rig.take()
+        await rig.step(60, rows=20)
+        rig.actor.take_parameters(told(UNIFORM, generation=2, reset=reset))
+        await until_blocked()
+        await rig.step(60, rows=20)
+        items = rig.take()
+        return [column(items, "episodes", name) for name in ("episode_lengths", "episode_parameters")] + [
+            column(items, "rows", "log_probs")
+        ]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_resumed_deterministic_run_draws_what_one_that_was_never_interrupted_draws(reset):
+    first = await stretch([8, 12], reset=reset)
+    assert set(first[1]) == {1, 2}
+    assert first == await stretch([30], reset=reset)
+    assert first == await stretch([], resumed_at=0, reset=reset)
+    assert first != await stretch([], resumed_at=1, reset=reset)

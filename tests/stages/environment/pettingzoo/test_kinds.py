@@ -1,0 +1,126 @@
+"""Observations, masks and actions of one behaviour as columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from config import ObservationSettings
+from stages.environment.pettingzoo.kinds import Kind, check_names
+from stages.environment.protocol import ActionBatch
+from stages.errors import BrokenEnvironmentError, StageError
+
+BOARD = spaces.Box(0, 1, (3, 3, 2), np.int8)
+
+
+def kind(observation, action, settings=None):
+    return Kind("Four", observation, action, settings or {}, False, "Zoo")
+
+
+def masked(width, action, inner=BOARD):
+    return spaces.Dict({"observation": inner, "action_mask": spaces.Box(0, 1, (width,), np.int8)}), action
+
+
+def test_the_mask_beside_the_observation_becomes_ours():
+    four = kind(*masked(9, spaces.Discrete(9)), {"observation": ObservationSettings(kind="vector")})
+    spec = four.spec("Four?team=1")
+
+    assert (spec.behavior_id, spec.actions.masked, spec.actions.discrete_branches) == ("Four?team=1", True, (9,))
+    assert [(o.name, o.shape, o.dtype) for o in spec.observations] == [("observation", (18,), "int8")]
+    board, mask = np.ones((3, 3, 2), np.int8), np.array([1, 0, 0, 0, 1, 0, 0, 0, 1], np.int8)
+    seen = [{"observation": board * n, "action_mask": mask} for n in range(2)]
+    (values,) = four.observations(seen)
+    np.testing.assert_array_equal(values, np.repeat([[0], [1]], 18, axis=1))
+    np.testing.assert_array_equal(four.masks([(each, {}) for each in seen]), np.stack([mask == 1] * 2))
+
+
+def test_masks_of_several_branches_stand_side_by_side_or_one_by_one():
+    both = kind(*masked(5, spaces.MultiDiscrete([2, 3])))
+    flat = np.array([1, 0, 1, 1, 0])
+    apart = (np.array([1, 0]), np.array([1, 1, 0]))
+
+    masks = both.masks([({"action_mask": flat}, {}), ({"action_mask": apart}, {})])
+
+    np.testing.assert_array_equal(masks, np.array([[1, 0, 1, 1, 0]] * 2, np.bool_))
+
+
+def test_an_agent_without_a_mask_may_do_everything():
+    plain = kind(BOARD, spaces.Discrete(3))
+    plain.expect_masks({"action_mask": [1, 1, 1]})
+    seen = np.zeros((3, 3, 2), np.int8)
+
+    masks = plain.masks([(seen, {"action_mask": [0, 1, 0]}), (seen, {})])
+
+    np.testing.assert_array_equal(masks, [[False, True, False], [True, True, True]])
+
+
+def test_masks_for_actions_that_can_not_be_masked_are_no_masks():
+    boxed = kind(BOARD, spaces.Box(-1, 1, (2,)))
+    boxed.expect_masks({"action_mask": [1, 1]})
+
+    assert not boxed.masked
+    assert boxed.masks([(None, {})]) is None
+
+
+@pytest.mark.parametrize(
+    ("width", "action"), [(9, spaces.Discrete(8)), (2, spaces.Box(-1, 1, (2,))), (4, spaces.MultiBinary(2))]
+)
+def test_a_mask_that_does_not_fit_the_actions_is_told(width, action):
+    with pytest.raises(StageError, match=f"Zoo: Four observes an action_mask of {width} entries, but its action space"):
+        kind(*masked(width, action))
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"), [([1, 1], "has 2 entries, expected 3"), ([0, 0, 0], "forbids every choice")]
+)
+def test_masks_that_make_no_sense_are_told(mask, message):
+    plain = kind(BOARD, spaces.Discrete(3))
+    plain.expect_masks({"action_mask": mask})
+
+    with pytest.raises(BrokenEnvironmentError, match=message):
+        plain.masks([(None, {"action_mask": np.array(mask)})])
+
+
+def batch(continuous, discrete):
+    return ActionBatch(np.array(continuous, np.float32), np.array(discrete, np.int32))
+
+
+def test_actions_come_one_by_one():
+    grid = kind(BOARD, spaces.Discrete(3, start=1))
+    several = kind(BOARD, spaces.MultiDiscrete([2, 3]))
+    arm = kind(BOARD, spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32)))
+    pair = kind(BOARD, spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,)))))
+
+    assert [int(action) for action in grid.actions(batch(np.zeros((2, 0)), [[0], [2]]), 2)] == [1, 3]
+    assert [action.tolist() for action in several.actions(batch(np.zeros((1, 0)), [[1, 2]]), 1)] == [[1, 2]]
+    np.testing.assert_allclose(arm.actions(batch([[0.5, 0.0], [-1, 1]], np.zeros((2, 0))), 2), [[1, 0.5], [-2, 1]])
+    ((choice, value),) = pair.actions(batch([[0.25]], [[1]]), 1)
+    assert (int(choice), float(value[0])) == (1, 0.25)
+
+
+def test_the_number_of_agents_may_differ_from_tick_to_tick():
+    arm = kind(BOARD, spaces.Box(-2, 2, (1,)))
+
+    for count in (3, 1, 5):
+        actions = arm.actions(batch(np.full((count, 1), 0.5), np.zeros((count, 0))), count)
+        np.testing.assert_allclose(actions, np.ones((count, 1)))
+        assert all(spaces.Box(-2, 2, (1,)).contains(action) for action in actions)
+
+
+def test_settings_are_for_the_behaviours_that_have_such_observations():
+    nested = spaces.Dict({"state": spaces.Dict({"place": BOARD}), "action_mask": spaces.MultiBinary(3)})
+    said = {"state.place": ObservationSettings(kind="vector"), "observation": ObservationSettings(kind="image")}
+
+    check_names(said, [nested, BOARD], "Zoo")
+
+    (place,) = kind(nested, spaces.Discrete(3), said).spec("A").observations
+    (board,) = kind(BOARD, spaces.Discrete(3), said).spec("B").observations
+    assert [(o.name, o.kind) for o in (place, board)] == [("state.place", "vector"), ("observation", "image")]
+
+
+def test_settings_that_are_about_nobodys_observations_are_told():
+    nested = spaces.Dict({"place": BOARD, "action_mask": spaces.MultiBinary(3)})
+
+    with pytest.raises(StageError, match="no agent has an observation 'action_mask'; there are: place, observation"):
+        check_names({"action_mask": ObservationSettings()}, [nested, BOARD], "Zoo")

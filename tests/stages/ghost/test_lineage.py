@@ -1,0 +1,116 @@
+"""What one behaviour has been: its snapshots, and what is remembered of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from fakes import policy_update
+
+from config import SelfPlaySettings
+from stages.errors import StageError
+from stages.ghost.lineage import NEWEST, Lineage
+from stages.ghost.opponents import Uniform
+
+
+def make(sampler=None, **settings):
+    defaults = {"save_steps": 100, "play_against_latest_model_ratio": 0.0}
+    return Lineage("Ball", SelfPlaySettings(**(defaults | settings)), sampler or Uniform())
+
+
+def policy(step):
+    return policy_update("Ball", step // 10, step)
+
+
+def test_snapshots_are_made_by_trainer_steps_and_the_window_is_bounded():
+    lineage = make(window=3)
+    for step in range(0, 1100, 50):
+        lineage.take(policy(step))
+    # The first policy, then whenever more than 100 steps have passed.
+    assert [(s.number, s.update.step) for s in lineage.snapshots] == [(5, 750), (6, 900), (7, 1050)]
+    assert lineage.age == 7
+
+
+def test_a_snapshot_keeps_the_weights_that_it_was_made_of():
+    lineage = make()
+    update = policy(0)
+    lineage.take(update)
+    update.weights[:] = 99
+    assert lineage.snapshots[0].update.weights.tolist() == [0.0]
+    assert lineage.newest.weights.tolist() == [0.0]
+
+
+def test_what_is_known_of_a_snapshot_outlasts_its_place_in_the_window():
+    lineage = make(window=1)
+    for step in (0, 200, 400):
+        lineage.take(policy(step))
+    assert [(number, record.step) for number, record in lineage.records.items()] == [
+        (NEWEST, 0),
+        (0, 0),
+        (1, 200),
+        (2, 400),
+    ]
+
+
+def test_a_sampler_is_shown_the_window_with_its_records_and_its_choice_is_played():
+    class Second:
+        def choose(self, candidates, random):
+            self.seen = candidates
+            return candidates[1].number
+
+    sampler = Second()
+    lineage = make(sampler, window=2)
+    for step in (0, 200, 400):
+        lineage.take(policy(step))
+    for score in (1.0, 0.5, 0.0, 0.0):
+        lineage.records[1].count(score)
+    assert lineage.choose(np.random.default_rng(0)) == 2
+    assert [asdict(candidate) for candidate in sampler.seen] == [
+        {"number": 1, "rating": 1200.0, "games": 4, "wins": 1, "draws": 1, "losses": 2},
+        {"number": 2, "rating": 1200.0, "games": 0, "wins": 0, "draws": 0, "losses": 0},
+    ]
+
+
+def test_whatever_the_sampler_the_newest_policy_plays_as_often_as_the_ratio_says():
+    lineage = make(play_against_latest_model_ratio=0.25)
+    lineage.take(policy(0))
+    random = np.random.default_rng(0)
+    chosen = [lineage.choose(random) for _ in range(4000)]
+    assert chosen.count(NEWEST) / len(chosen) == pytest.approx(0.25, abs=0.03)
+
+
+@pytest.mark.parametrize("wrong", [-1, 7, None, "0"])
+def test_a_sampler_that_chooses_what_is_not_there_is_told_so(wrong):
+    class Wrong:
+        def choose(self, candidates, random):
+            return wrong
+
+    lineage = make(Wrong())
+    lineage.take(policy(0))
+    with pytest.raises(StageError, match=r"behaviors\.Ball\.self_play\.opponents: Wrong\.choose\(\) gave .*\(0\)"):
+        lineage.choose(np.random.default_rng(0))
+
+
+def test_however_large_the_batches_are_there_are_as_many_swaps_as_steps_say():
+    lineage = make(swap_steps=50)
+    assert sum(lineage.count_ghost_steps(30, 30) for _ in range(100)) == 3000 // 50
+    lineage.begin_turn(False)
+    assert lineage.count_ghost_steps(1000, 1000), "at most one at a time"
+    assert not lineage.count_ghost_steps(49, 49)
+    assert lineage.count_ghost_steps(1, 1)
+
+
+def test_a_resumed_lineage_is_what_it_was_even_in_a_smaller_window():
+    lineage = make(window=3)
+    for step in range(0, 1000, 50):
+        lineage.take(policy(step))
+    lineage.count_ghost_steps(77, 7)
+    lineage.done = True
+    lineage.results[3, "Ball", 2] = [1, 2, 3]
+    again = make(window=3)
+    again.load_state_dict(lineage.state_dict())
+    assert repr(again.state_dict()) == repr(lineage.state_dict())
+    smaller = make(window=2)
+    smaller.load_state_dict(lineage.state_dict())
+    assert [s.number for s in smaller.snapshots] == [s.number for s in lineage.snapshots][-2:]

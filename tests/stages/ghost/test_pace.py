@@ -1,0 +1,69 @@
+"""The warning about teams of unequal size."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import SelfPlaySettings
+from stages.ghost.lineage import Lineage
+from stages.ghost.opponents import Uniform
+from stages.ghost.pace import Pace
+
+
+def lineage(name, **settings):
+    return Lineage(name, SelfPlaySettings(**settings), Uniform())
+
+
+def play(pace, learner, ghost, learned, made):
+    pace.learned(learner, learned)
+    ghost.count_ghost_steps(made, made)
+    pace.check(ghost, [learner])
+
+
+def test_two_against_one_with_the_same_swap_steps_is_told_what_to_set_and_only_once(caplog):
+    pair = lineage("Pair", team_change=1000, swap_steps=125)
+    lone = lineage("Lone", team_change=1000, swap_steps=125)
+    pace = Pace()
+    for _ in range(5):
+        play(pace, pair, lone, 200, 100)
+    (said,) = caplog.messages
+    assert "Lone makes 0.50 steps for each of Pair" in said
+    assert "Pair meets new opponents 4 times in a turn, and Lone 16 times" in said
+    assert "set behaviors.Pair.self_play.swap_steps to 500" in said
+
+
+def test_what_is_told_is_what_the_documented_formula_gives(caplog):
+    """(its agents / their agents) × their team_change / x, for four swaps: (2 / 1) × 1000 / 4."""
+    pair = lineage("Pair", team_change=1000, swap_steps=500)
+    lone = lineage("Lone", team_change=1000, swap_steps=125)
+    play(Pace(), pair, lone, 500, 250)
+    play(Pace(), lone, pair, 500, 1000)
+    assert not caplog.messages
+
+
+def test_nothing_is_said_before_there_is_enough_to_tell(caplog):
+    pace, pair, lone = Pace(), lineage("Pair", team_change=1000), lineage("Lone", team_change=1000)
+    play(pace, pair, lone, 249, 10)
+    assert not caplog.messages
+    play(pace, pair, lone, 1, 0)
+    assert caplog.messages
+
+
+def test_steps_of_the_turn_before_are_not_compared_with(caplog):
+    pace, pair, lone = Pace(), lineage("Pair", team_change=1000), lineage("Lone", team_change=1000)
+    pace.learned(pair, 900)
+    pace.begin_turn()
+    play(pace, pair, lone, 100, 10)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("made", [500, 470])
+def test_teams_of_equal_size_need_no_word(caplog, made):
+    play(Pace(), lineage("A", team_change=1000), lineage("B", team_change=1000), 500, made)
+    assert not caplog.messages
+
+
+def test_a_symmetric_game_has_but_one_number_to_set(caplog):
+    pace, ball = Pace(), lineage("Ball", team_change=1000)
+    play(pace, ball, ball, 500, 250)
+    assert not caplog.messages

@@ -1,0 +1,18 @@
+"""Small POCA trainers."""
+
+import pytest
+from group_samples import SPEC
+from trainer_samples import trainer_of
+
+
+@pytest.fixture
+def make_trainer():
+    def make(signals=None, spec=SPEC, **hyperparameters):
+        return trainer_of(
+            "poca",
+            spec,
+            hyperparameters={"batch_size": 4, "buffer_size": 8, **hyperparameters},
+            reward_signals=signals or {"extrinsic": {"gamma": 0.5, "strength": 1.0}},
+        )
+
+    return make

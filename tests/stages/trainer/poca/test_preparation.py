@@ -1,0 +1,124 @@
+"""Values, baselines and λ-returns of groups, by a critic that can be added up by hand."""
+
+import numpy as np
+import pytest
+import torch
+from group_samples import Piece, batch_of
+
+BOTH = [Piece(1, 0, [1], [0.1], [0], [0], 10), Piece(2, 0, [3], [0.3], [0], [0], 20)]
+
+
+class Adding:
+    """The value is the sum of what those see who are there; in the baseline, of mates' actions too, times ten."""
+
+    def __init__(self, signals=1):
+        self.signals = signals
+        self.sizes = []
+
+    def evaluate(self, teams):
+        seen, acted = teams.inputs.vectors[teams.members, 0], teams.actions[teams.members, 0]
+        self.sizes.append(teams.size[:, 0].tolist())
+        values = (seen * teams.present).sum(1)
+        known = seen + 10 * acted
+        known[:, 0] = seen[:, 0]
+        both = values, (known * teams.present).sum(1)
+        return torch.stack(both, dim=1).repeat_interleave(self.signals, dim=1), None
+
+
+@pytest.fixture
+def prepare(make_trainer):
+    def made(*batches, lambd=0.5, signals=None, critic=None, rewards=None):
+        trainer = make_trainer(signals, lambd=lambd)
+        for batch in batches:
+            trainer.add(batch)
+        groups, buffer = trainer._groups, trainer._buffer
+        groups._network = critic or Adding(len(trainer._signals.names))
+        received = groups.received(buffer)
+        given = received[:, None].astype(np.float64) if rewards is None else rewards
+        prepared = groups.prepare(buffer, given, None)
+        (minibatches,) = prepared.rollout.epochs(1, len(buffer), np.random.default_rng(0))
+        (minibatch,) = minibatches
+        order = minibatch.rows.argsort()
+        return received, prepared, minibatch.own.returns[order].numpy(), minibatch.own.advantages[order, 0].numpy()
+
+    return made
+
+
+def test_an_agent_that_leaves_early_learns_from_what_becomes_of_those_who_are_left(prepare):
+    """Agent 1 ends at tick 2, where agent 2's trajectory is cut; agent 2 goes on alone, and gets the group's reward.
+
+    γ = λ = 0.5. Values: 1 + 3, 2 + 4; 5, 6. The value of agent 2 alone at tick 2 is 5.
+    """
+    batch = batch_of(
+        [
+            Piece(1, 0, [1, 2], [0.1, 0.2], [0, -1], [0, 0], 99, "terminated", goes_on=True),
+            Piece(2, 0, [3, 4], [0.3, 0.4], [1, 0], [0, 0], 5),
+            Piece(2, 2, [5, 6], [0.5, 0.6], [0, 2], [0, 10], 77, "terminated"),
+        ]
+    )
+    received, prepared, returns, advantages = prepare(batch)
+    assert received.tolist() == [1, -1, 1, -1, 0, 12]
+    assert prepared.estimates["Value Estimate"][:, 0].tolist() == [4, 6, 4, 6, 5, 6]
+    assert prepared.estimates["Baseline Estimate"][:, 0] == pytest.approx([1 + 6, 2 + 8, 3 + 2, 4 + 4, 5, 6])
+    last = -1 + 0.5 * 5
+    first = 1 + 0.5 * (0.5 * 6 + 0.5 * last)
+    alone = 0 + 0.5 * (0.5 * 6 + 0.5 * 12)
+    assert returns[:, 0] == pytest.approx([first, last, first, last, alone, 12])
+    raw = returns[:, 0] - prepared.estimates["Baseline Estimate"][:, 0]
+    assert advantages == pytest.approx((raw - raw.mean()) / raw.std(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ends", "worth"),
+    [
+        (("terminated", "terminated"), (0, 0)),
+        (("truncated", "truncated"), (30, 30)),
+        (("terminated", "truncated"), (20, 20)),
+        (("truncated", "terminated"), (10, 10)),
+        (("terminated", ""), (20, 20)),
+        (("truncated", ""), (30, 30)),
+        (("", ""), (30, 30)),
+    ],
+)
+def test_beyond_the_end_lies_the_value_of_whoever_did_not_terminate(prepare, ends, worth):
+    one = Piece(1, 0, [1], [0], [0], [0], 10, ends[0])
+    two = Piece(2, 0, [3], [0], [0], [0], 20, ends[1])
+    _, _, returns, _ = prepare(batch_of([one, two]))
+    assert returns[:, 0].tolist() == [0.5 * value for value in worth]
+
+
+def test_who_was_closed_at_another_tick_in_another_group_or_by_another_actor_is_nobody_s_mate(prepare):
+    one = Piece(1, 0, [1], [0], [0], [0], 10, "terminated")
+    later = Piece(2, 0, [3], [0], [0], [0], 20, after=2)
+    elsewhere = Piece(3, 0, [4], [0], [0], [0], 30, group=6)
+    by_another = batch_of([Piece(4, 0, [5], [0], [0], [0], 40)], source=1)
+    _, prepared, returns, _ = prepare(batch_of([one, later, elsewhere]), by_another)
+    assert returns[0, 0] == 0
+    assert prepared.estimates["Value Estimate"][:, 0].tolist() == [4, 4, 4, 5]
+
+
+def test_where_mates_are_left_of_whom_nothing_is_known_the_group_stays_worth_what_it_was(prepare):
+    alone = Piece(1, 0, [1, 2], [0, 0], [0, 0], [0, 0], 10, "terminated", goes_on=True)
+    _, _, returns, _ = prepare(batch_of([alone]))
+    last = 0 + 0.5 * 2
+    assert returns[:, 0].tolist() == [0 + 0.5 * (0.5 * 2 + 0.5 * last), last]
+
+
+def test_mates_are_found_in_whichever_batch_they_come(prepare):
+    together, apart = prepare(batch_of(BOTH)), prepare(batch_of(BOTH[:1]), batch_of(BOTH[1:]))
+    np.testing.assert_array_equal(together[2], apart[2])
+    assert apart[1].estimates["Value Estimate"][:, 0].tolist() == [4, 4]
+
+
+def test_a_group_s_size_is_told_against_the_largest_so_far(prepare):
+    critic = Adding()
+    prepare(batch_of([*BOTH, Piece(3, 0, [1], [0], [0], [0], 1, group=6)]), critic=critic)
+    assert critic.sizes[0] == [1.0, 1.0, 0.0], "2n/2 - 1"
+
+
+def test_a_signal_that_goes_on_beyond_termination_bootstraps_on_everybody(prepare):
+    one = Piece(1, 0, [1], [0], [0], [0], 10, "terminated")
+    two = Piece(2, 0, [3], [0], [0], [0], 20, "terminated")
+    signals = {"extrinsic": {"gamma": 0.5}, "rnd": {"gamma": 0.5}}
+    _, _, returns, _ = prepare(batch_of([one, two]), signals=signals, rewards=np.zeros((2, 2)))
+    assert returns.tolist() == [[0, 15], [0, 15]]

@@ -1,0 +1,162 @@
+"""The whole trainer: what it keeps over a resume, what it reports, what it refuses."""
+
+import logging
+
+import numpy as np
+import pytest
+from group_samples import SPEC, Piece, batch_of
+from trainer_samples import CONTINUOUS, VECTOR, experience, flat_weights, trainer_of
+
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import NotFiniteError, StageError
+
+GROUPED = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=True)
+MEMORY = {"memory_size": 8, "sequence_length": 4}
+
+
+class Reported:
+    def __init__(self):
+        self.values = {}
+
+    def add(self, category, name, value, how="mean"):
+        self.values.setdefault(name, []).append(value)
+
+    def extend(self, category, name, values, how="histogram"):
+        self.values.setdefault(name, []).extend(values)
+
+
+def learn(trainer, seeds, memory_size=0):
+    for seed in seeds:
+        trainer.add(experience(GROUPED, [16, 12, 9], seed, memory_size))
+        while trainer.ready():
+            trainer.learn()
+
+
+@pytest.mark.parametrize("memory", [None, MEMORY])
+def test_a_resumed_trainer_is_bit_for_bit_the_one_that_was_never_interrupted(memory):
+    size = memory["memory_size"] if memory else 0
+
+    def made(seed):
+        settings = {"memory": memory, "normalize": True}
+        return trainer_of("poca", GROUPED, seed, network_settings=settings, hyperparameters={"buffer_size": 64})
+
+    whole, resumed = made(1), made(2)
+    learn(whole, range(3), size)
+    assert len(whole._buffer), "rows wait in the buffer"
+    resumed.load_state_dict(whole.state_dict())
+    for trainer in (whole, resumed):
+        learn(trainer, range(3, 8), size)
+    np.testing.assert_array_equal(flat_weights(whole), flat_weights(resumed))
+    np.testing.assert_array_equal(whole._network.values, resumed._network.values)
+    assert whole.version == resumed.version > 2
+
+
+def test_rows_from_before_a_resume_are_nobody_s_mates(make_trainer):
+    """Ticks begin anew then, and the actors' numbers as well."""
+    before, after = (Piece(agent, 0, [1], [0], [0], [0], 2) for agent in (1, 2))
+    whole = make_trainer()
+    whole.add(batch_of([before]))
+    resumed = make_trainer()
+    resumed.load_state_dict(whole.state_dict())
+    again = make_trainer()
+    again.load_state_dict(resumed.state_dict())
+    for trainer in (resumed, again):
+        trainer.add(batch_of([after]))
+        assert trainer._groups.received(trainer._buffer).tolist() == [0, 0]
+        assert trainer._buffer.trajectories["sources"][0] < 0 == trainer._buffer.trajectories["sources"][1]
+
+
+def test_the_size_of_the_largest_group_goes_with_the_critic(make_trainer):
+    trained = make_trainer(buffer_size=4)
+    trained.add(batch_of([Piece(agent, 0, [1, 2], [0, 0], [0, 0], [0, 0], 2) for agent in range(3)]))
+    trained.learn()
+    resumed, warm = make_trainer(), make_trainer()
+    resumed.load_state_dict(trained.state_dict())
+    warm.warm_start(trained.warm_state())
+    assert [trainer._groups.largest for trainer in (trained, resumed, warm)] == [3, 3, 3]
+
+
+def test_losses_and_estimates_of_value_and_baseline_are_reported():
+    reported = Reported()
+    learn(trainer_of("poca", GROUPED, statistics=reported), range(2))
+    names = {
+        *("Losses/Policy Loss", "Losses/Value Loss", "Losses/Baseline Loss", "Policy/Entropy"),
+        *("Policy/Extrinsic Value Estimate", "Policy/Extrinsic Baseline Estimate"),
+    }
+    assert names <= reported.values.keys()
+    assert all(np.isfinite(values).all() for values in reported.values.values())
+
+
+def test_an_update_that_fails_changes_nothing(make_trainer):
+    trainer = make_trainer(buffer_size=4)
+    trainer.add(batch_of([Piece(1, 0, [1, 2], [0, 0], [0, 1e30], [0, 0], 3)]))
+    trainer.add(batch_of([Piece(2, 0, [1, 2], [0, 0], [0, 0], [0, 0], 3)]))
+    before = trainer._network.values.clone()
+    with pytest.raises(NotFiniteError, match="value loss of minibatch 1"):
+        trainer.learn()
+    np.testing.assert_array_equal(before, trainer._network.values)
+    assert trainer.ready()
+
+
+def test_a_group_s_reward_that_is_not_finite_is_refused_by_name(make_trainer):
+    with pytest.raises(NotFiniteError, match="agent 3, episode 0: group_rewards is not finite at step 1"):
+        make_trainer().add(batch_of([Piece(3, 0, [1, 2], [0, 0], [0, 0], [0, np.inf], 3)]))
+
+
+def test_without_groups_it_says_that_ppo_would_do(caplog):
+    with caplog.at_level(logging.WARNING):
+        trainer_of("poca", BehaviorSpec("Test", (VECTOR,), CONTINUOUS))
+    assert "the environment has none: each agent learns for itself, which ppo does faster" in caplog.text
+    caplog.clear()
+    trainer_of("poca", GROUPED)
+    assert not caplog.records
+
+
+def test_weights_of_another_spec_are_refused_by_the_name_of_the_tensor(make_trainer):
+    other = BehaviorSpec("Test", (ObservationSpec("o", (2,)),), ActionSpec(1), grouped=True)
+    with pytest.raises(StageError, match=r"^Test: weights: tensor .*expected shape"):
+        make_trainer(spec=other).load_state_dict(make_trainer().state_dict())
+
+
+def test_ppo_counts_what_its_group_gets_as_an_agent_s_own_reward():
+    trainer = trainer_of("ppo", SPEC)
+    batch = batch_of([Piece(1, 0, [1, 2], [0, 0], [1, 2], [10, 20], 3)])
+    trainer.add(batch)
+    assert trainer._buffer.rows["rewards"].tolist() == [11, 22]
+    assert batch.rewards.tolist() == [1, 2], "others may read the message too"
+
+
+def test_sac_counts_what_its_group_gets_as_an_agent_s_own_reward():
+    trainer = trainer_of("sac", GROUPED)
+    batch = experience(GROUPED, [16], 1, squashed=True)
+    trainer.add(batch)
+    kept = trainer._memory._rows["rewards"].take(np.arange(16))
+    np.testing.assert_array_equal(kept, batch.rewards + batch.rows["group_rewards"])
+    assert np.abs(batch.rows["group_rewards"]).min() > 0
+
+
+def test_the_critic_learns_to_tell_what_a_group_is_worth():
+    """Two agents see the sum's halves; the reward is their product, which neither sees alone."""
+    trainer = trainer_of(
+        "poca",
+        SPEC,
+        hyperparameters={"batch_size": 64, "buffer_size": 256, "num_epoch": 4, "learning_rate": 3e-3},
+        network_settings={"hidden_units": 32},
+        max_steps=10**6,
+    )
+    random, losses = np.random.default_rng(0), []
+    for _ in range(40):
+        signs = random.choice([-1.0, 1.0], (128, 2))
+        pieces = [
+            Piece(agent, 0, [signs[g, agent]], [0], [0], [signs[g].prod()], 0, "terminated", group=g + 1)
+            for g in range(128)
+            for agent in (0, 1)
+        ]
+        trainer.add(batch_of(pieces))
+        groups = trainer._groups
+        rewards = groups.received(trainer._buffer)[:, None].astype(np.float64)
+        values = groups.prepare(trainer._buffer, rewards, None).evaluation.values
+        losses.append(float(np.square(values - rewards).mean()))
+        trainer.learn()
+    assert losses[0] > 0.5
+    assert losses[-1] < 0.05
