@@ -134,8 +134,9 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     others = [choice for choice in _choices(top, path[:-1], data) if key in fields_of(choice)]
     if others:
         chooser, _ = chooser_of(others[0]) or ("", "")
-        words = " and ".join(f"'{word}'" for _, word in filter(None, map(chooser_of, others)))
-        return f"unknown key for this {chooser}; it is a key of {words}"
+        *words, last = [f"'{word}'" for _, word in filter(None, map(chooser_of, others))]
+        listed = f"{', '.join(words)} and {last}" if words else last
+        return f"unknown key for this {chooser}; it is a key of {listed}"
     place = _place_below(models, key, value_at(data, path[:-1]))
     if place is not None:
         return f"unknown key here; it belongs under '{place}'"

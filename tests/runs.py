@@ -25,6 +25,7 @@ from pipeline.checkpoint import MANIFEST, Checkpoint, newest
 from pipeline.run import RunOptions, RunResult, run
 
 TROUBLED_ENV = Path(__file__).parent / "end_to_end" / "troubled_env.py"
+TOLD_ENV = TROUBLED_ENV.with_name("told_env.py")
 COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"
 PATIENCE_S = 90.0

@@ -24,8 +24,8 @@ def rows(steps):
         zip(
             steps.agent_ids.tolist(),
             steps.episode_ids.tolist(),
-            steps.rewards.round(3).tolist(),
-            steps.group_rewards.round(3).tolist(),
+            steps.rewards.astype(float).round(3).tolist(),
+            steps.group_rewards.astype(float).round(3).tolist(),
             strict=True,
         )
     )

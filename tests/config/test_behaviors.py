@@ -173,7 +173,10 @@ MISTAKES = [
         "trainer_type: 'pppo' is no trainer; expected 'ppo', 'poca', 'sac', 'bc' or your own 'module:Class'; did you mean 'ppo'?",
     ),
     ("trainer_type: null", "trainer_type: nothing (null) does not fit; expected text"),
-    ("trainer_type: my.Trainer", "trainer_type: 'my.Trainer' is no trainer; expected 'ppo', 'poca', 'sac', 'bc' or your own"),
+    (
+        "trainer_type: my.Trainer",
+        "trainer_type: 'my.Trainer' is no trainer; expected 'ppo', 'poca', 'sac', 'bc' or your own",
+    ),
     (
         "trainer_type: offline_bc",
         "trainer_type: 'offline_bc' is of an older version of ML-Agents; use 'bc', with hyper",

@@ -13,7 +13,10 @@ LENGTH = "network_settings.memory.sequence_length: "
 WARNINGS = [
     ("threaded: true", "threaded: has no meaning here"),
     ("framework: tensorflow", "framework: has no meaning"),
-    ("self_play: {team_change: 500001}", "self_play.team_change: 500001 steps are more than max_steps (500000), so one team"),
+    (
+        "self_play: {team_change: 500001}",
+        "self_play.team_change: 500001 steps are more than max_steps (500000), so one team",
+    ),
     (f"{SAC}, self_play: {{}}", "self_play: opponents change, while sac goes on learning from steps against former"),
     (
         "reward_signals: {extrinsic: {network_settings: {}}}",

@@ -175,9 +175,9 @@ MISTAKES = [
     ("environment: {}", "environment.kind: is required but missing: `builtin`"),
     (
         "environment: {kind: gymnasum, id: A}",
-        "environment.kind: 'gymnasum' is not known; expected 'builtin' or",
+        "environment.kind: 'gymnasum' is not known; expected 'builtin', 'gymnasium'",
     ),
-    ("environment: {kind: unity}", "environment.kind: 'unity' comes with a later version; use 'builtin' or"),
+    ("environment: {kind: unity}", "environment.kind: 'unity' comes with a later version; use 'builtin', 'gymnasium'"),
     ("environment: {kind: mlagents}", "environment.kind: 'mlagents' comes with a later version"),
     ("environment: {kind: mlagents}", "environment.kind: 'mlagents' comes with a later version"),
     ("environment: {kind: gymnasium}", "environment: says neither what 'id' nor what 'factory' to make"),

@@ -119,7 +119,7 @@ MISTAKES = [
     ("sac", "taw: 0.1", "taw: unknown key; did you mean 'tau'?"),
     ("sac", "gradient_steps: 1", "gradient_steps: unknown key; expected one of adam_epsilon, batch_size,"),
     ("sac", "beta: 0.1", "beta: unknown key for this trainer_type; it is a key of 'ppo'"),
-    ("sac", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is a key of 'ppo' and 'bc'"),
+    ("sac", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is a key of 'ppo', 'poca' and 'bc'"),
     ("sac", "shared_critic: true", "shared_critic: unknown key for this trainer_type; it is a key of 'ppo'"),
     ("ppo", "init_entcoef: 1", "init_entcoef: unknown key for this trainer_type; it is a key of 'sac'"),
     ("ppo", "demo_path: a", "demo_path: unknown key for this trainer_type; it is a key of 'bc'"),

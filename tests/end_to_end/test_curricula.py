@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from runs import INLINE, changed, manifest, run_here, taught
+from runs import INLINE, TOLD_ENV, changed, manifest, run_here, taught
 
+from pipeline.run import RunOptions
 from stages.evaluation.stage import EvaluationStage
-
-TOLD_ENV = Path(__file__).parent / "told_env.py"
 
 
 def worths(log: Path) -> list[float]:
@@ -105,7 +105,9 @@ def test_what_is_played_without_learning_is_the_lesson_that_was_reached(tmp_path
     plain = taught(**INLINE, environment__options={"base": -2.0, "log": str(log)})
     run_here(plain, tmp_path, "run")
     log.unlink()
-    run_here(changed(plain, {"behaviors__Guess__max_steps": 200}), tmp_path, "run", inference=True)
+    stop = asyncio.Event()
+    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
+    run_here(plain, tmp_path, "run", options, inference=True)
     assert set(lessons_of(worths(log))) == {2}
 
 

@@ -45,7 +45,8 @@ def four_in_a_row(stones: Stones) -> NDArray[np.bool_]:
 
 def drop(columns: NDArray[np.signedinteger], heights: NDArray[np.int8]) -> Stones:
     """[C] the one stone that falls into column `columns` [C] of boards with `heights` [C, 7]."""
-    return drops(heights)[np.arange(len(columns)), columns]
+    stones: Stones = drops(heights)[np.arange(len(columns)), columns]
+    return stones
 
 
 def drops(heights: NDArray[np.int8]) -> Stones:

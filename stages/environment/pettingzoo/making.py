@@ -25,6 +25,8 @@ Make = Callable[..., Any]
 
 _FUNCTIONS: Mapping[str, str] = {"parallel": "parallel_env", "aec": "env"}
 _INSTALL = "python -m pip install 'headrace[pettingzoo]'"
+_OURS = ("pettingzoo", "mpe2")
+"""What our extra brings."""
 _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymunk", "pygame", "shimmy")
 
 
@@ -186,13 +188,20 @@ def _module(env_id: str, folder: Path | None, name: str) -> Any:
             raise
         missing = cause.name or ""
         package = missing.partition(".")[0]
-        if package == "pettingzoo" != top or (missing == top and top in ("pettingzoo", "mpe2")):
+        if package in _OURS and (package != top or not _is_there(package)):
             raise LoadError(f"{name} needs the package {package}, which is not installed; {_INSTALL}") from error
         if package in _OTHERS:
             raise LoadError(f"{name}: {_needs(cause)}") from error
-        if env_id.startswith(f"{missing}.") or missing == env_id:
+        if f"{env_id}.".startswith(f"{missing}."):
             raise LoadError(f"{error}{_siblings(env_id)}") from error
         raise
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # ValueError: in sys.modules, but as nothing
+        return False
 
 
 def _needs(error: ImportError) -> str:

@@ -48,7 +48,7 @@ class PursuitGroup:
     """
 
     def __init__(
-        self, num_envs: int, *, time_limit_s: float = 12.0, pursuer: str = "Pursuer", evader: str = "Evader"
+        self, num_envs: int, *, time_limit_s: float = 6.0, pursuer: str = "Pursuer", evader: str = "Evader"
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"PursuitGroup: num_envs is {num_envs}; it must be at least 1")

@@ -21,10 +21,10 @@ TICK_S: Final = 0.04
 """Length of a tick of motion; nobody moves farther in it than a catch reaches."""
 TICKS_PER_DECISION: Final = 3
 
-PURSUER_SPEED: Final = 0.8
+PURSUER_SPEED: Final = 0.5
 EVADER_SPEED: Final = 1.0
-ACCELERATION: Final = 4.0
-CATCH_DISTANCE: Final = 0.12
+ACCELERATION: Final = 6.0
+CATCH_DISTANCE: Final = 0.07
 """Between the middles of a pursuer and the evader."""
 
 START_WITHIN: Final = 0.35

@@ -1,7 +1,7 @@
 """A scripted player for each side. They see what policies see, keep nothing, and know nothing of chance.
 
 The pursuer that is nearer runs at the evader; the farther one runs to where it would cut off the flight. The evader
-thinks of the eight directions and takes the one that leaves most room to the pursuers and the walls a moment later.
+thinks of places all over the arena and heads for the one on whose way it is farthest ahead of the pursuers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from queues.messages import Array
 from stages.environment.protocol import ActionBatch
 from stages.environment.pursuit.motion import DIRECTIONS, Floats
 from stages.environment.pursuit.observing import Seen
-from stages.environment.pursuit.rules import EVADER_SPEED, HALF_WIDTH, PURSUER_SPEED
+from stages.environment.pursuit.rules import CATCH_DISTANCE, EVADER_SPEED, HALF_WIDTH, PURSUER_SPEED
 
 _LEAD: Final = 0.6
 """Share of the time to the evader over which a pursuer believes in the evader's present speed."""
 _FLANK: Final = 0.35
 """How far beyond the evader the farther pursuer aims, as a share of the mate's distance from it."""
-_FORESIGHT_S: Final = 0.45
-"""How far the evader thinks ahead."""
-_WALL_CARE: Final = 0.35
-"""How much a metre from the nearest wall counts for the evader, where one from a pursuer counts 1."""
+_GRID: Final = 7
+"""Places that the evader thinks of, along each side of the arena."""
+_ON_THE_WAY: Final = (0.25, 0.5, 1.0)
+"""Shares of the way to a place at which the evader asks who would be there first."""
+
+_steps = np.linspace(-HALF_WIDTH, HALF_WIDTH, _GRID)
+_REFUGES: Final[Floats] = np.stack(np.meshgrid(_steps, _steps), axis=-1).reshape(-1, 2).astype(np.float32)
+"""[49, 2] x, y"""
 
 
 class ScriptedPursuer:
@@ -34,8 +38,8 @@ class ScriptedPursuer:
         """Decide for d pursuers from their observations [d, 13]."""
         seen = Seen.of(observations[0])
         mate, evader, flight = seen.first[:, :2], seen.second[:, :2], seen.second[:, 2:]
-        distance = _length(evader)
-        mates_distance = _length(evader - mate)
+        distance = _size(evader)[:, None]
+        mates_distance = _size(evader - mate)[:, None]
         aim = evader + flight * (_LEAD * distance / PURSUER_SPEED)
         beyond = (evader - mate) / np.maximum(mates_distance, 1e-6)
         flank = aim + beyond * (_FLANK * np.minimum(mates_distance, distance))
@@ -52,23 +56,22 @@ class ScriptedEvader:
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
         """Decide for d evaders from their observations [d, 13]."""
         seen = Seen.of(observations[0])
-        own = seen.own[:, None, :2]
-        moved = np.clip(own + DIRECTIONS * (EVADER_SPEED * _FORESIGHT_S), -HALF_WIDTH, HALF_WIDTH) - own
-        room = np.minimum(*(self._distance(moved, pursuer) for pursuer in (seen.first, seen.second)))
-        to_wall = HALF_WIDTH - np.abs(own + moved).max(axis=2)
-        return _choices((room + _WALL_CARE * to_wall).argmax(axis=1))
+        way = _REFUGES - seen.own[:, None, :2]
+        ahead = np.full(way.shape[:2], np.inf, np.float32)
+        for share in _ON_THE_WAY:
+            there = share * way
+            mine = _size(there) / EVADER_SPEED
+            for pursuer in (seen.first, seen.second):
+                theirs = (_size(there - pursuer[:, None, :2]) - CATCH_DISTANCE) / PURSUER_SPEED
+                np.minimum(ahead, theirs - mine, out=ahead)
+        return _towards(way[np.arange(len(way)), ahead.argmax(axis=1)])
 
     __call__ = act
 
-    @staticmethod
-    def _distance(moved: Floats, pursuer: Floats) -> Floats:
-        """[d, 9] from a pursuer that goes on as it does, after each of the moves."""
-        then = pursuer[:, None, :2] + pursuer[:, None, 2:] * _FORESIGHT_S
-        return np.asarray(np.sqrt(np.square(then - moved).sum(axis=2)), np.float32)
 
-
-def _length(way: Floats) -> Floats:
-    return np.asarray(np.sqrt(np.square(way).sum(axis=1, keepdims=True)), np.float32)
+def _size(way: Floats) -> Floats:
+    """[...] the lengths of ways [..., 2]."""
+    return np.asarray(np.sqrt(np.square(way).sum(axis=-1)), np.float32)
 
 
 def _towards(way: Floats) -> ActionBatch:

@@ -29,9 +29,7 @@ class Mates:
         return found
 
 
-def mates_of(
-    sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: NDArray[np.int64]
-) -> Mates:
+def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: NDArray[np.int64]) -> Mates:
     """Find the mates of all members: those of the same source, group and tick. Group 0 is none.
 
     Args:

@@ -24,9 +24,7 @@ class TeamRows:
         largest: how many members a group has had at most.
     """
 
-    def __init__(
-        self, inputs: InputRows, actions: Tensor, mates: Mates, own: NDArray[np.bool_], largest: int
-    ) -> None:
+    def __init__(self, inputs: InputRows, actions: Tensor, mates: Mates, own: NDArray[np.bool_], largest: int) -> None:
         self._inputs = inputs
         self._actions = actions
         self._members = np.concatenate([np.arange(len(own))[:, None], mates.numbers], axis=1)

@@ -284,9 +284,7 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
         ended = trajectories["terminated"] | trajectories["truncated"]
         return Chains.of(trajectories["agent_ids"], trajectories["episode_ids"], ended)
 
-    def _report(
-        self, losses: Losses, coefficients: Coefficients, estimates: Mapping[str, NDArray[np.float64]]
-    ) -> None:
+    def _report(self, losses: Losses, coefficients: Coefficients, estimates: Mapping[str, NDArray[np.float64]]) -> None:
         add, behavior = self.context.statistics.add, self.context.behavior
         add(behavior, "Losses/Policy Loss", losses.policy)
         add(behavior, "Losses/Value Loss", losses.value)

@@ -141,9 +141,7 @@ class Table:
             over = agent.stamp[5] > 0 and not left and agent is longest
             if self.grouped:
                 agent.last_whole["group_left"] = left and agent.stamp[5] > 0
-            row = (
-                agent.stamp[0], agent.episode_return, agent.episode_steps, agent.stamp[4], agent.parameters
-            )
+            row = (agent.stamp[0], agent.episode_return, agent.episode_steps, agent.stamp[4], agent.parameters)
             self.episodes.append((*row, agent.group_return, over) if agent.grouped else row)
 
     def decide(

@@ -4,7 +4,17 @@ from itertools import product
 
 import numpy as np
 import pytest
-from trainer_samples import CONTINUOUS, DISCRETE, HYBRID, IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
+from trainer_samples import (
+    CONTINUOUS,
+    DISCRETE,
+    HYBRID,
+    IMAGE,
+    VECTOR,
+    demonstrations,
+    experience,
+    flat_weights,
+    trainer_of,
+)
 
 from queues.specs import BehaviorSpec
 from stages.policy.design import design_of
