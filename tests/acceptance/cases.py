@@ -205,14 +205,15 @@ def _memory_cases() -> list[Case]:
         buffer_init_steps=1000,
         steps_per_update=4,
         hidden_units=32,
-        max_steps=20000,
+        max_steps=30000,
         summary_freq=5000,
     )
     memory = {"memory_size": 32, "sequence_length": 16}
     cases = []
     for trainer, settings in {"ppo": ppo, "sac": sac}.items():
         solved = changed(settings, memory=memory)
-        cases.append(Case(f"{trainer} cue with memory", "CueMemory", solved, 0.9, {}, num_envs=8))
+        # 95 % right answers are worth 0.9.
+        cases.append(Case(f"{trainer} cue with memory", "CueMemory", solved, 0.89, {}, num_envs=8))
         cases.append(Case(f"{trainer} cue without memory", "CueMemory", settings, 0.5, {}, num_envs=8, fails=True))
     return cases
 
@@ -242,14 +243,18 @@ def _pixel_cases() -> list[Case]:
 
 
 def _corridor_cases() -> list[Case]:
-    """A reward that walking at random does not find within the budget; curiosity does."""
+    """A reward that walking at random does not find within the budget; curiosity does.
+
+    Half as long a corridor will not do: PPO without a reward walks where its value network, which has not been there yet,
+    is by chance hopeful, and so finds the end of 40 steps on some seeds.
+    """
     ppo = changed(
         PPO,
         learning_rate=1e-3,
         batch_size=256,
         buffer_size=1024,
         hidden_units=64,
-        max_steps=80000,
+        max_steps=120000,
         summary_freq=10000,
         beta=0.01,
     )
