@@ -142,11 +142,15 @@ def _hybrid_cases() -> list[Case]:
     ppo = changed(PPO, batch_size=64, buffer_size=1024, learning_rate=1e-3, max_steps=20000)
     sac = changed(SAC, buffer_size=50000, batch_size=256, buffer_init_steps=0, max_steps=8000)
     cases = []
+    # ML-Agents' case has the default discount of 0.99, with which about half of the seeds learn to end episodes quickly,
+    # whatever the goal, before they learn to look at it: with four actions the cost of steps outweighs the answer.
+    short_sighted = {**ppo, "reward_signals": {"extrinsic": {"gamma": 0.8}}}
     for trainer, settings in {"ppo": ppo, "sac": sac}.items():
         for continuous, branches in ((1, 1), (2, 2), (1, 2), (2, 1)):
             actions = {"continuous": continuous, "branches": branches}
             name = f"{trainer} hybrid {continuous}+{branches}"
-            cases.append(_simple(name, settings, 0.9, step_size=0.8, **actions))
+            block = short_sighted if name == "ppo hybrid 2+2" else settings
+            cases.append(_simple(name, block, 0.9, step_size=0.8, **actions))
     both = {"continuous": 1, "branches": 1}
     visual_ppo = changed(ppo, learning_rate=1e-4, max_steps=8000)
     visual_sac = changed(SAC, buffer_size=50000, batch_size=128, learning_rate=3e-4, max_steps=3000)
