@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
 from stages.policy.network.inputs import Inputs
+from stages.trainer.sac.perceptron import Perceptron
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -25,9 +26,12 @@ class ValueNetwork(nn.Module):
         super().__init__()
         self.body = NetworkBody(design)
         self.head = nn.Linear(self.body.encoding_size, signals)
+        self._plain = Perceptron(design, self.body, self.head) if design.plain else None
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Values [B, S] of B rows."""
+        if self._plain is not None:
+            return self._plain(inputs.vectors)
         encoding, _ = self.body(inputs)
         values: Tensor = self.head(encoding)
         return values
@@ -46,12 +50,20 @@ class QNetwork(nn.Module):
         self._takes_actions = actions.continuous_size > 0
         self.body = NetworkBody(design, extra=actions.continuous_size)
         self.head = nn.Linear(self.body.encoding_size, signals * max(1, actions.mask_size))
+        self._plain = Perceptron(design, self.body, self.head) if design.plain else None
 
-    def forward(self, inputs: Inputs, continuous: Tensor) -> Tensor:
-        """Values [B, S, A] of B rows with continuous actions [B, C]."""
-        encoding, _ = self.body(inputs, continuous if self._takes_actions else None)
-        values: Tensor = self.head(encoding)
-        return values.view(len(encoding), self._signals, -1)
+    def forward(self, inputs: Inputs, continuous: Tensor, frozen: bool = False) -> Tensor:
+        """Values [B, S, A] of B rows with continuous actions [B, C].
+
+        With `frozen`, gradients are wanted by the actions only, and of the weights need not be computed.
+        """
+        if self._plain is not None:
+            x = torch.cat((inputs.vectors, continuous), dim=1) if self._takes_actions else inputs.vectors
+            values = self._plain(x, frozen)
+        else:
+            encoding, _ = self.body(inputs, continuous if self._takes_actions else None)
+            values = self.head(encoding)
+        return values.view(len(values), self._signals, -1)
 
 
 class Critics(nn.Module):
