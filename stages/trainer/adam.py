@@ -1,18 +1,17 @@
 """Adam over one flat vector of parameters.
 
-A network's parameters are one vector (`ActorCritic.values`), so the whole step is six operations on any
-device, and its state is two vectors and a count: no optimizer object between us and what a checkpoint must
-hold.
+A network's parameters are one vector (`Flat.values`), so the whole step is one operation on any device, and its state
+is two vectors and a count: no optimizer object between us and what a checkpoint must hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from stages.policy.network.flat import write_named
 
@@ -37,17 +36,30 @@ class Adam:
         """Steps made."""
         self.first_moment = torch.zeros_like(values)
         self.second_moment = torch.zeros_like(values)
-        self._scratch = torch.empty_like(values)
+        self._count = torch.zeros((), device=values.device)
 
     def step(self, learning_rate: float) -> None:
         """Change the parameters by their gradients."""
+        # One pass over all five vectors instead of seven operations: of networks that are larger than the processor's
+        # cache, fetching them is what a step costs.
+        self._count.fill_(self.steps)
+        adam(
+            [self._values],
+            [self._gradients],
+            [self.first_moment],
+            [self.second_moment],
+            [],
+            [self._count],
+            fused=True,
+            amsgrad=False,
+            maximize=False,
+            beta1=_BETA_1,
+            beta2=_BETA_2,
+            lr=learning_rate,
+            weight_decay=0.0,
+            eps=self._epsilon,
+        )
         self.steps += 1
-        gradients = self._gradients
-        self.first_moment.lerp_(gradients, 1.0 - _BETA_1)
-        self.second_moment.mul_(_BETA_2).addcmul_(gradients, gradients, value=1.0 - _BETA_2)
-        root = torch.sqrt(self.second_moment, out=self._scratch)
-        root.div_(sqrt(1.0 - _BETA_2**self.steps)).add_(self._epsilon)
-        self._values.addcdiv_(self.first_moment, root, value=-learning_rate / (1.0 - _BETA_1**self.steps))
 
     def moments(self) -> dict[str, Tensor]:
         """The two running moments, by name; not copies."""

@@ -181,11 +181,15 @@ def _hybrid_cases() -> list[Case]:
     ppo = changed(PPO, batch_size=64, buffer_size=1024, learning_rate=1e-3, max_steps=20000)
     sac = changed(SAC, buffer_size=50000, batch_size=256, buffer_init_steps=0, max_steps=8000)
     cases = []
+    # ML-Agents' case has the default discount of 0.99, with which about half of the seeds learn to end episodes quickly,
+    # whatever the goal, before they learn to look at it: with four actions the cost of steps outweighs the answer.
+    short_sighted = {**ppo, "reward_signals": {"extrinsic": {"gamma": 0.8}}}
     for trainer, settings in {"ppo": ppo, "sac": sac}.items():
         for continuous, branches in ((1, 1), (2, 2), (1, 2), (2, 1)):
             actions = {"continuous": continuous, "branches": branches}
             name = f"{trainer} hybrid {continuous}+{branches}"
-            cases.append(_simple(name, settings, 0.9, step_size=0.8, **actions))
+            block = short_sighted if name == "ppo hybrid 2+2" else settings
+            cases.append(_simple(name, block, 0.9, step_size=0.8, **actions))
     both = {"continuous": 1, "branches": 1}
     visual_ppo = changed(ppo, learning_rate=1e-4, max_steps=8000)
     visual_sac = changed(SAC, buffer_size=50000, batch_size=128, learning_rate=3e-4, max_steps=3000)
@@ -244,14 +248,15 @@ def _memory_cases() -> list[Case]:
         buffer_init_steps=1000,
         steps_per_update=4,
         hidden_units=32,
-        max_steps=20000,
+        max_steps=30000,
         summary_freq=5000,
     )
     memory = {"memory_size": 32, "sequence_length": 16}
     cases = []
     for trainer, settings in {"ppo": ppo, "sac": sac}.items():
         solved = changed(settings, memory=memory)
-        cases.append(Case(f"{trainer} cue with memory", "CueMemory", solved, 0.9, {}, num_envs=8))
+        # 95 % right answers are worth 0.9.
+        cases.append(Case(f"{trainer} cue with memory", "CueMemory", solved, 0.89, {}, num_envs=8))
         cases.append(Case(f"{trainer} cue without memory", "CueMemory", settings, 0.5, {}, num_envs=8, fails=True))
     return cases
 
@@ -281,14 +286,18 @@ def _pixel_cases() -> list[Case]:
 
 
 def _corridor_cases() -> list[Case]:
-    """A reward that walking at random does not find within the budget; curiosity does."""
+    """A reward that walking at random does not find within the budget; curiosity does.
+
+    Half as long a corridor will not do: PPO without a reward walks where its value network, which has not been there yet,
+    is by chance hopeful, and so finds the end of 40 steps on some seeds.
+    """
     ppo = changed(
         PPO,
         learning_rate=1e-3,
         batch_size=256,
         buffer_size=1024,
         hidden_units=64,
-        max_steps=80000,
+        max_steps=120000,
         summary_freq=10000,
         beta=0.01,
     )

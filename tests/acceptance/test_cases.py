@@ -12,7 +12,7 @@ import torch
 from acceptance.cases import CASES
 from acceptance.harness import try_case
 
-QUICK = ("ppo discrete", "ppo continuous")
+QUICK = ("ppo discrete", "ppo continuous", "sac discrete", "ppo recurrent discrete", "ppo gail+bc discrete")
 SEEDS = range(5)
 ENOUGH = 4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -20,6 +21,13 @@ def test_nothing_depends_on_the_platforms_fast_paths(start):
     assert states["ghost@main"]["generation"] > 1
     assert states["trainer@learner-Volley"]["trainer"]["step"] >= 6000
     command.assert_left_nothing()
+
+
+def test_what_an_update_took_is_in_the_timers_file(tmp_path):
+    result = run_here(cartpole(**INLINE), tmp_path, "run")
+    gauges = json.loads(timers(result.folder))["gauges"]
+    for name in ("UpdateDuration", "UpdateExperiences", "UpdateMeanReturn"):
+        assert gauges[f"CartPole.Pipeline.{name}.mean"]["value"] > 0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from stages.loading import load_attribute, load_plugin
 def _leave_no_trace(monkeypatch):
     """Modules and path entries of one test are not there in the next."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_stages", raising=False)  # tests of other files may have left theirs
     known = set(sys.modules)
     yield
     for name in set(sys.modules) - known:

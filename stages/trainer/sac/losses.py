@@ -46,7 +46,7 @@ def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
         choices: [B, 1] per branch, index among all A choices. The mean over branches is taken.
     """
     if not choices:
-        return q[:, :, 0]
+        return q.squeeze(2)
     index = choices[0] if len(choices) == 1 else torch.cat(tuple(choices), dim=1)
     return q.gather(2, index.unsqueeze(1).expand(-1, q.shape[1], -1)).mean(dim=2)
 
@@ -60,7 +60,7 @@ def expected_values(q: Tensor, probabilities: Tensor | None, branches: int) -> T
         branches: K.
     """
     if probabilities is None:
-        return q[:, :, 0]
+        return q.squeeze(2)
     return torch.bmm(q, probabilities.unsqueeze(2)).squeeze(2) / branches
 
 
@@ -80,6 +80,8 @@ def soft_values(expected: Tensor, negentropies: Tensor, coefficients: Tensor, we
 
 def half_squared_error(values: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
     """½·mean (values - targets)² over rows and signals, [B, S] each, targets without gradient: a scalar."""
+    if mask is None:
+        return 0.5 * torch.nn.functional.mse_loss(values, targets)
     return 0.5 * masked_mean((values - targets).square(), mask)
 
 

@@ -6,6 +6,7 @@ The actor is `stages.policy.network.ActorNetwork`. All of them have the body tha
 from __future__ import annotations
 
 from math import log
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
 from stages.policy.network.inputs import Inputs
+from stages.trainer.sac.perceptron import Perceptron
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class ValueNetwork(nn.Module):
@@ -21,10 +25,13 @@ class ValueNetwork(nn.Module):
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()
         self.body = NetworkBody(design)
-        self.head = _value_head(self.body.encoding_size, signals)
+        self.head = nn.Linear(self.body.encoding_size, signals)
+        self._plain = Perceptron(design, self.body, self.head) if design.plain else None
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Values [B, S] of B rows."""
+        if self._plain is not None:
+            return self._plain(inputs.vectors)
         encoding, _ = self.body(inputs)
         values: Tensor = self.head(encoding)
         return values
@@ -42,13 +49,21 @@ class QNetwork(nn.Module):
         self._signals = signals
         self._takes_actions = actions.continuous_size > 0
         self.body = NetworkBody(design, extra=actions.continuous_size)
-        self.head = _value_head(self.body.encoding_size, signals * max(1, actions.mask_size))
+        self.head = nn.Linear(self.body.encoding_size, signals * max(1, actions.mask_size))
+        self._plain = Perceptron(design, self.body, self.head) if design.plain else None
 
-    def forward(self, inputs: Inputs, continuous: Tensor) -> Tensor:
-        """Values [B, S, A] of B rows with continuous actions [B, C]."""
-        encoding, _ = self.body(inputs, continuous if self._takes_actions else None)
-        values: Tensor = self.head(encoding)
-        return values.view(len(encoding), self._signals, -1)
+    def forward(self, inputs: Inputs, continuous: Tensor, frozen: bool = False) -> Tensor:
+        """Values [B, S, A] of B rows with continuous actions [B, C].
+
+        With `frozen`, gradients are wanted by the actions only, and of the weights need not be computed.
+        """
+        if self._plain is not None:
+            x = torch.cat((inputs.vectors, continuous), dim=1) if self._takes_actions else inputs.vectors
+            values = self._plain(x, frozen)
+        else:
+            encoding, _ = self.body(inputs, continuous if self._takes_actions else None)
+            values = self.head(encoding)
+        return values.view(len(values), self._signals, -1)
 
 
 class Critics(nn.Module):
@@ -71,9 +86,19 @@ class EntropyCoefficients(nn.Module):
         self.logs = nn.Parameter(torch.full((groups,), log(initial)))
 
 
-def _value_head(inputs: int, outputs: int) -> nn.Linear:
-    """A layer with ML-Agents' initial weights of value heads: Xavier uniform, biases 0."""
-    layer = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
+def gently_drawn(network: Network) -> Network:
+    """Draw hidden layers and heads anew, uniformly within ±1/sqrt(fan_in), as torch draws linear layers.
+
+    ML-Agents' weights, which other networks begin with, are 1.7 times as large (and those of value heads more): what
+    Q then says of actions that nobody has tried is large beside what is learned first, which delays learning where
+    there are several actions (docs/learning.md). Encoders and memories stay as they are.
+    """
+    for module in network.modules():
+        if isinstance(module, NetworkBody):
+            for layer in module.layers:
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in ("head", "action"):
+            module.reset_parameters()
+    return network

@@ -55,8 +55,9 @@ class SACTrainer(Trainer):
         self._design = design_of(spec, settings, context.folder)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
-        self._intake = Intake(spec, settings.network_settings.normalize)
         self._signals = make_signals(context)
+        beyond = any(signal.ignores_termination for signal in self._signals)
+        self._intake = Intake(spec, settings.network_settings.normalize, beyond)
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         self._update = SACUpdate(self._design, h, len(self._signals), self._random, context.device)
@@ -235,6 +236,7 @@ class SACTrainer(Trainer):
             StageError: if a tensor does not fit; the message names it.
         """
         self._update.actor.module.load_acting(tensors)
+        self._intake.take_normalizer(tensors)
 
     def _owes(self, ratio: UpdateRatio) -> bool:
         enough = (

@@ -33,7 +33,8 @@ from stages.trainer.sac.losses import (
     taken_values,
 )
 from stages.trainer.sac.minibatch import Minibatch
-from stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork
+from stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, gently_drawn
+from stages.trainer.sac.perceptron import Perceptron
 
 LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
 DISCRETE_TARGET = 0.2
@@ -75,9 +76,11 @@ class SACUpdate:
         random: np.random.Generator,
         device: str,
     ) -> None:
-        self.actor = Flat(seeded(random, lambda: ActorNetwork(design)), device)
-        self.critics = Flat(seeded(random, lambda: Critics(design, signals)), device)
-        self.target = Flat(seeded(random, lambda: ValueNetwork(design, signals)), device)
+        self.actor = Flat(seeded(random, lambda: gently_drawn(ActorNetwork(design))), device)
+        actor = self.actor.module
+        self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
+        self.critics = Flat(seeded(random, lambda: gently_drawn(Critics(design, signals))), device)
+        self.target = Flat(seeded(random, lambda: gently_drawn(ValueNetwork(design, signals))), device)
         initial = hyperparameters.init_entcoef
         self.coefficients = Flat(EntropyCoefficients(design, initial), device)
         self._value_values = self.critics.values[-len(self.target.values) :]
@@ -113,30 +116,21 @@ class SACUpdate:
             noise: [B, C] standard normal, by which actions are drawn.
             learning_rate: of all optimizers.
         """
-        critics, coefficients = self.critics.module, self.coefficients.module.logs
-        targets = q_target(rewards, discounts, self._next_values(batch.target_inputs))
-        q1 = taken_values(critics.q1(batch.critic_inputs, batch.continuous), batch.choices)
-        q2 = taken_values(critics.q2(batch.critic_inputs, batch.continuous), batch.choices)
-        values = critics.value(batch.critic_inputs)
-        actions, probabilities, negentropies = self._draw(batch, noise)
-        # Of the two Q's the policy maximises the smaller one, which is also what V learns. ML-Agents lets it maximise
-        # the first.
-        expected = torch.minimum(
-            expected_values(critics.q1(batch.critic_inputs, actions), probabilities, len(self._branches)),
-            expected_values(critics.q2(batch.critic_inputs, actions), probabilities, len(self._branches)),
-        )
-        soft = soft_values(expected, negentropies, coefficients.detach().exp(), self._weights)
-        losses = (
-            policy_loss(soft, batch.mask),
-            half_squared_error(q1, targets, batch.mask),
-            half_squared_error(q2, targets, batch.mask),
-            half_squared_error(values, soft.detach(), batch.mask),
-        )
+        critics, inputs = self.critics.module, batch.critic_inputs
         self.actor.gradients.zero_()
         self.critics.gradients.zero_()
-        # The policy's loss changes the actor only: gradients of the critics' weights aren't even computed.
-        torch.autograd.backward(losses[:1], inputs=self._actor_parameters)
-        torch.autograd.backward(losses[1:], inputs=self._critic_parameters)
+        # Each loss is taken back through its networks at once, while what they computed is still in the processor's
+        # cache; weights change when all gradients are there.
+        soft, negentropies = self._soft_values(batch, noise)
+        losses = [self._back(policy_loss(soft, batch.mask), self._actor_parameters)]
+        targets = q_target(rewards, discounts, self._next_values(batch.target_inputs))
+        taken = []
+        for network in (critics.q1, critics.q2):
+            q = taken_values(network(inputs, batch.continuous), batch.choices)
+            losses.append(self._back(half_squared_error(q, targets, batch.mask), self._critic_parameters))
+            taken.append(q.detach())
+        values = critics.value(inputs)
+        losses.append(self._back(half_squared_error(values, soft.detach(), batch.mask), self._critic_parameters))
         self._adams["actor"].step(learning_rate)
         self._adams["critics"].step(learning_rate)
         if self._learns_coefficients:
@@ -145,9 +139,9 @@ class SACUpdate:
             self._adams["coefficients"].step(learning_rate)
         self.target.values.lerp_(self._value_values, self._tau)
         return Findings(
-            torch.stack([loss.detach() for loss in losses]),
-            q1.detach(),
-            q2.detach(),
+            torch.stack(losses),
+            taken[0],
+            taken[1],
             values.detach(),
             negentropies.detach(),
             batch.mask,
@@ -169,7 +163,8 @@ class SACUpdate:
 
     def finite(self) -> bool:
         """Whether all weights are finite."""
-        return all(bool(torch.isfinite(flat.values).all()) for flat in self._groups.values())
+        # A sum is finite if all its terms are (weights near float32's limit would not be of use either), and quick.
+        return all(bool(torch.isfinite(flat.values.sum())) for flat in self._groups.values())
 
     def weights(self) -> dict[str, Any]:
         """All weights, by network and parameter name; copies, on the host."""
@@ -207,9 +202,34 @@ class SACUpdate:
             return values
         return values.view(-1, inputs.sequence_length, values.shape[1])[:, 1:].flatten(0, 1)
 
+    def _soft_values(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Soft value [B, S] of what the policy does now, with gradients into the actor; negentropies [B, G]."""
+        actions, probabilities, negentropies = self._draw(batch, noise)
+        first, second = (
+            expected_values(q(batch.critic_inputs, actions, frozen=True), probabilities, len(self._branches))
+            for q in (self.critics.module.q1, self.critics.module.q2)
+        )
+        # Of the two Q's the policy maximises the smaller one, which is also what V learns. ML-Agents lets it maximise
+        # the first.
+        coefficients = self.coefficients.module.logs.detach().exp()
+        return soft_values(torch.minimum(first, second), negentropies, coefficients, self._weights), negentropies
+
+    @staticmethod
+    def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
+        """Add the gradients of a loss by these parameters, and of nothing else; returns the loss without its graph."""
+        torch.autograd.backward(loss, inputs=parameters)
+        return loss.detach()
+
+    def _heads(self, inputs: Inputs) -> Tensor:
+        """The actor's heads [B, H]."""
+        if self._plain_actor is not None:
+            return self._plain_actor(inputs.vectors)
+        heads, _ = self.actor.module(inputs)
+        return heads  # type: ignore[no-any-return]  # untyped call
+
     def _draw(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """The policy's continuous actions [B, C], its choices' probabilities [B, A], and negentropies [B, G]."""
-        heads, _ = self.actor.module(batch.actor_inputs)
+        heads = self._heads(batch.actor_inputs)
         actions, probabilities, negentropies = batch.continuous, None, []
         if c := self._continuous:
             actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)

@@ -308,6 +308,8 @@ def test_the_wrong_number_of_actions_is_refused():
 class Given(VectorEnv):
     """A vector environment with room for mistakes: two instances that end at every second step."""
 
+    metadata = {}  # of its own: ale-py writes its autoreset mode into that of all vector environments
+
     def __init__(self, mode, final=None, shape=(2, 3), rewards=(2,), mask=None, over_on_reset=False):
         if mode is not None:
             self.metadata = {"autoreset_mode": mode}

@@ -184,6 +184,16 @@ def test_time_spent_learning_is_counted():
     assert desk.reports[-1].learn_s == took >= 0
 
 
+def test_each_update_tells_how_many_steps_it_took_and_what_return_the_last_episodes_had():
+    desk = Desk(rows_per_update=10)
+    desk.take(10)
+    assert desk.statistics.values["Walker", "Pipeline/Update Experiences"] == [10.0]
+    assert ("Walker", "Pipeline/Update Mean Return") not in desk.statistics.values, "no episode has ended yet"
+    batch = trajectories((10,), returns=(3.0, 5.0))
+    list(desk.stage.process(batch))
+    assert desk.statistics.values["Walker", "Pipeline/Update Mean Return"] == [4.0]
+
+
 # Resuming and failing. ------------------------------------------------------------------------------------------------
 
 
