@@ -214,9 +214,7 @@ class Coordinator:
         if way.self_play and self.self_play is None:
             seed = derive_seed(self._seed, GHOST)
             self.self_play = SelfPlay(self.config, self._stages, self._publisher, seed)
-        path = MainPath(
-            way, self.config, self._stages, self._publisher, self.self_play if way.self_play else None
-        )
+        path = MainPath(way, self.config, self._stages, self._publisher, self.self_play if way.self_play else None)
         line = self.lines[name] = Line(name, spec, settings, path)
         step = self._resumed.steps.get(name, 0) if self._resumed is not None and not self._playing else 0
         line.start_at(step)

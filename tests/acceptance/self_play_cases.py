@@ -37,10 +37,34 @@ def _cases() -> list[SelfPlayCase]:
     cases = []
     for kind, actions in ACTIONS.items():
         for name, sides, steps, solved, self_play in (
-            ("symmetric", SYMMETRIC, 2500, 2, {"play_against_latest_model_ratio": 1.0, "save_steps": 2000, "swap_steps": 2000}),
-            ("symmetric never swapped", SYMMETRIC, 2500, 1, {"play_against_latest_model_ratio": 1.0, "save_steps": 2000, "swap_steps": 4000}),
-            ("asymmetric", ASYMMETRIC, 4000, 2, {"play_against_latest_model_ratio": 1.0, "save_steps": 10000, "swap_steps": 10000, "team_change": 400}),
-            ("asymmetric against the first snapshot", ASYMMETRIC, 3000, 1, {"play_against_latest_model_ratio": 0.0, "save_steps": 5000, "swap_steps": 5000, "team_change": 2000}),
+            (
+                "symmetric",
+                SYMMETRIC,
+                2500,
+                2,
+                {"play_against_latest_model_ratio": 1.0, "save_steps": 2000, "swap_steps": 2000},
+            ),
+            (
+                "symmetric never swapped",
+                SYMMETRIC,
+                2500,
+                1,
+                {"play_against_latest_model_ratio": 1.0, "save_steps": 2000, "swap_steps": 4000},
+            ),
+            (
+                "asymmetric",
+                ASYMMETRIC,
+                4000,
+                2,
+                {"play_against_latest_model_ratio": 1.0, "save_steps": 10000, "swap_steps": 10000, "team_change": 400},
+            ),
+            (
+                "asymmetric against the first snapshot",
+                ASYMMETRIC,
+                3000,
+                1,
+                {"play_against_latest_model_ratio": 0.0, "save_steps": 5000, "swap_steps": 5000, "team_change": 2000},
+            ),
         ):
             cases.append(SelfPlayCase(f"{name} {kind}", sides, actions, self_play, steps, solved))
     return cases

@@ -37,7 +37,5 @@ def test_a_corridor_is_learned_through_lessons(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_same_corridor_is_not_learned_from_its_far_end_at_once(tmp_path):
-    scores = [
-        final_score(train(configuration(DISTANCES[-1]), tmp_path, seed)[1], NUM_ENVS) for seed in SEEDS
-    ]
+    scores = [final_score(train(configuration(DISTANCES[-1]), tmp_path, seed)[1], NUM_ENVS) for seed in SEEDS]
     assert sum(score > THRESHOLD for score in scores) <= len(SEEDS) - ENOUGH, scores

@@ -199,7 +199,9 @@ class SelfPlay(RuleBasedStateMachine):
                 assert elos[name] == after[name, NEWEST]
             else:
                 assert after[name, NEWEST] == before[name, NEWEST]
-        counted = sum(sum(counts) for lineage in self.controller.lineages.values() for counts in lineage.results.values())
+        counted = sum(
+            sum(counts) for lineage in self.controller.lineages.values() for counts in lineage.results.values()
+        )
         assert counted >= self.rated
         self.rated = counted
 
