@@ -1,10 +1,12 @@
-"""Acceptance cases over seeds: which are learned, and how well. The cases are in tests/acceptance/cases.py.
+"""Acceptance cases over seeds: which are learned, and how well. They are in tests/acceptance, `*cases.py`.
 
     python benchmarks/acceptance.py --list
     python benchmarks/acceptance.py --seeds 0 1 2 3 4                     all of them
     python benchmarks/acceptance.py "ppo*" "sac discrete" --seeds 0 1     those whose names match
 
-A score is the mean return of the last five episodes of each instance; a case holds if four of five seeds pass. Runs go
+A score is the mean return of the last five episodes of each instance; a case holds if four of five seeds pass. Of
+self-play it is the worse side's, and the bar says how many sides have to be above the threshold (`2>`) or that exactly
+one has to (`1>`), as where opponents must stay frozen. Runs go
 side by side in processes of one thread each (`--jobs`). `--set` changes keys of every behaviour, to try things out:
 
     python benchmarks/acceptance.py "sac 2-D*" --set hyperparameters.learning_rate=1e-3 --set max_steps=5000
@@ -31,10 +33,13 @@ ROOT = Path(__file__).resolve().parents[1]
 # Instead of this file's folder, which would make `acceptance` mean this file.
 sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Path(path) != ROOT / "benchmarks")]
 
-from acceptance.cases import CASES  # noqa: E402 - the path has to be set first
+from acceptance.cases import CASES as LEARNING  # noqa: E402 - the path has to be set first
 from acceptance.harness import Case, try_case  # noqa: E402
+from acceptance.self_play_cases import CASES as SELF_PLAY  # noqa: E402
+from acceptance.self_play_cases import THRESHOLD, SelfPlayCase, try_self_play  # noqa: E402
 
 SHARE = 0.8
+CASES: dict[str, Case | SelfPlayCase] = {**LEARNING, **{f"self-play {name}": case for name, case in SELF_PLAY.items()}}
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,6 @@ class Attempt:
 
     score: float
     accepted: bool
-    episodes: int
     seconds: float
     error: str = ""
 
@@ -56,17 +60,26 @@ def attempt(name: str, seed: int, changes: Sequence[str]) -> Attempt:
     import torch
 
     torch.set_num_threads(1)
-    case = with_changes(CASES[name], changes)
+    case = CASES[name]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            outcome = try_case(case, Path(folder), seed)
+            score, accepted = _score(case, changes, Path(folder), seed)
         except Exception as error:
-            return Attempt(float("nan"), False, 0, time.monotonic() - began, f"{type(error).__name__}: {error}")
-    return Attempt(outcome.score, outcome.accepted, len(outcome.returns), time.monotonic() - began)
+            return Attempt(float("nan"), False, time.monotonic() - began, f"{type(error).__name__}: {error}")
+    return Attempt(score, accepted, time.monotonic() - began)
 
 
-def with_changes(case: Case, changes: Sequence[str]) -> Case:
+def _score(case: Case | SelfPlayCase, changes: Sequence[str], folder: Path, seed: int) -> tuple[float, bool]:
+    case = with_changes(case, changes)
+    if isinstance(case, SelfPlayCase):
+        accepted, scores = try_self_play(case, folder, seed)
+        return min(scores.values()), accepted
+    outcome = try_case(case, folder, seed)
+    return outcome.score, outcome.accepted
+
+
+def with_changes(case: Case | SelfPlayCase, changes: Sequence[str]) -> Case | SelfPlayCase:
     """The case with keys of its behaviour set: `path.to.key=value`, the value read as YAML."""
     behavior = dict(case.behavior)
     for change in changes:
@@ -79,6 +92,13 @@ def with_changes(case: Case, changes: Sequence[str]) -> Case:
         value = yaml.safe_load(text)
         place[last] = float(value) if isinstance(value, str) and _is_number(value) else value
     return replace(case, behavior=behavior)
+
+
+def bar_of(case: Case | SelfPlayCase) -> str:
+    """What has to be reached, in few letters."""
+    if isinstance(case, SelfPlayCase):
+        return f"{case.solved}>{THRESHOLD}"
+    return f"{'<' if case.fails else '>'}{case.threshold}"
 
 
 def _is_number(text: str) -> bool:
@@ -119,7 +139,7 @@ def run_cases(names: Sequence[str], seeds: Sequence[int], jobs: int, changes: Se
             attempts = [future.result() for future in futures]
             passed = sum(one.accepted for one in attempts)
             held += passed >= SHARE * len(seeds)
-            bar = f"{'<' if CASES[name].fails else '>'}{CASES[name].threshold}"
+            bar = bar_of(CASES[name])
             scores = " ".join(f"{one!s:>7}" for one in attempts)
             seconds = sum(one.seconds for one in attempts) / len(attempts)
             print(f"{name:38} {bar:>6} {scores}  {passed}/{len(seeds)}  {seconds:8.1f}", flush=True)

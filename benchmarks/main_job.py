@@ -5,7 +5,9 @@
 
 Plays 1000 games each (500 on either side of the net): the scripted player against random play, against the untrained
 policy and against itself; the final policy against the scripted player and against its own snapshot from the first
-quarter of the run. A win rate counts wins only, a score counts a draw as half.
+quarter of the run. Then 500 against each of its own snapshots that are older than half the run: those that the run has
+exported, every `checkpoint_interval`. A win rate counts wins only, a score counts a draw as half. Fails if a bar is
+missed.
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from config import RunConfig
 from pipeline.export import load_acting_policy, numbered, read_export
-from stages.environment.volley import Player, ScriptedPlayer, as_player, play_games, random_player
+from stages.environment.volley import Player, ScriptedPlayer, Tally, as_player, play_games, random_player
 from stages.policy import design_of, make_policy
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
 
 GAMES = 1000
+SNAPSHOT_GAMES = 500
+SNAPSHOT_BAR = 0.60
+EVEN = 0.05
+"""A score may be so far from what it should be."""
 
 
 def main() -> None:
@@ -32,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="results/<run-id>")
     parser.add_argument("--games", type=int, default=GAMES)
+    parser.add_argument("--snapshot-games", type=int, default=SNAPSHOT_GAMES)
     asked = parser.parse_args()
     config = RunConfig.from_plain(yaml.safe_load((asked.run / "configuration.yaml").read_text()))
     assert config.environment is not None, "a Volley run has an environment"
@@ -57,12 +64,27 @@ def main() -> None:
         ),
     ]
     print(f"{'':38} {'won':>5} {'drawn':>5} {'lost':>5} {'rate':>7} {'bar':>6}")
-    for name, one, other, what, bar in bars:
-        tally = play_games(one, other, asked.games, seed=11, **options)
-        rate = tally.win_rate if what == "wins" else tally.score
-        print(f"{name:38} {tally.wins:5} {tally.draws:5} {tally.losses:5} {rate:7.1%} {bar:6.0%}")
+    held = [
+        told(name, play_games(one, other, asked.games, seed=11, **options), what, bar)
+        for name, one, other, what, bar in bars
+    ]
+    for step, export in zip(steps, exports, strict=True):
+        if step <= steps[-1] / 2:
+            tally = play_games(player(final), player(export), asked.snapshot_games, seed=11, **options)
+            held.append(told(f"final against its snapshot at {step}", tally, "wins", SNAPSHOT_BAR))
     ratings = elo(asked.run / behavior)
     print(f"ELO: {ratings[0]:.0f} in the first summary, {ratings[-1]:.0f} in the last")
+    raise SystemExit(not all(held))
+
+
+def told(name: str, tally: Tally, what: str, bar: float) -> bool:
+    """Print a row; whether its bar is held."""
+    rate = tally.win_rate if what == "wins" else tally.score
+    # A score is a bar from both sides: whoever plays against itself is no better than itself.
+    held = rate >= bar if what == "wins" else abs(rate - bar) <= EVEN
+    mark = "" if held else "  missed"
+    print(f"{name:38} {tally.wins:5} {tally.draws:5} {tally.losses:5} {rate:7.1%} {bar:6.0%}{mark}", flush=True)
+    return held
 
 
 def player(export: Path) -> Player:

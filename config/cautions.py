@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from config.fields import changed
@@ -18,7 +19,7 @@ _UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas")
 
 def cautions(config: RunConfig) -> tuple[str, ...]:
     """Give a warning, with its path, for each thing in a valid configuration that its writer should know."""
-    found = [*_about_checkpoints(config), *_about_unity(config), *_about_curricula(config)]
+    found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     for path, settings in _behaviors(config):
         found += [f"{path}.{text}" for text in (*learning_cautions(settings), *_about_start(config, settings))]
         if settings.network_settings.deterministic and not _plays_only(config, settings):
@@ -69,6 +70,19 @@ def _about_unity(config: RunConfig) -> Iterator[str]:
             yield f"env_settings.{name}: has no effect, because 'environment' says what to run"
     if changed(config.engine_settings):
         yield "engine_settings: has no effect, because only Unity takes it"
+
+
+def _about_roles(config: RunConfig) -> Iterator[str]:
+    roles = config.environment.behaviors if config.environment is not None else {}
+    for pattern, role in roles.items():
+        if role.behavior is None or role.behavior in config.behaviors:
+            continue
+        close = get_close_matches(role.behavior, config.behaviors, n=1)
+        if close:
+            yield (
+                f"environment.behaviors.{pattern}: '{role.behavior}' is not listed under behaviors, so it learns with "
+                f"default_settings; did you mean '{close[0]}'?"
+            )
 
 
 def _about_curricula(config: RunConfig) -> Iterator[str]:

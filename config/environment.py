@@ -84,7 +84,7 @@ class RoleSettings(Settings):
         None,
         description="Their team: 0, 1, … without gaps; `each`: every agent is a team of its own, numbered in the "
         "environment's order; null: 0, but the only two agents of an environment are opponents if they share a "
-        "behaviour.",
+        "behaviour and are no group.",
     )
     group: Flag = Field(
         False,
@@ -103,7 +103,7 @@ class EnvironmentSettings(Settings):
         None,
         min_length=1,
         description="Name of the environment: `Volley`, `CartPole-v1`; PettingZoo's are modules "
-        "(`mpe2.simple_tag_v3`) or names in its registry (`classic/connect_four_v3`).",
+        "(`mpe2.simple_tag_v3`) or names in its registry (`classic/connect_four-v3`).",
     )
     factory: Reference | None = Field(
         None, description="`module:callable` that makes a Gymnasium or PettingZoo environment; instead of `id`."

@@ -395,7 +395,9 @@ class Coordinator:
     def _hear_export(self, message: control.Exported) -> None:
         entry = CheckpointEntry(message.step, message.file, message.reward, time.time())
         line = self.lines[message.behavior]
-        line.exports = [e for e in [*line.exports, entry] if Path(e.file_path).exists()]
+        # Whose turn it is not is exported again with every checkpoint, at the same step.
+        others = [e for e in line.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
+        line.exports = [*others, entry]
         log.info("Exported %s", message.file)
 
     def _hear_evaluation(self, message: control.Evaluated) -> None:

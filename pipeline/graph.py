@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from config import BCHyperparameters, RunConfig, StagePlacement
+from config import BCHyperparameters, Curriculum, EnvironmentParameter, RunConfig, StagePlacement
 
 ACTOR_STAGES = "environment → agent_processor"
 GHOST = "ghost"
@@ -154,6 +154,9 @@ def describe(config: RunConfig) -> str:
             + " → ".join([ACTOR_STAGES, *(p.name for p in placed(config, "agent_processor", in_main=False))])
         )
         lines.append(f"  environment: {environment.kind} {what}, {environment.num_envs} instances per actor")
+    lines += [
+        f"environment parameter {name}: {_told(each)}" for name, each in (config.environment_parameters or {}).items()
+    ]
     for name, settings in config.behaviors.items():
         lines += _describe_behavior(config, name, settings.trainer_type, hosts.learners.kind)
     if config.evaluation is not None:
@@ -164,6 +167,16 @@ def describe(config: RunConfig) -> str:
         + (", deterministic" if config.pipeline.deterministic else "")
     )
     return "\n".join(lines)
+
+
+def _told(parameter: EnvironmentParameter) -> str:
+    """What an environment parameter is, in words."""
+    if isinstance(parameter, Curriculum):
+        return "lessons " + " → ".join(lesson.name for lesson in parameter.curriculum)
+    if isinstance(parameter, float):
+        return f"{parameter:g}"
+    drawn = parameter.sampler_parameters.model_dump(exclude={"seed"})
+    return f"{parameter.sampler_type}, " + ", ".join(f"{name} {value}" for name, value in drawn.items())
 
 
 def _describe_behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence[str]:

@@ -1,11 +1,13 @@
-"""Trajectories of groups of agents, written out row by row."""
+"""Trajectories of groups of agents, written out row by row, and a critic of theirs that can be added up by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
 from queues.messages import TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -65,3 +67,20 @@ def batch_of(pieces: Sequence[Piece], source: int = 0) -> TrajectoryBatch:
         "credits": lengths,
     }
     return TrajectoryBatch("Test", source, rows, trajectories)
+
+
+class Adding:
+    """The value is the sum of what those see who are there; in the baseline, of mates' actions too, times ten."""
+
+    def __init__(self, signals: int = 1) -> None:
+        self.signals = signals
+        self.sizes: list[list[float]] = []
+
+    def evaluate(self, teams: Any) -> tuple[torch.Tensor, None]:
+        seen, acted = teams.inputs.vectors[teams.members, 0], teams.actions[teams.members, 0]
+        self.sizes.append(teams.size[:, 0].tolist())
+        values = (seen * teams.present).sum(1)
+        known = seen + 10 * acted
+        known[:, 0] = seen[:, 0]
+        both = values, (known * teams.present).sum(1)
+        return torch.stack(both, dim=1).repeat_interleave(self.signals, dim=1), None

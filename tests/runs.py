@@ -26,6 +26,7 @@ from pipeline.run import RunOptions, RunResult, run
 
 TROUBLED_ENV = Path(__file__).parent / "end_to_end" / "troubled_env.py"
 TOLD_ENV = TROUBLED_ENV.with_name("told_env.py")
+TEAM_ENV = TROUBLED_ENV.with_name("team_env.py")
 COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"
 PATIENCE_S = 90.0
@@ -123,6 +124,52 @@ def remembering(**changes: Any) -> Plain:
                 "extrinsic": {},
                 "curiosity": {"strength": 0.1, "network_settings": {"hidden_units": 8}},
             },
+            **changes,
+        }
+    )
+
+
+def cooperating(**changes: Any) -> Plain:
+    """A tiny run of POCA on `end_to_end/team_env.py`, where members leave early, with a memory."""
+    plain: Plain = {
+        "environment": {
+            "kind": "pettingzoo",
+            "factory": "team_env:Teams",
+            "num_envs": 4,
+            "behaviors": {"*": {"behavior": "Team", "group": True}},
+        },
+        "env_settings": {"seed": 13},
+        "behaviors": {
+            "Team": {
+                "trainer_type": "poca",
+                "max_steps": 1200,
+                "time_horizon": 8,
+                "summary_freq": 400,
+                "checkpoint_interval": 400,
+                "hyperparameters": {"buffer_size": 120, "batch_size": 40, "num_epoch": 2, "learning_rate": 1e-3},
+                "network_settings": {
+                    "hidden_units": 8,
+                    "num_layers": 1,
+                    "normalize": True,
+                    "memory": {"memory_size": 8, "sequence_length": 4},
+                },
+            }
+        },
+    }
+    return changed(plain, changes)
+
+
+def team_play(**changes: Any) -> Plain:
+    """A tiny run of POCA with self-play on `end_to_end/team_env.py`: two against two."""
+    return cooperating(
+        **{
+            "environment__options": {"sides": 2},
+            "environment__behaviors": {
+                "red_*": {"behavior": "Team", "team": 0, "group": True},
+                "blue_*": {"behavior": "Team", "team": 1, "group": True},
+            },
+            "behaviors__Team__network_settings__memory": None,
+            "behaviors__Team__self_play": {"save_steps": 200, "team_change": 400, "swap_steps": 100, "window": 4},
             **changes,
         }
     )

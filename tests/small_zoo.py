@@ -43,6 +43,7 @@ class Crowd:
         self.agents: list[str] = []
         self.render_mode = "rgb_array"
         self.seeds: list[int | None] = []
+        self.options: list[Any] = []
         self.actions: list[dict[str, Any]] = []
         self.closed = 0
         self._truncated = truncated
@@ -61,6 +62,7 @@ class Crowd:
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.seeds.append(seed)
+        self.options.append(options)
         self._time = 0
         self.agents = [agent for agent, (first, _, _) in self.script.items() if first == 0]
         return self._observations(self.agents), {agent: dict(self._infos) for agent in self.agents}
@@ -125,6 +127,7 @@ class Counting:
         self._patience = patience
         self._masks = masks
         self._stubborn = stubborn
+        self.options: list[Any] = []
         self._count = self._moves = 0
         self._pay: dict[str, float] = {}
         self._over = self._cut = False
@@ -140,6 +143,7 @@ class Counting:
     def reset(self, seed: int | None = None, options: Any = None) -> None:
         self.agents = list(self.possible_agents)
         self.agent_selection = self.agents[0]
+        self.options.append(options)
         self._count = self._moves = 0
         self._over = self._cut = False
         self._pay = dict.fromkeys(self.agents, 0.0)

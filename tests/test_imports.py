@@ -20,6 +20,7 @@ HEAVY_ALLOWED = {
         "stages/environment/actions.py",
         "stages/environment/gymnasium_group.py",
         "stages/environment/observations.py",
+        "stages/environment/pettingzoo/kinds.py",
         "stages/environment/vectorising.py",
     ),
     "torch": (

@@ -75,6 +75,8 @@ class Lineups:
         self.games: list[Lineup] = []
         """By environment instance: the lineup of its running game."""
         self._mixed = False
+        self._distinct: list[Lineup] = []
+        self._slots: NDArray[np.intp] | None = None
 
     @property
     def self_play(self) -> bool:
@@ -84,7 +86,7 @@ class Lineups:
     def open_games(self, num_envs: int) -> None:
         """All instances start a game now."""
         self.games = [self.current] * num_envs
-        self._mixed = False
+        self._mixed, self._slots = False, None
 
     def add_behavior(self, spec: BehaviorSpec) -> None:
         """A behaviour id that was not known before.
@@ -139,6 +141,8 @@ class Lineups:
         """These instances' games have ended; the next ones are played under the current lineup."""
         for env_id in env_ids:
             self.games[env_id] = self.current
+        if len(env_ids):
+            self._slots = None
         if self._mixed:
             self._mixed = any(lineup is not self.current for lineup in self.games)
 
@@ -146,12 +150,20 @@ class Lineups:
         """The rows of a tick by lineup: (lineup, row indices), or one pair with None where all rows share it."""
         if not self._mixed:
             return [(self.current, None)]
-        rows_of: dict[int, list[int]] = {}
-        for row, env_id in enumerate(env_ids):
-            rows_of.setdefault(id(self.games[env_id]), []).append(row)
-        if len(rows_of) == 1:
-            return [(self.games[env_ids[0]], None)]
-        return [(self.games[env_ids[rows[0]]], np.array(rows, np.intp)) for rows in rows_of.values()]
+        if self._slots is None:
+            self._number_lineups()
+            assert self._slots is not None
+        slots = self._slots[env_ids]
+        parts = [(lineup, np.flatnonzero(slots == slot)) for slot, lineup in enumerate(self._distinct)]
+        found = [(lineup, rows) for lineup, rows in parts if len(rows)]
+        return [(found[0][0], None)] if len(found) == 1 else [*found]
+
+    def _number_lineups(self) -> None:
+        """Note which of the running games' lineups each instance has: asked in each tick, changed in few."""
+        distinct = {id(lineup): lineup for lineup in self.games}
+        numbers = {key: number for number, key in enumerate(distinct)}
+        self._distinct = list(distinct.values())
+        self._slots = np.array([numbers[id(lineup)] for lineup in self.games], np.intp)
 
     def _adopt(self) -> None:
         wanted = self._wanted
@@ -171,18 +183,24 @@ class Lineups:
         # A game in which somebody has nobody to play for them has not begun: it is played under this lineup.
         self.games = [game if game.players.keys() >= lineup.players.keys() else lineup for game in self.games]
         self.current = lineup
-        self._mixed = any(game is not lineup for game in self.games)
+        self._mixed, self._slots = any(game is not lineup for game in self.games), None
 
     def _player(self, behavior_id: str, learns: bool, goes_on: bool) -> Player:
-        """Who plays for a behaviour id under a new lineup; as far as can be, whoever does under the current one.
+        """Who plays for a behaviour id under a new lineup; as far as can be, somebody who plays already.
 
-        Running games of the same learner go on learning by each new policy, and an opponent that stays the same decides
-        for the games of both lineups together.
+        Running games of the same learner go on learning by each new policy, and an opponent that is met in several
+        lineups decides for all their games together.
         """
         update, player = self._updates[behavior_id], self.current.players.get(behavior_id)
-        same = player is not None and (player.snapshot, player.version) == (update.snapshot, update.version)
-        if player is not None and (goes_on if learns else same):
-            return player
+        if learns:
+            if player is not None and goes_on:
+                return player
+        else:
+            wanted = update.snapshot, update.version
+            for lineup in {id(lineup): lineup for lineup in (self.current, *self.games)}.values():
+                player = lineup.players.get(behavior_id)
+                if player is not None and (player.snapshot, player.version) == wanted:
+                    return player
         player = Player(self._make_policy(self._specs[behavior_id]), update.version, update.snapshot)
         player.policy.load(update)
         return player

@@ -12,6 +12,7 @@ whenever `generation` has changed, and tells by `begin` which episodes began.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import logging
 import zlib
@@ -26,6 +27,7 @@ from pydantic import TypeAdapter
 from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
 from config.parameters import ParameterValue
 from stages.environment.protocol import EnvironmentGroup
+from stages.errors import StageError
 
 Floats = NDArray[np.float64]
 Instances = NDArray[np.integer] | list[int]
@@ -148,6 +150,25 @@ def tell(group: EnvironmentGroup, parameters: EpisodeParameters, log: logging.Lo
             "(see docs/curricula.md)",
             type(group).__name__,
         )
+
+
+def check_known(parameters: EpisodeParameters, known: Mapping[str, str], name: str) -> None:
+    """See that an environment that knows what it can be told is told nothing else.
+
+    Args:
+        parameters: what it is told.
+        known: what each parameter is, by name.
+        name: what messages call the environment.
+
+    Raises:
+        StageError: if a parameter is not known.
+    """
+    for parameter in parameters.values:
+        if parameter not in known:
+            close = difflib.get_close_matches(parameter, known, n=1)
+            told = "; ".join(f"{each}: {meaning}" for each, meaning in known.items())
+            hint = f"did you mean '{close[0]}'? It takes" if close else "it takes"
+            raise StageError(f"environment_parameters.{parameter}: {name} takes no such parameter; {hint} {told}")
 
 
 def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Floats:

@@ -28,6 +28,8 @@ from stages.stage import Source, StageContext
 
 Parts = list[tuple[Lineup, NDArray[np.intp] | None]]
 """The rows of a tick by lineup; None for all of them."""
+_ACTING = 1
+"""Sets the chance of decisions apart from all else that is made of the same seed."""
 
 
 class EnvironmentStage(Source[StepBatch]):
@@ -104,7 +106,8 @@ class EnvironmentStage(Source[StepBatch]):
             seed: of everything but parameters that are drawn with seeds of their own.
             stretch: sets this part of the run apart, so that those are not the same in each.
         """
-        self._random = np.random.default_rng(seed)
+        # Not the seed alone: an environment that makes its generator of it would draw the same numbers as its agents.
+        self._random = np.random.default_rng((seed, _ACTING))
         self.parameters.begin_anew(seed, self._context.replica, *stretch)
         self._result = await self._call("reset", lambda group: group.reset(seed))
         self._tick += 1

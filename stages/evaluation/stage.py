@@ -96,7 +96,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         yield
 
     async def play(self, update: PolicyUpdate) -> tuple[np.ndarray[Any, np.dtype[np.float64]], BehaviorSpec]:
-        """Returns of the first `episodes` episodes to end, and the behaviour's spec."""
+        """Returns (own and group's rewards) of the first `episodes` episodes to end, and the behaviour's spec."""
         assert self._group is not None, "the stage was not started"
         group, random = self._group, np.random.default_rng(SEED)
         self._before_reset(SEED)
@@ -113,8 +113,10 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         while len(returns) < self._episodes:
             steps = result.steps.get(self._behavior_id)
             if steps is not None:
+                shared = steps.group_rewards  # or the best policy of a group would be that of egoists
+                rewards = steps.rewards if shared is None else steps.rewards + shared
                 for row, agent in enumerate(steps.agent_ids.tolist()):
-                    running[agent] = running.get(agent, 0.0) + float(steps.rewards[row])
+                    running[agent] = running.get(agent, 0.0) + float(rewards[row])
                     if row < steps.ended:
                         total, env_id = running.pop(agent), steps.env_ids[row]
                         ended_in[env_id] += 1

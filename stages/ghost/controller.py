@@ -114,7 +114,7 @@ class GhostController:
             self._learning_team = behavior_team(behavior_id)
         if behavior_id not in self._players() or not self._can_play():
             return None  # a policy brings everybody into play
-        return self._assign([behavior_id])
+        return self._join([behavior_id])
 
     # Policies. -----------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class GhostController:
         if not self._can_play():
             return [], None
         if joins:
-            return [], self._assign(ids)
+            return [], self._join(ids)
         if self._turn_is_over() and self._rotate():
             return [], self._current()
         return [replace(update, behavior_id=i).copy() for i in ids if self._learns(i)], None
@@ -253,7 +253,7 @@ class GhostController:
         known = self._league.players(self._generation)
         strangers = [behavior_id for behavior_id in self._players() if behavior_id not in known]
         if strangers:
-            return self._assign(strangers)
+            return self._join(strangers)
         if self._turn_is_over():
             self._rotate()
         return self._current()
@@ -292,6 +292,12 @@ class GhostController:
         """Choose new policies for opponents, each for itself."""
         for behavior_id in ghosts:
             self._chosen[behavior_id] = self._lineages[behavior_name(behavior_id)].choose(self._random)
+
+    def _join(self, newcomers: Iterable[str]) -> Matchup:
+        """Others come into play; it may be their turn at once, if those who were there have no more of theirs."""
+        if self._turn_is_over() and self._rotate():
+            return self._current()
+        return self._assign(newcomers)
 
     def _assign(self, changed: Iterable[str]) -> Matchup:
         self._freeze(changed)

@@ -9,10 +9,10 @@ from stages.ghost.lineage import Lineage
 
 log = logging.getLogger(__name__)
 
-ENOUGH = 0.25
-"""Share of a turn after which the teams' steps are compared."""
-TOLERANCE = 0.25
-"""Share by which the numbers of swaps may differ before it is worth a word."""
+ENOUGH = 0.75
+"""Share of a turn after which the teams' steps are compared: early on, one batch more of one side looks like much."""
+TOLERANCE = 1.5
+"""How many times as many swaps one side may have before it is worth a word (5 against 4 with the same `swap_steps`)."""
 
 
 class Pace:
@@ -45,7 +45,7 @@ class Pace:
             ratio = ghost.turn_steps / learned
             here = ratio * turn / ghost.settings.swap_steps
             there = ghost.settings.team_change / ratio / learner.settings.swap_steps
-            if abs(here - there) <= TOLERANCE * max(here, there):
+            if max(here, there) <= TOLERANCE * min(here, there):
                 continue
             self._warned = True
             log.warning(

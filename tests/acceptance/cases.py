@@ -1,4 +1,4 @@
-"""The cases that trainers are accepted by: those of ML-Agents without self-play, and four tasks of ours.
+"""The cases that trainers are accepted by: those of ML-Agents without self-play, and five tasks of ours.
 
 Hyperparameters, steps and thresholds of the former are ML-Agents' own (its tests of PPO, POCA, SAC, hybrid actions and
 GAIL), with one instance of the task, as there.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import yaml
+from acceptance.group_tasks import EXAMPLE
 from acceptance.harness import DEMOS, Case, Demonstrations, Plain
 
 PPO: Plain = {
@@ -131,21 +133,13 @@ def _group(name: str, behavior: Plain, threshold: float, **options: Any) -> Case
 
 
 def _sacrifice_cases() -> list[Case]:
-    """One has to give itself up for the other: seen through by a critic of the group, and not by one of the agent."""
-    settings = changed(
-        POCA,
-        learning_rate=1e-3,
-        batch_size=128,
-        buffer_size=1024,
-        hidden_units=32,
-        max_steps=20000,
-        summary_freq=5000,
-        time_horizon=64,
-    )
+    """One has to give itself up for the other: examples/cooperation, as it is and with PPO in place of POCA."""
+    example = yaml.safe_load((EXAMPLE / "config.yaml").read_text(encoding="utf-8"))
+    settings, instances = example["behaviors"]["Door"], example["environment"]["num_envs"]
     alone = {**settings, "trainer_type": "ppo"}
     return [
-        Case("poca sacrifice", "Sacrifice", settings, 0.9, {}, num_envs=8, grouped=True),
-        Case("ppo sacrifice", "Sacrifice", alone, 0.5, {}, num_envs=8, grouped=True, fails=True),
+        Case("poca sacrifice", "TheDoor", settings, 0.9, {}, num_envs=instances, grouped=True),
+        Case("ppo sacrifice", "TheDoor", alone, 0.5, {}, num_envs=instances, grouped=True, fails=True),
     ]
 
 

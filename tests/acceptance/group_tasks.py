@@ -5,7 +5,9 @@ Axis letters: n instances, a agents of each.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,12 @@ from acceptance.acceptance_envs import Simple
 from numpy.typing import NDArray
 
 from queues.messages import Array
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from queues.specs import BehaviorSpec
 from stages.environment.protocol import ActionBatch, AgentSteps, StepResult
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cooperation"
 
 
 class GroupTask:
@@ -63,6 +66,7 @@ class GroupTask:
         """Start all instances anew."""
         if seed is not None:
             self.random = np.random.default_rng(seed)
+            self._episodes[:] = -1
         self._begin(np.arange(self.num_envs))
         nobody, nothing = np.zeros(self.shape, np.bool_), np.zeros(self.shape)
         return self._rows(None, self.observe(), self._episodes.copy(), nothing, nothing, nobody, nobody)
@@ -176,52 +180,16 @@ class MultiAgent(GroupTask):
         return tuple(seen.reshape(*self.shape, *seen.shape[1:]) for seen in self._tasks.observe())
 
 
-class Sacrifice(GroupTask):
-    """Two agents before a closed door: one of them has to give itself up for the other to get what is behind it.
+def _example() -> Any:
+    """The class of examples/cooperation, whose folder is no package."""
+    spec = importlib.util.spec_from_file_location("the_door", EXAMPLE / "the_door.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
-    An agent waits, pushes against the door, or goes through it. Pushing opens the door, and is the end of who does it, at
-    a small price of its own. Who goes through the open door ends the task with a reward of 1 for the group, of which
-    who opened it sees nothing. Through the closed door nobody comes. Agents see who of the two they are, whether the door
-    is open, and whether the other one is still there.
 
-    Args:
-        num_envs: n.
-        behavior: the behaviour id.
-        price: of opening the door.
-        steps: after which the task is broken off.
-    """
-
-    WAIT, PUSH, GO = range(3)
-
-    def __init__(self, num_envs: int, behavior: str, price: float = 0.1, steps: int = 10) -> None:
-        spec = BehaviorSpec(
-            behavior, (ObservationSpec("seen", (4,)),), ActionSpec(discrete_branches=(3,)), grouped=True
-        )
-        super().__init__(num_envs, behavior, 2, spec)
-        self._price, self._steps = price, steps
-        self._open = np.zeros(num_envs, np.bool_)
-        self._t = np.zeros(num_envs, np.int64)
-
-    def begin(self, which: NDArray[np.intp]) -> None:
-        """Close the door."""
-        self._open[which] = False
-        self._t[which] = 0
-
-    def advance(self, continuous: Array, discrete: Array) -> tuple[Floats, Floats, Bools, Bools]:
-        """Who goes meets the door as it was before anybody pushed."""
-        act = np.where(self.alive, discrete[:, :, 0], self.WAIT)
-        through = (act == self.GO) & self._open[:, None]
-        pushed = act == self.PUSH
-        self._open |= pushed.any(axis=1)
-        self._t += 1
-        solved = through.any(axis=1)
-        timeout = np.repeat((self._t >= self._steps)[:, None], 2, axis=1)
-        return -self._price * pushed, solved.astype(np.float64), pushed | solved[:, None], timeout
-
-    def observe(self) -> tuple[Array, ...]:
-        """Who am I, is the door open, is the other one there."""
-        seen = np.zeros((*self.shape, 4), np.float32)
-        seen[:, 0, 0] = seen[:, 1, 1] = 1.0
-        seen[:, :, 2] = self._open[:, None]
-        seen[:, :, 3] = self.alive[:, ::-1]
-        return (seen,)
+the_door = _example()
+TheDoor = the_door.TheDoor
+"""Two agents before a door, of whom one has to give itself up: the task of examples/cooperation."""

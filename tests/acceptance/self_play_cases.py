@@ -27,8 +27,8 @@ class SelfPlayCase:
     name: str
     sides: tuple[str, ...]
     actions: Mapping[str, int]
-    self_play: Mapping[str, Any]
-    steps: int
+    behavior: Mapping[str, Any]
+    """The block of the YAML of each behaviour."""
     solved: int
     """2: both sides; 1: exactly one of them."""
 
@@ -66,7 +66,8 @@ def _cases() -> list[SelfPlayCase]:
                 {"play_against_latest_model_ratio": 0.0, "save_steps": 5000, "swap_steps": 5000, "team_change": 2000},
             ),
         ):
-            cases.append(SelfPlayCase(f"{name} {kind}", sides, actions, self_play, steps, solved))
+            behavior = changed(PPO, max_steps=steps, self_play=self_play)
+            cases.append(SelfPlayCase(f"{name} {kind}", sides, actions, behavior, solved))
     return cases
 
 
@@ -78,7 +79,6 @@ def try_self_play(case: SelfPlayCase, folder: Path, seed: int) -> tuple[bool, di
     """Train a case with a seed; whether it came out as it has to, and each side's mean return in the end."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"episodes-{seed}.txt"
-    block = changed(PPO, max_steps=case.steps, self_play=dict(case.self_play))
     plain = {
         "environment": {
             "kind": "gymnasium",
@@ -87,7 +87,7 @@ def try_self_play(case: SelfPlayCase, folder: Path, seed: int) -> tuple[bool, di
             "options": {"sides": list(case.sides), **case.actions},
         },
         "env_settings": {"seed": seed},
-        "behaviors": {side.partition("?")[0]: block for side in case.sides},
+        "behaviors": {side.partition("?")[0]: dict(case.behavior) for side in case.sides},
         "checkpoint_settings": {"results_dir": str(folder), "run_id": f"seed-{seed}"},
         "torch_settings": {"device": "cpu"},
         "pipeline": {

@@ -6,13 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from acceptance.cases import CASES
+from acceptance.cases import CASES, MEMORY, changed
 from acceptance.harness import try_case
 
-QUICK = ("ppo discrete", "ppo continuous", "sac discrete", "ppo recurrent discrete", "ppo gail+bc discrete")
+QUICK = (
+    *("ppo discrete", "ppo continuous", "sac discrete", "ppo recurrent discrete", "ppo gail+bc discrete"),
+    *("poca discrete", "poca sacrifice", "ppo sacrifice"),
+)
 SEEDS = range(5)
 ENOUGH = 4
 
@@ -28,6 +33,17 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("name", QUICK)
 def test_a_quick_case_is_learned(name, tmp_path):
     assert try_case(CASES[name], tmp_path, seed=0).accepted
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_poca_with_a_memory_gets_through_the_task_for_groups(kind, tmp_path):
+    """ML-Agents asks for no more than that, in 500 steps; a learned case with memory is among the others."""
+    case = CASES[f"poca {kind}"]
+    recurrent = changed(case.behavior, memory=MEMORY, batch_size=64, buffer_size=128, max_steps=500)
+    outcome = try_case(replace(case, behavior=recurrent), tmp_path, seed=0)
+    assert outcome.result.behaviors["Task"].step >= 500
+    assert outcome.returns
+    assert np.isfinite(outcome.returns).all()
 
 
 @pytest.mark.slow

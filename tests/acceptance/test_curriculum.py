@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from acceptance.harness import final_score, train
-from acceptance.lesson_tasks import DISTANCES, NUM_ENVS, THRESHOLD, configuration, lessons
+from acceptance.lesson_tasks import LENGTH, THRESHOLD, attempt, lessons
 
 SEEDS = range(5)
 ENOUGH = 4
@@ -25,17 +22,12 @@ def one_thread():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_corridor_is_learned_through_lessons(tmp_path):
-    scores = []
-    for seed in SEEDS:
-        result, returns = train(configuration(lessons()), tmp_path, seed)
-        status = json.loads((result.folder / "run_logs" / "training_status.json").read_text())
-        learned = status["distance"]["lesson_num"] == len(DISTANCES) - 1
-        scores.append(final_score(returns, NUM_ENVS) if learned else 0.0)
+    scores = [attempt(lessons(), tmp_path, seed)[1] for seed in SEEDS]
     assert sum(score > THRESHOLD for score in scores) >= ENOUGH, scores
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_same_corridor_is_not_learned_from_its_far_end_at_once(tmp_path):
-    scores = [final_score(train(configuration(DISTANCES[-1]), tmp_path, seed)[1], NUM_ENVS) for seed in SEEDS]
+    scores = [attempt(LENGTH, tmp_path, seed)[1] for seed in SEEDS]
     assert sum(score > THRESHOLD for score in scores) <= len(SEEDS) - ENOUGH, scores

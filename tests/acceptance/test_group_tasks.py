@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from acceptance.group_tasks import MultiAgent, Sacrifice
+from acceptance.group_tasks import EXAMPLE, MultiAgent, TheDoor, the_door
 
+from config import load_config
 from stages.environment.protocol import ActionBatch
 
-WAIT, PUSH, GO = Sacrifice.WAIT, Sacrifice.PUSH, Sacrifice.GO
+WAIT, PUSH, GO = the_door.WAIT, the_door.PUSH, the_door.GO
 
 
 def choose(task, *choices):
@@ -34,21 +35,21 @@ def rows(steps):
 
 @pytest.fixture
 def door():
-    task = Sacrifice(1, "T")
+    task = TheDoor(1, "T")
     first = task.reset(0).steps["T"]
-    assert first.observations[0].tolist() == [[1, 0, 0, 1], [0, 1, 0, 1]]
+    assert first.observations[0].tolist() == [[1, 0, 0, 1, 1], [0, 1, 0, 1, 1]]
     assert first.group_ids.tolist() == [1, 1]
     return task
 
 
 def test_who_opens_the_door_pays_and_is_gone_and_the_other_one_fetches_the_group_s_reward(door):
     steps = choose(door, WAIT, PUSH)
-    assert rows(steps) == ([(1, 0, pytest.approx(-0.1), 0)], [(0, 0, 0, 0)])
-    assert steps.terminated.tolist() == [True]
-    assert steps.observations[0][1].tolist() == [1, 0, 1, 0], "open, and the other one gone"
+    assert rows(steps) == ([(1, 0, -0.1, 0)], [(0, 0, 0, 0)])
+    assert steps.observations[0][1, :4].tolist() == [1, 0, 1, 0], "open, and the other one gone"
+    assert steps.observations[0][1, 4] == pytest.approx(0.9), "of the time is left"
     steps = choose(door, GO)
     assert rows(steps) == ([(0, 0, 0, 1)], [(0, 1, 0, 0), (1, 1, 0, 0)])
-    assert steps.observations[0][1:].tolist() == [[1, 0, 0, 1], [0, 1, 0, 1]]
+    assert steps.observations[0][1:].tolist() == [[1, 0, 0, 1, 1], [0, 1, 0, 1, 1]]
 
 
 def test_nobody_comes_through_the_closed_door(door):
@@ -58,17 +59,30 @@ def test_nobody_comes_through_the_closed_door(door):
 
 def test_where_both_give_themselves_up_nobody_is_left(door):
     ended, going_on = rows(choose(door, PUSH, PUSH))
-    assert [row[3] for row in ended] == [0, 0]
-    assert [row[:2] for row in going_on] == [(0, 1), (1, 1)]
+    assert [row[2:] for row in ended] == [(-0.1, 0), (-0.1, 0)]
+    assert going_on == [(0, 1, 0, 0), (1, 1, 0, 0)], "and what they paid is not what the next ones get"
 
 
-def test_in_the_end_the_task_is_broken_off(door):
-    for _ in range(9):
-        assert not choose(door, WAIT, WAIT).ended
-    steps = choose(door, WAIT, WAIT)
-    assert steps.ended == 2
-    assert steps.truncated.all()
-    assert not steps.terminated.any()
+def test_when_time_is_up_it_is_the_end_of_whoever_is_there(door):
+    choose(door, WAIT, PUSH)
+    for _ in range(8):
+        assert not choose(door, WAIT).ended
+    steps = choose(door, WAIT)
+    assert rows(steps)[0] == [(0, 0, 0, 0)]
+    assert steps.terminated.all()
+    assert not steps.truncated.any()
+
+
+def test_the_instances_of_the_door_go_their_own_ways():
+    task = TheDoor(3, "T")
+    assert task.reset(0).steps["T"].group_ids.tolist() == [1, 1, 2, 2, 3, 3]
+    choose(task, WAIT, WAIT, PUSH, WAIT, PUSH, PUSH)
+    steps = choose(task, WAIT, WAIT, GO, WAIT, PUSH)
+    assert steps.agent_ids.tolist() == [3, 5, 0, 1, 2, 3, 4]
+    assert steps.env_ids.tolist() == [1, 2, 0, 0, 1, 1, 2]
+    assert steps.group_ids.tolist() == [2, 3, 1, 1, 2, 2, 3]
+    assert steps.group_rewards.tolist() == [1, 0, 0, 0, 0, 0, 0]
+    assert steps.episode_ids.tolist() == [0, 1, 0, 0, 1, 1, 1]
 
 
 def test_whoever_is_done_first_waits_for_the_last_one_whose_result_is_the_group_s():
@@ -94,3 +108,9 @@ def test_who_ends_at_the_wrong_place_before_the_last_one_pays_for_it_itself():
         choose(task, *wrong)
     ended, _ = rows(choose(task, wrong[0], 1 - wrong[1], wrong[2], wrong[3]))
     assert ended == [(0, 0, -1.06, 0), (2, 0, -1.06, -1.06), (3, 0, 0, -1.06)]
+
+
+def test_the_example_s_configuration_is_valid():
+    config = load_config(EXAMPLE / "config.yaml")
+    assert not config.warnings
+    assert config.behavior_settings("Door").trainer_type == "poca"

@@ -128,6 +128,17 @@ def test_mistakes_about_pettingzoo_say_what_was_expected(load, text, message):
     assert message in str(caught.value)
 
 
+def test_a_role_that_is_misspelt_is_named_where_defaults_would_take_it(load):
+    roles = "behaviors: {'adversary_*': Predatr, 'agent_*': Prey}"
+    config = load("default_settings: {trainer_type: ppo}\n" + TAG % roles)
+    assert [text for text in config.warnings if "environment.behaviors" in text] == [
+        "environment.behaviors.adversary_*: 'Predatr' is not listed under behaviors, so it learns with "
+        "default_settings; did you mean 'Predator'?"
+    ]
+    meant = load("default_settings: {trainer_type: ppo}\n" + TAG % "behaviors: {'*': Others}")
+    assert not any("environment.behaviors" in text for text in meant.warnings)
+
+
 def test_pettingzoo_needs_something_to_make(load):
     with pytest.raises(
         ConfigError, match="says neither what 'id' nor what 'factory' to make; add 'id: mpe2.simple_tag"

@@ -118,6 +118,30 @@ class Alone(Duel):
         return super().step(actions)
 
 
+class Crowd(Duel):
+    """Three teams of one behaviour, each for itself; more than one may have been the best."""
+
+    def __init__(self, num_envs: int, **options: object) -> None:
+        super().__init__(num_envs)
+        self._sizes = {f"Ball?team={team}": 1 for team in range(3)}
+        (spec,) = {spec.observations: spec for spec in self.behavior_specs.values()}.values()
+        self.behavior_specs = {i: BehaviorSpec(i, spec.observations, spec.actions) for i in self._sizes}
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        for behavior_id, asked in self._asked.items():
+            answers = actions[behavior_id].discrete[:, 0].reshape(asked.shape)
+            self._right[behavior_id] += (answers == (asked > 0)).mean(axis=1)
+        self._t += 1
+        if self._t < self._length:
+            self._ask()
+            return StepResult(self._rows(False, {}))
+        right = np.stack([self._right[i] for i in self._sizes], 1)
+        outcomes = (right == right.max(axis=1, keepdims=True)).astype(np.float32)
+        rewards = {i: right[:, team] / self._length for team, i in enumerate(self._sizes)}
+        self._begin()
+        return StepResult(self._rows(True, rewards), GameResults(np.arange(self.num_envs, dtype=np.int32), outcomes))
+
+
 class Negative(Duel):
     """A team that can't be."""
 

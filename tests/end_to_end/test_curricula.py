@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from runs import INLINE, TOLD_ENV, changed, manifest, run_here, taught
 
 from pipeline.run import RunOptions
@@ -134,3 +135,35 @@ def test_evaluation_is_always_at_the_last_lesson_and_on_the_same_episodes(tmp_pa
     assert len(evaluated) >= 2
     assert len(evaluated[0]) >= 8
     assert evaluated[0] == evaluated[1]
+
+
+@pytest.mark.parametrize(("threshold", "reached"), [(1000, 1), (9000, 0)])
+def test_a_rating_ends_a_lesson(tmp_path, threshold, reached):
+    """A game's built-in parameter, in self-play: ratings begin at 1200 and move by 16 at most."""
+    criteria = {"behavior": "Evader", "measure": "elo", "threshold": threshold, "min_lesson_length": 4}
+    behavior = {
+        "trainer_type": "ppo",
+        "max_steps": 600,
+        "checkpoint_interval": 150,
+        "hyperparameters": {"buffer_size": 200, "batch_size": 100, "num_epoch": 1},
+        "network_settings": {"hidden_units": 8, "num_layers": 1},
+        "self_play": {"save_steps": 100, "team_change": 200, "swap_steps": 50, "window": 3},
+    }
+    plain = {
+        "environment": {"kind": "builtin", "id": "Pursuit", "num_envs": 8, "options": {"time_limit_s": 0.6}},
+        "environment_parameters": {
+            "pursuer_speed": {
+                "curriculum": [
+                    {"name": "Slow", "value": 0.1, "completion_criteria": criteria},
+                    {"name": "Fast", "value": 1.0},
+                ]
+            }
+        },
+        "behaviors": {"Pursuer": behavior, "Evader": behavior},
+    }
+    folder = run_here(changed(plain, INLINE), tmp_path, "run").folder
+    status = json.loads((folder / "run_logs" / "training_status.json").read_text())
+    assert status["pursuer_speed"]["lesson_num"] == reached
+    for name in ("Pursuer", "Evader"):
+        steps = [entry["steps"] for entry in status[name]["checkpoints"]]
+        assert steps == sorted(set(steps)), "a policy that is exported twice at one step is listed once"

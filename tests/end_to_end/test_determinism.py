@@ -6,7 +6,21 @@ import random
 import shutil
 
 import pytest
-from runs import TOLD_ENV, Command, cartpole, digest, read_whole_checkpoint, remembering, run_here, sac, taught, volley
+from runs import (
+    TEAM_ENV,
+    TOLD_ENV,
+    Command,
+    cartpole,
+    cooperating,
+    digest,
+    read_whole_checkpoint,
+    remembering,
+    run_here,
+    sac,
+    taught,
+    team_play,
+    volley,
+)
 
 from pipeline import checkpointer
 from pipeline.checkpoint import newest
@@ -42,7 +56,17 @@ LESSONS = taught(
     ]
     + [{"name": "6", "value": 6}],
 )
-RUNS = {"CartPole": CARTPOLE, "Volley": VOLLEY, "SAC": SAC, "memory": MEMORY, "lessons": LESSONS}
+POCA = cooperating(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
+TEAMS = team_play(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
+RUNS = {
+    "CartPole": CARTPOLE,
+    "Volley": VOLLEY,
+    "SAC": SAC,
+    "memory": MEMORY,
+    "lessons": LESSONS,
+    "POCA": POCA,
+    "teams": TEAMS,
+}
 
 
 def states(run_folder):
@@ -95,7 +119,7 @@ def test_a_run_resumed_from_any_of_its_checkpoints_ends_in_the_same_state(whole,
 @pytest.mark.parametrize("at", ["its first checkpoint", "a later moment"])
 def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tmp_path, at):
     plain, first, _ = whole
-    command = Command(tmp_path, plain, beside=[TOLD_ENV])
+    command = Command(tmp_path, plain, beside=[TOLD_ENV, TEAM_ENV])
     try:
         checkpoint = command.until_checkpoint(0 if at == "its first checkpoint" else random.randrange(1, 5))
         command.process.kill()

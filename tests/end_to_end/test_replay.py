@@ -7,13 +7,16 @@ import asyncio
 import pytest
 from runs import (
     INLINE,
+    TEAM_ENV,
     Command,
     cartpole,
     changed,
+    cooperating,
     remembering,
     run_here,
     sac,
     streams,
+    team_play,
     trainer_digest,
     volley,
     weights_digest,
@@ -21,7 +24,14 @@ from runs import (
 
 from pipeline.run import RunOptions
 
-RUNS = {"CartPole": cartpole(), "Volley": volley(), "SAC": sac(), "memory": remembering()}
+RUNS = {
+    "CartPole": cartpole(),
+    "Volley": volley(),
+    "SAC": sac(),
+    "memory": remembering(),
+    "POCA": cooperating(),
+    "teams": team_play(),
+}
 
 
 @pytest.fixture(scope="module", params=list(RUNS))
@@ -29,7 +39,7 @@ def recorded(request, tmp_path_factory):
     """A default run with process hosts and lag 1, recorded: its behaviour, its configuration, its folder."""
     folder = tmp_path_factory.mktemp(request.param)
     plain = RUNS[request.param]
-    command = Command(folder, plain, "--record")
+    command = Command(folder, plain, "--record", beside=[TEAM_ENV])
     try:
         assert command.wait() == 0, command.output
         command.assert_left_nothing()

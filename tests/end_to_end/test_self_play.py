@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.util import find_spec
 
 import pytest
 from PIL import Image
@@ -64,7 +65,8 @@ def test_both_sides_and_whoever_plays_for_nobody_train_to_their_ends(tmp_path, d
         # 5 decisions of 1 hider or 2 seekers are a game; some end in the other side's turn or were not over.
         assert met == pytest.approx(2000 / (5 if name == "Hider" else 10), rel=0.15)
         assert {entry["against"] for entry in told["results"]} == {other}
-        assert Image.open(result.folder / name / "league.png").width > 100
+        with Image.open(result.folder / name / "league.png") as picture:
+            assert picture.width > 100
     assert not (result.folder / "Referee" / "league.json").exists()
     assert "unequal size" not in caplog.text
 
@@ -106,6 +108,22 @@ def test_a_run_that_was_done_on_one_side_goes_on_with_the_other(tmp_path):
     second = run_here(duel(0, behaviors__Seeker__max_steps=1500), tmp_path, "run", resume=True)
     assert second.behaviors["Hider"].step == first.behaviors["Hider"].step
     assert second.behaviors["Seeker"].step >= 1500
+
+
+def test_of_three_teams_each_has_its_turns_and_is_met(tmp_path):
+    plain = duel(0, environment__factory="duel_env:Crowd", environment__behavior="Ball", pipeline__deterministic=True)
+    play = {**PLAYS, "play_against_latest_model_ratio": 0.0}
+    plain["behaviors"] = {"Ball": {**PPO, "self_play": play}}
+    result = run_here(plain, tmp_path, "run")
+    told = league(result.folder, "Ball")
+    games = sum(sum(entry[how] for how in ("won", "drawn", "lost")) for entry in told["results"])
+    # 5 decisions are a game, in which the one that learns has two duels.
+    assert games == pytest.approx(2 * 2000 / 5, rel=0.2)
+    assert read_whole_checkpoint(result.folder)["ghost@main"]["ids"] == ["Ball?team=0", "Ball?team=1", "Ball?team=2"]
+    assert result.behaviors["Ball"].recent_return > 0.6
+    assert told["rating"] > 1200, "of a policy that has only met what it was before"
+    if find_spec("openskill"):
+        assert told["skill"] is not None
 
 
 def test_teams_of_unequal_size_with_the_same_swap_steps_are_warned_of(tmp_path, caplog):

@@ -126,6 +126,28 @@ def test_every_example_is_valid_and_shows_its_pipeline(example, capsys):
         assert f"max_steps {settings.max_steps}" in shown.out
 
 
+def test_environment_parameters_are_shown(tmp_path, capsys):
+    path = tmp_path / "told.yaml"
+    path.write_text(
+        "behaviors: {Pole: {trainer_type: ppo}}\n"
+        "environment: {kind: gymnasium, id: CartPole-v1}\n"
+        "environment_parameters:\n"
+        "  gravity: 9.5\n"
+        "  mass: {sampler_type: uniform, sampler_parameters: {min_value: 1, max_value: 2, seed: 3}}\n"
+        "  length:\n"
+        "    curriculum:\n"
+        "      - {name: Short, value: 1, completion_criteria: {behavior: Pole, min_lesson_length: 9}}\n"
+        "      - {name: Long, value: 2}\n",
+        encoding="utf-8",
+    )
+    assert main([str(path), "--validate"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "parameter" in line] == [
+        "environment parameter gravity: 9.5",
+        "environment parameter mass: uniform, min_value 1.0, max_value 2.0",
+        "environment parameter length: lessons Short → Long",
+    ]
+
+
 def test_validation_runs_nothing_and_writes_nothing(good, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([str(good), "--validate"]) == 0

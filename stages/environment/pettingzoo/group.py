@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from config import ObservationSettings, RoleSettings
 from queues.specs import BehaviorSpec
+from stages.environment.parameters import EpisodeParameters
 from stages.environment.pettingzoo.games import OutcomeRule, Score, outcomes
 from stages.environment.pettingzoo.instances import Instance, Sight
 from stages.environment.pettingzoo.kinds import Kind, check_names
@@ -98,6 +99,7 @@ class PettingZooGroup:
         self._played = [0] * self.num_envs
         self._actors: dict[str, list[tuple[int, str]]] = {}
         self._random = np.random.default_rng()
+        self._parameters: EpisodeParameters | None = None
         self._closed = False
         try:
             agents = getattr(instances[0].env, "possible_agents", None)
@@ -106,6 +108,10 @@ class PettingZooGroup:
         except StageError:
             self.close()
             raise
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Tell environments the parameters of each episode, as options of `reset`."""
+        self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Start all instances anew.
@@ -125,7 +131,7 @@ class PettingZooGroup:
             self._episodes.clear()
             self._played = [0] * self.num_envs
             seeds = [(int(seed) + env_id) % _SEEDS for env_id in range(self.num_envs)]
-        first = [instance.reset(seed) for instance, seed in zip(self._instances, seeds, strict=True)]
+        first = [self._begin_episode(env_id, seed) for env_id, seed in enumerate(seeds)]
         if not self.behavior_specs:
             self._announce()
         tick = _Tick()
@@ -260,7 +266,11 @@ class PettingZooGroup:
         tick.scores.append(self._matches[env_id].score.by(self._outcome))
         self._played[env_id] += 1
         self._matches[env_id] = self._new_match(env_id)
-        self._take_beginning(env_id, self._instances[env_id].reset(self._new_seed()), tick)
+        self._take_beginning(env_id, self._begin_episode(env_id, self._new_seed()), tick)
+
+    def _begin_episode(self, env_id: int, seed: int) -> list[Sight]:
+        options = self._parameters.options(env_id) if self._parameters is not None else None
+        return self._instances[env_id].reset(seed, options)
 
     def _take_beginning(self, env_id: int, sights: Sequence[Sight], tick: _Tick) -> None:
         self._take(env_id, sights, tick)

@@ -43,8 +43,8 @@ class Instance(Protocol):
     first_infos: Mapping[str, Mapping[str, Any]]
     """By agent: the infos that the last reset brought."""
 
-    def reset(self, seed: int) -> list[Sight]:
-        """Begin an episode."""
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[Sight]:
+        """Begin an episode; the environment hears of options only if there are any."""
         ...
 
     def step(self, actions: Mapping[str, Any]) -> list[Sight]:
@@ -81,10 +81,10 @@ class ParallelInstance:
         self._live: list[str] = []
         self._seen: Mapping[str, Any] = {}
 
-    def reset(self, seed: int) -> list[Sight]:
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[Sight]:
         """Begin an episode: everybody decides."""
         with _broken(self._name, "reset"):
-            self._seen, infos = self.env.reset(seed=seed)
+            self._seen, infos = self.env.reset(**_arguments(seed, options))
             self.first_infos = infos
             self._live = list(self.env.agents)
             self.over = not self._live
@@ -137,10 +137,10 @@ class TurnInstance:
         self.first_infos: Mapping[str, Mapping[str, Any]] = {}
         self._name = name
 
-    def reset(self, seed: int) -> list[Sight]:
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[Sight]:
         """Begin an episode: whoever is first decides."""
         with _broken(self._name, "reset"):
-            self.env.reset(seed=seed)
+            self.env.reset(**_arguments(seed, options))
             self.first_infos = dict(getattr(self.env, "infos", {}))
             return self._up_to_next_turn()
 
@@ -169,6 +169,10 @@ class TurnInstance:
             self.env.step(None)
         self.over = not self.env.agents
         return sights
+
+
+def _arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"seed": seed, "options": dict(options)} if options else {"seed": seed}
 
 
 def _kept(sight: Sight) -> Sight:

@@ -1,7 +1,7 @@
 """From `environment.id`, or what a factory gave, to the instances of a PettingZoo environment.
 
 An id is a module with functions `parallel_env` and `env` (`mpe2.simple_tag_v3`), as PettingZoo's environments always
-were, or, with a slash, a name in the registry that PettingZoo has had since 1.27 (`classic/connect_four_v3`).
+were, or, with a slash, a name in the registry that PettingZoo has had since 1.27 (`classic/connect_four-v3`).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _registered(env_id: str, api: Api, name: str) -> Make:
         version = getattr(pettingzoo, "__version__", "of unknown version")
         raise StageError(
             f"{name}: PettingZoo {version} has no registry of names; install 1.27 or newer ({_INSTALL}), or name the "
-            f"module: pettingzoo.{env_id.replace('/', '.')}"
+            f"module: pettingzoo.{env_id.replace('/', '.').replace('-v', '_v')}"
         )
     names: list[str] = []
     for kind in _FUNCTIONS if api == "auto" else (api,):

@@ -1,7 +1,7 @@
 """Who plays what: the behaviour name and the team of each agent, by `environment.behaviors`.
 
 Agents are told apart by their names only, which is all that PettingZoo gives them. Without a map, all agents must have
-equal spaces and are one behaviour; two of them are opponents, more are a team.
+equal spaces and are one behaviour; two of them are opponents unless they are a group, more are a team.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Casting:
             self._check_patterns(agents, set(patterns.values()))
         names = {agent: self._behavior_of(pattern) for agent, pattern in patterns.items()}
         self._check_spaces(names)
-        duel = len(agents) == 2 and len(set(names.values())) == 1
+        together = any(self._settings[pattern].group for pattern in patterns.values())
+        duel = len(agents) == 2 and len(set(names.values())) == 1 and not together
         counts = dict.fromkeys(self._settings, 0)
         for agent, pattern in patterns.items():
             team = self._settings[pattern].team

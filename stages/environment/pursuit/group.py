@@ -15,13 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.environment.parameters import EpisodeParameters, check_known
 from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
 from stages.environment.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, Floats, advance, caught
 from stages.environment.pursuit.observing import OBSERVATION_SIZE, observe
 from stages.environment.pursuit.rules import (
     AGENTS,
+    CATCH_DISTANCE,
     EVADER,
+    EVADER_SPEED,
     EVADER_TEAM,
+    FASTEST,
+    HALF_WIDTH,
+    PURSUER_SPEED,
     PURSUER_TEAM,
     PURSUERS,
     RESULT_REWARD,
@@ -33,6 +39,12 @@ from stages.environment.pursuit.rules import (
 ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
 """Stand still, or one of eight directions."""
 
+PARAMETERS: Mapping[str, str] = {
+    "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s unless told",
+    "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s unless told",
+}
+"""What it can be told by `environment_parameters`, for each game."""
+
 
 class PursuitGroup:
     """`num_envs` arenas with two pursuers and an evader each.
@@ -42,13 +54,22 @@ class PursuitGroup:
         time_limit_s: seconds that the evader has to survive.
         pursuer: behaviour name of the pursuers, who are team 0.
         evader: behaviour name of the evader, who is team 1.
+        evader_speed: top speed of the evader in m/s, where `environment_parameters` say nothing about it.
+        catch_distance: how near to the evader a pursuer has to come, in metres between their middles.
 
     Raises:
         ValueError: if an option is out of its range.
     """
 
     def __init__(
-        self, num_envs: int, *, time_limit_s: float = 6.0, pursuer: str = "Pursuer", evader: str = "Evader"
+        self,
+        num_envs: int,
+        *,
+        time_limit_s: float = 6.0,
+        pursuer: str = "Pursuer",
+        evader: str = "Evader",
+        evader_speed: float = EVADER_SPEED,
+        catch_distance: float = CATCH_DISTANCE,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"PursuitGroup: num_envs is {num_envs}; it must be at least 1")
@@ -75,6 +96,29 @@ class PursuitGroup:
         self._episodes = np.zeros(num_envs, np.int64)
         self._env_ids = np.arange(num_envs, dtype=np.int32)
         self._random = np.random.default_rng()
+        if not 0 < evader_speed <= FASTEST:
+            raise ValueError(
+                f"PursuitGroup: evader_speed is {evader_speed}; it must be above 0 and at most {FASTEST:g} m/s, or the "
+                "evader could leap over a pursuer between two ticks"
+            )
+        if not CATCH_DISTANCE <= catch_distance <= HALF_WIDTH:
+            raise ValueError(
+                f"PursuitGroup: catch_distance is {catch_distance}; it must be {CATCH_DISTANCE:g} to {HALF_WIDTH:g} m"
+            )
+        self._catch_distance = catch_distance
+        self._top_speeds: Floats = np.tile(SPEEDS[:, None], (num_envs, 1, 1))
+        self._top_speeds[:, EVADER] = evader_speed
+        """[C, 3, 1] of the running games."""
+        self._parameters: EpisodeParameters | None = None
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Ask these at the beginning of each game.
+
+        Raises:
+            StageError: if there is one that is not among `PARAMETERS`.
+        """
+        check_known(parameters, PARAMETERS, "Pursuit")
+        self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Begin a new game in every arena; without a seed, chance goes on where it was."""
@@ -82,7 +126,7 @@ class PursuitGroup:
             self._random = np.random.default_rng(seed)
         self._decisions[:] = 0
         self._episodes[:] = 0
-        self.arenas.place(self._env_ids, self._random)
+        self._begin_games(self._env_ids)
         nobody = self._env_ids[:0]
         return self._result(nobody, None, np.zeros(0, np.bool_), np.zeros(self.num_envs, np.float32), None)
 
@@ -103,23 +147,32 @@ class PursuitGroup:
             final = observe(left, self._time_left(ended))
             self._decisions[ended] = 0
             self._episodes[ended] += 1
-            self.arenas.place(ended, self._random)
+            self._begin_games(ended)
         rewards = np.where(over, 0, STEP_REWARD).astype(np.float32)
         return self._result(ended, final, fallen[ended], rewards, lengths)
 
     def close(self) -> None:
         """Nothing to release."""
 
+    def _begin_games(self, arenas: NDArray[np.int32]) -> None:
+        self.arenas.place(arenas, self._random)
+        if self._parameters is not None:
+            told = self._parameters.draw(arenas)
+            if "pursuer_speed" in told:
+                self._top_speeds[arenas, :PURSUERS, 0] = told["pursuer_speed"][:, None]
+            if "evader_speed" in told:
+                self._top_speeds[arenas, EVADER, 0] = told["evader_speed"]
+
     def _move(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.bool_]:
         """[C] whether the evader was caught on the way."""
         chosen = np.empty((self.num_envs, AGENTS), np.int32)
         chosen[:, :PURSUERS] = actions[self.pursuer_id].discrete[:, 0].reshape(self.num_envs, PURSUERS)
         chosen[:, EVADER] = actions[self.evader_id].discrete[:, 0]
-        wanted = DIRECTIONS[chosen] * SPEEDS[:, None]
+        wanted = DIRECTIONS[chosen] * self._top_speeds
         fallen = np.zeros(self.num_envs, np.bool_)
         for _ in range(TICKS_PER_DECISION):
             advance(self.arenas, wanted)
-            fallen |= caught(self.arenas)
+            fallen |= caught(self.arenas, self._catch_distance)
         return fallen
 
     def _time_left(self, arenas: NDArray[np.signedinteger]) -> Floats:

@@ -83,7 +83,7 @@ def advance(arenas: Arenas, wanted: Floats) -> None:
     np.clip(places, -HALF_WIDTH, HALF_WIDTH, out=places)
 
 
-def caught(arenas: Arenas) -> NDArray[np.bool_]:
-    """[C] whether a pursuer is near enough to the evader."""
+def caught(arenas: Arenas, distance: float = CATCH_DISTANCE) -> NDArray[np.bool_]:
+    """[C] whether a pursuer is near enough to the evader: at most `distance` in metres."""
     way = arenas.places[:, :PURSUERS] - arenas.places[:, EVADER:]
-    return np.asarray((np.square(way).sum(axis=2) <= CATCH_DISTANCE**2).any(axis=1))
+    return np.asarray((np.square(way).sum(axis=2) <= distance**2).any(axis=1))

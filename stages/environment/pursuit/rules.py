@@ -27,6 +27,9 @@ ACCELERATION: Final = 6.0
 CATCH_DISTANCE: Final = 0.07
 """Between the middles of a pursuer and the evader."""
 
+FASTEST: Final = CATCH_DISTANCE / TICK_S
+"""Whoever is not faster moves no farther in a tick than a catch reaches."""
+
 START_WITHIN: Final = 0.35
 """The evader starts in the middle: both coordinates are at most so far from 0. Pursuers start at the walls."""
 

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.environment.parameters import EpisodeParameters, check_known
 from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
 from stages.environment.volley.observing import OBSERVATION_SIZE, observe
 from stages.environment.volley.physics import VX, VY, Courts, Floats, X, Y, advance
 from stages.environment.volley.rules import (
+    BALL_GRAVITY,
     HOME,
     PLAYER_RADIUS,
     SERVE_HEIGHT,
@@ -27,6 +29,12 @@ from stages.environment.volley.rules import (
 
 ACTIONS = ActionSpec(discrete_branches=(3, 2))
 """Branch 0: back, stay, forward (towards the net); branch 1: stay down, jump."""
+
+PARAMETERS: Mapping[str, str] = {
+    "ball_gravity": f"by which the ball falls, {BALL_GRAVITY:g} m/s² unless told",
+    "serve_speed": f"greatest horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s unless told",
+}
+"""What it can be told by `environment_parameters`, for each match."""
 
 _MOVES = np.array([-1, 0, 1], dtype=np.float32)
 _JUMPS = np.array([False, True])
@@ -83,6 +91,24 @@ class VolleyGroup:
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._env_ids = np.arange(num_envs, dtype=np.int32)
         self._random = np.random.default_rng()
+        self._parameters: EpisodeParameters | None = None
+        self._ball_gravity: Floats | float = BALL_GRAVITY
+        """Of the running matches: of all, or [C]."""
+        self._serve_speed: Floats | None = None
+        """[C] greatest speed in the running matches; None: that of the rules."""
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Ask these at the beginning of each match.
+
+        Raises:
+            StageError: if there is one that is not among `PARAMETERS`.
+        """
+        check_known(parameters, PARAMETERS, "Volley")
+        self._parameters = parameters
+        if "ball_gravity" in parameters.values:
+            self._ball_gravity = np.zeros(self.num_envs, np.float32)
+        if "serve_speed" in parameters.values:
+            self._serve_speed = np.zeros(self.num_envs, np.float32)
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Begin a new match on every court; without a seed, chance goes on where it was."""
@@ -91,6 +117,7 @@ class VolleyGroup:
         self.score[:] = 0
         self._decisions[:] = 0
         self._episodes[:] = 0
+        self._take_parameters(self._env_ids)
         self._serve(self._env_ids)
         nobody = self._env_ids[:0]
         return self._result(nobody, np.zeros(0, np.float32), np.zeros(self.num_envs, np.float32), None)
@@ -131,7 +158,7 @@ class VolleyGroup:
         move, jump = _MOVES[discrete[..., 0]], _JUMPS[discrete[..., 1]]
         landed = np.zeros(self.num_envs, dtype=np.int8)
         for _ in range(self.frame_skip):
-            now = advance(self.courts, move, jump)
+            now = advance(self.courts, move, jump, self._ball_gravity)
             np.copyto(landed, now, where=landed == 0)
             if self.on_tick is not None:
                 self.on_tick()
@@ -141,6 +168,17 @@ class VolleyGroup:
         self.score[:, ended] = 0
         self._decisions[ended] = 0
         self._episodes[ended] += 1
+        if ended.size:
+            self._take_parameters(ended)
+
+    def _take_parameters(self, beginning: NDArray[np.int32]) -> None:
+        if self._parameters is None:
+            return
+        told = self._parameters.draw(beginning)
+        if isinstance(self._ball_gravity, np.ndarray):
+            self._ball_gravity[beginning] = told["ball_gravity"]
+        if self._serve_speed is not None:
+            self._serve_speed[beginning] = told["serve_speed"]
 
     def _serve(self, courts: NDArray[np.signedinteger]) -> None:
         """Send both players home and toss the ball up above the net, towards either side with equal chance."""
@@ -153,8 +191,14 @@ class VolleyGroup:
         players[Y, :, courts] = PLAYER_RADIUS
         ball[X, courts] = 0.0
         ball[Y, courts] = SERVE_HEIGHT
-        ball[VX, courts] = np.where(side < 0.5, -1, 1) * _between(SERVE_SPEED, speed)
+        ball[VX, courts] = np.where(side < 0.5, -1, 1) * _between(self._serve_speeds(courts), speed)
         ball[VY, courts] = _between(SERVE_RISE, rise)
+
+    def _serve_speeds(self, courts: NDArray[np.signedinteger]) -> tuple[float | Floats, float | Floats]:
+        if self._serve_speed is None:
+            return SERVE_SPEED
+        fastest = self._serve_speed[courts]
+        return np.minimum(np.float32(SERVE_SPEED[0]), fastest), fastest
 
     def _result(
         self,
@@ -189,6 +233,6 @@ class VolleyGroup:
         return StepResult(steps, GameResults(ended, outcomes), {"Volley/Match Seconds": float(match_seconds.mean())})
 
 
-def _between(limits: tuple[float, float], share: Floats) -> Floats:
+def _between(limits: tuple[float | Floats, float | Floats], share: Floats) -> Floats:
     low, high = limits
     return low + (high - low) * share

@@ -71,19 +71,22 @@ class Courts:
         return Courts(self.ball.copy(), self.players.copy())
 
 
-def advance(courts: Courts, move: Floats, jump: NDArray[np.bool_]) -> NDArray[np.int8]:
+def advance(
+    courts: Courts, move: Floats, jump: NDArray[np.bool_], ball_gravity: Floats | float = BALL_GRAVITY
+) -> NDArray[np.int8]:
     """Move everything by one tick.
 
     Args:
         courts: changed in place.
         move: [2, C] -1 back, 0 stay, 1 forward, each in the player's own frame.
         jump: [2, C] whether the player jumps if it stands on the ground.
+        ball_gravity: of all courts, or [C] of each; metres per second squared.
 
     Returns:
         [C] 0 while the ball is in the air, -1 where it touched the ground in team 0's half, 1 in team 1's.
     """
     _move_players(courts.players, move, jump)
-    _fly(courts.ball)
+    _fly(courts.ball, ball_gravity)
     _bounce_off_players(courts.ball, courts.players)
     _bounce_off_net(courts.ball)
     _limit_speed(courts.ball)
@@ -106,8 +109,8 @@ def _move_players(players: Floats, move: Floats, jump: NDArray[np.bool_]) -> Non
     vy[grounded] = 0.0
 
 
-def _fly(ball: Floats) -> None:
-    ball[VY] -= BALL_GRAVITY * TICK_S
+def _fly(ball: Floats, gravity: Floats | float) -> None:
+    ball[VY] -= gravity * TICK_S
     ball[:VX] += ball[VX:] * TICK_S
 
 

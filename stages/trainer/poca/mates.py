@@ -6,12 +6,17 @@ of a buffer, or trajectories at their ends), M mates that the largest group has.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stages.trainer.ppo.rollout_buffer import RolloutBuffer
+
+NO_ACTOR = -1
+"""The source of rows from before a resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,29 @@ def final_mates(buffer: RolloutBuffer) -> Mates:
     if not buffer.grouped:
         return _none(len(trajectories))
     return mates_of(trajectories["sources"], trajectories["group_ids"], trajectories["next_ticks"])
+
+
+def kept(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A buffer's state with moments numbered anew, in the order in which they come, all of a source that no actor has.
+
+    Ticks begin anew when a run is resumed: rows that waited are nobody's mates of those that come then, and whoever is
+    resumed has the state of one that was never interrupted.
+
+    Args:
+        state: `RolloutBuffer.state_dict()` of a buffer with groups; stays as it is.
+    """
+    rows, trajectories = dict(state["rows"]), dict(state["trajectories"])
+    sources = trajectories["sources"]
+    rows["ticks"] = _moments(sources.repeat(trajectories["lengths"]), rows["ticks"])
+    trajectories["next_ticks"] = _moments(sources, trajectories["next_ticks"])
+    trajectories["sources"] = np.full_like(sources, NO_ACTOR)
+    return {**state, "rows": rows, "trajectories": trajectories}
+
+
+def _moments(sources: NDArray[np.int64], ticks: NDArray[np.int64]) -> NDArray[np.int64]:
+    _, first, which = np.unique(np.stack([sources, ticks]), axis=1, return_index=True, return_inverse=True)
+    numbers: NDArray[np.int64] = first.argsort().argsort()[which.reshape(-1)]
+    return numbers
 
 
 def _none(n: int) -> Mates:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from config import POCAHyperparameters
+from stages.trainer.poca.mates import kept
 from stages.trainer.poca.network import GroupActorCritic
 from stages.trainer.poca.preparation import GroupPreparation
 from stages.trainer.poca.rollout import GroupMinibatch
@@ -23,8 +24,6 @@ from stages.trainer.protocol import TrainerContext
 log = logging.getLogger(__name__)
 
 _LARGEST = "largest_group"
-_ALL_SOURCES = 1 << 40
-"""More than there are incarnations of actors in any run."""
 
 
 class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
@@ -43,16 +42,13 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """As PPO's, and how large groups have been."""
-        return {**super().state_dict(), _LARGEST: self._groups.largest}
+        state = {**super().state_dict(), _LARGEST: self._groups.largest}
+        return {**state, "buffer": kept(state["buffer"])} if self._buffer.grouped else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`; see `OnPolicyTrainer`."""
         super().load_state_dict(state)
         self._groups.largest = int(state[_LARGEST])
-        if self._buffer.grouped:
-            # The actors' ticks begin anew: who waits in the buffer is nobody's mate of those who come.
-            sources = self._buffer.trajectories["sources"]
-            sources -= _ALL_SOURCES
 
     def warm_state(self) -> dict[str, Any]:
         """Actor, critic, normaliser, and how large groups have been."""

@@ -55,7 +55,7 @@ class Rig:
         names = {cast.behavior_id.partition("?")[0] for cast in casts}
         self.processor = AgentProcessor(dict.fromkeys(names, horizon), source=3, min_rows=min_rows)
         self.actor = Actor(
-            EnvironmentStage(make_group, Lineups(EchoPolicy, self_play)),
+            EnvironmentStage(make_group, Lineups(EchoPolicy, lambda name: self_play)),
             self.processor,
             CreditGate(lambda *request: self.requests.append(request)),
             ActorPort(lambda spec: self.seen.append(spec.behavior_id), self.checkpoints.append),

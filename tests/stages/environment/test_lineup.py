@@ -279,6 +279,20 @@ def test_an_opponent_that_stays_the_same_goes_on_under_the_next_lineup():
     assert same == {"A?team=0": True, "B?team=1": True, "C?team=2": False}
 
 
+def test_an_opponent_that_somebody_still_plays_against_decides_for_its_old_and_its_new_games():
+    made = assigned(num_envs=3)
+    first = made.current
+    made.update(policy_update(AWAY, 2, snapshot=1))
+    made.assign(assignment(2, opponent=1, away=(1, 2)))
+    made.restart(ids(1))
+    made.update(policy_update(AWAY, 0, snapshot=0))
+    made.assign(assignment(3, opponent=0, away=(0, 0)))
+    made.restart(ids(2))
+    assert made.games[2].generation == 3
+    assert made.games[2].players[AWAY] is first.players[AWAY]
+    assert made.games[1].players[AWAY] is not first.players[AWAY]
+
+
 # Behaviours without self-play beside those that have it. --------------------------------------------------------------
 
 

@@ -167,6 +167,22 @@ async def test_everything_follows_from_the_seed():
 
 
 @pytest.mark.virtual_time
+async def test_an_environment_that_draws_by_the_same_seed_does_not_draw_the_same_numbers_as_its_agents():
+    """It would ask just what the agents are about to answer."""
+    drawn = []
+
+    class Drawing(EchoPolicy):
+        def act(self, observations, masks, random, deterministic=False, recall=None):
+            drawn.append(np.random.Generator(type(random.bit_generator)(0)))
+            drawn[-1].bit_generator.state = random.bit_generator.state
+            return super().act(observations, masks, random, deterministic, recall)
+
+    stage, _ = await started(Cast("Walker"), make_policy=Drawing)
+    await stage.reset(7)
+    stage.decide()
+    assert set(drawn[-1].random(50)).isdisjoint(np.random.default_rng(7).random(50))
+
+
 async def test_a_group_may_be_async():
     stage, groups = await started(Cast("Walker"), delay_s=lambda: 30.0)
     stage.decide()
@@ -360,7 +376,7 @@ async def test_without_declared_games_episodes_are_the_games():
             super()._finish_games(over)
 
     stage = EnvironmentStage(
-        lambda: Undeclared([Cast(HOME), Cast(AWAY)], num_envs=1, game_length=1), Lineups(EchoPolicy, self_play=True)
+        lambda: Undeclared([Cast(HOME), Cast(AWAY)], num_envs=1, game_length=1), Lineups(EchoPolicy, lambda name: True)
     )
     stage.start(StageContext("environment"))
     await stage.reset(0)

@@ -113,6 +113,20 @@ def test_a_number_of_episodes_that_can_t_be_shared_is_played_all_the_same():
     assert report.mean == pytest.approx(4 / 3)
 
 
+class Shared(Staircase):
+    """What was the agents' own is their groups'."""
+
+    def _result(self, over):
+        steps = super()._result(over).steps["Walker"]
+        groups = {"group_ids": 1 + steps.agent_ids, "group_rewards": steps.rewards}
+        return StepResult({"Walker": replace(steps, rewards=0 * steps.rewards, **groups)})
+
+
+def test_what_a_group_gets_counts_for_its_members():
+    _, (report,) = played(Shared(2), episodes=4)
+    assert report.mean == 1.5
+
+
 def test_all_policies_meet_the_same_episodes():
     group = Staircase()
     stage, _ = evaluation(group)

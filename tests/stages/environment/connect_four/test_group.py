@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stages.environment.connect_four import ConnectFourGroup, RandomPlayer
+from stages.environment.connect_four import ConnectFourGroup, RandomPlayer, rules
 from stages.environment.protocol import ActionBatch, EnvironmentGroup
 from stages.errors import StageError
 
@@ -138,3 +138,65 @@ def test_a_reset_begins_everything_anew():
     for name in (ZERO, ONE):
         np.testing.assert_array_equal(first.steps[name].observations[0], again.steps[name].observations[0])
         np.testing.assert_array_equal(first.steps[name].episode_ids, again.steps[name].episode_ids)
+
+
+def opened(boards=64, most=12, seed=3):
+    group = ConnectFourGroup(boards, behavior="Four", opening_moves=most)
+    return group, group.reset(seed)
+
+
+def stones_of(group):
+    return group.heights.sum(axis=1)
+
+
+def test_games_begin_with_moves_drawn_at_random():
+    group, result = opened()
+
+    assert set(stones_of(group)) == set(range(13))
+    np.testing.assert_array_equal(group.to_move, (np.arange(64) + stones_of(group)) % 2)
+    assert not rules.four_in_a_row(group.stones).any()
+    for team, name in enumerate((ZERO, ONE)):
+        steps = result.steps[name]
+        np.testing.assert_array_equal(steps.env_ids, np.flatnonzero(group.to_move == team))
+        np.testing.assert_array_equal(steps.action_masks, group.heights[steps.env_ids] < 6)
+        own, other, heights = rules.from_planes(steps.observations[0])
+        np.testing.assert_array_equal(own, group.stones[team, steps.env_ids])
+        np.testing.assert_array_equal(other, group.stones[1 - team, steps.env_ids])
+        np.testing.assert_array_equal(heights, group.heights[steps.env_ids])
+
+
+def test_an_opening_that_would_end_the_game_is_left_out():
+    group, _ = opened(boards=500, most=41)
+
+    assert not rules.four_in_a_row(group.stones).any()
+    assert (stones_of(group) == 0).sum() > 100, "most openings as long as that would"
+    drop(group, *rules.free(group.heights).argmax(axis=1))
+
+
+def test_the_seed_decides_the_openings_of_all_games():
+    def heights(seed):
+        group, _ = opened(boards=8, seed=seed)
+        for _ in range(60):
+            drop(group, *rules.free(group.heights).argmax(axis=1))
+        return group.heights
+
+    np.testing.assert_array_equal(heights(3), heights(3))
+    assert (heights(3) != heights(4)).any()
+
+
+def test_games_that_follow_have_openings_of_their_own():
+    group, _ = opened(boards=1, most=20)
+    first = group.heights.copy()
+    lengths = []
+    while len(lengths) < 20:
+        result = drop(group, *rules.free(group.heights).argmax(axis=1))
+        if result.games is not None:
+            lengths.append(int(stones_of(group)[0]))
+    assert len(set(lengths)) > 5
+    assert (group.heights != first).any()
+
+
+@pytest.mark.parametrize("most", [-1, 42])
+def test_an_opening_that_fills_the_board_is_refused(most):
+    with pytest.raises(ValueError, match=f"opening_moves is {most}"):
+        ConnectFourGroup(2, opening_moves=most)

@@ -64,6 +64,19 @@ def test_each_may_be_a_team_of_its_own():
     assert casting.sides_are_alike
 
 
+def test_two_who_are_a_group_are_mates_and_no_opponents():
+    casting = cast(["a_0", "a_1"], "A", by={"*": {"group": True}})
+
+    assert teams(casting) == [0, 0]
+    assert all(role.grouped for role in casting.roles.values())
+
+
+def test_two_in_groups_are_opponents_where_that_is_said():
+    casting = cast(["a_0", "a_1"], "A", by={"*": {"group": True, "team": "each"}})
+
+    assert teams(casting) == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("by", "alike"),
     [

@@ -146,3 +146,46 @@ def test_rows_are_endings_first_and_agents_keep_their_numbers():
             assert len(steps.terminated) == len(steps.truncated) == steps.ended
         games += len(over)
     assert games > n
+
+
+def test_a_slower_evader_comes_less_far():
+    def way(**options):
+        group = PursuitGroup(1, **options)
+        group.reset(0)
+        begin = group.arenas.places[0, 2].copy()
+        east = {
+            name: ActionBatch(np.zeros((count, 0), np.float32), np.full((count, 1), direction, np.int32))
+            for name, count, direction in ((group.pursuer_id, 2, 0), (group.evader_id, 1, 1))
+        }
+        for _ in range(3):
+            group.step(east)
+        return group.arenas.places[0, 2, 0] - begin[0]
+
+    assert 0 < way(evader_speed=0.5) < 0.7 * way()
+
+
+@pytest.mark.parametrize("speed", [0, -1, 2])
+def test_a_speed_that_makes_no_game_is_refused(speed):
+    with pytest.raises(ValueError, match=f"evader_speed is {speed}; it must be above 0 and at most 1.75 m/s"):
+        PursuitGroup(1, evader_speed=speed)
+
+
+def test_a_pursuer_may_reach_farther():
+    def falls(**options):
+        group = PursuitGroup(1, **options)
+        group.reset(0)
+        group.arenas.places[0] = (-0.15, 0), (0.9, 0.9), (0, 0)
+        still = {
+            name: ActionBatch(np.zeros((count, 0), np.float32), np.zeros((count, 1), np.int32))
+            for name, count in ((group.pursuer_id, 2), (group.evader_id, 1))
+        }
+        return group.step(still).games is not None
+
+    assert falls(catch_distance=0.2)
+    assert not falls()
+
+
+@pytest.mark.parametrize("distance", [0, 0.05, 1.5])
+def test_a_reach_that_makes_no_game_is_refused(distance):
+    with pytest.raises(ValueError, match=f"catch_distance is {distance}; it must be 0.07 to 1 m"):
+        PursuitGroup(1, catch_distance=distance)

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from group_samples import Piece, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.trainer.poca.mates import mates_of
+from stages.trainer.poca.mates import kept, mates_of
 
 
 def found(mates):
@@ -49,3 +52,24 @@ def test_it_is_what_a_loop_over_all_pairs_finds(keys):
 def test_sums_are_over_the_mates_alone():
     mates = mates_of(np.zeros(4, np.int64), np.array([5, 5, 5, 6]), np.ones(4, np.int64))
     assert mates.sums(np.array([1, 10, 100, 1000], np.float32)).tolist() == [110, 101, 11, 0]
+
+
+def test_what_is_kept_over_a_resume_does_not_say_at_which_tick_of_whom_it_was(make_trainer):
+    """A resumed run's ticks begin anew; who were mates are so still."""
+
+    def state(*batches):
+        trainer = make_trainer(buffer_size=64)
+        for batch in batches:
+            trainer.add(batch)
+        return kept(trainer._buffer.state_dict())
+
+    pair = [Piece(agent, 0, [1, 2], [0, 0], [0, 0], [0, 0], 3) for agent in (1, 2)]
+    later = [replace(piece, first_tick=7) for piece in pair]
+    found = state(batch_of(later), batch_of(pair, source=3))
+    assert found["rows"]["ticks"].tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+    assert found["trajectories"]["next_ticks"].tolist() == [0, 0, 1, 1]
+    assert found["trajectories"]["sources"].tolist() == [-1] * 4
+    other = state(batch_of(pair, source=-1), batch_of(later))
+    for table in ("rows", "trajectories"):
+        for name, column in found[table].items():
+            np.testing.assert_array_equal(column, other[table][name], name)

@@ -2,27 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
-from group_samples import Piece, batch_of
+from group_samples import Adding, Piece, batch_of
 
 BOTH = [Piece(1, 0, [1], [0.1], [0], [0], 10), Piece(2, 0, [3], [0.3], [0], [0], 20)]
-
-
-class Adding:
-    """The value is the sum of what those see who are there; in the baseline, of mates' actions too, times ten."""
-
-    def __init__(self, signals=1):
-        self.signals = signals
-        self.sizes = []
-
-    def evaluate(self, teams):
-        seen, acted = teams.inputs.vectors[teams.members, 0], teams.actions[teams.members, 0]
-        self.sizes.append(teams.size[:, 0].tolist())
-        values = (seen * teams.present).sum(1)
-        known = seen + 10 * acted
-        known[:, 0] = seen[:, 0]
-        both = values, (known * teams.present).sum(1)
-        return torch.stack(both, dim=1).repeat_interleave(self.signals, dim=1), None
 
 
 @pytest.fixture

@@ -1,0 +1,106 @@
+"""Whether both sides of an asymmetric game learn by self-play: trains config/examples/pursuit.yaml, then plays.
+
+    python benchmarks/pursuit.py                      at most 10 minutes on two cores
+    python benchmarks/pursuit.py results/pursuit      only plays, with what a finished run left
+
+The bar: each side's final policy does better against the other's snapshot from the first quarter of the run than its
+own snapshot from then did. Of 500 games each, p < 0.01 by Fisher's exact test, one-sided. Then all of them against
+each other and against the scripted players. Policies draw their actions, as in training. Fails if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from math import comb
+from pathlib import Path
+
+import torch
+import yaml
+from trained import exports_of, first_quarter, run_to_judge, steps_of
+
+from config import RunConfig
+from pipeline.export import load_acting_policy
+from stages.environment.pursuit import (
+    Player,
+    ScriptedEvader,
+    ScriptedPursuer,
+    Tally,
+    as_player,
+    play_games,
+    random_player,
+)
+
+EXAMPLE = Path("config/examples/pursuit.yaml")
+GAMES = 500
+SIGNIFICANT = 0.01
+
+
+def main() -> None:
+    """Train if need be, then print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--games", type=int, default=GAMES)
+    run, asked = run_to_judge(parser, EXAMPLE)
+    pursuers, evaders = (exports_of(run, behavior) for behavior in ("Pursuer", "Evader"))
+    early_pursuer, early_evader = first_quarter(pursuers), first_quarter(evaders)
+    config = RunConfig.from_plain(yaml.safe_load((run / "configuration.yaml").read_text()))
+    assert config.environment is not None, "a run of Pursuit has an environment"
+    options = config.environment.options
+
+    def meet(pursuer: Player, evader: Player) -> Tally:
+        return play_games(pursuer, evader, asked.games, asked.seed, **options)
+
+    # Drawn anew for each pairing, so that none depends on which others were played before.
+    hunting: dict[str, Callable[[], Player]] = {
+        "final": lambda: player(pursuers[-1]),
+        f"at step {steps_of(early_pursuer)}": lambda: player(early_pursuer),
+        "scripted": ScriptedPursuer,
+        "random": lambda: random_player(1),
+    }
+    fleeing: dict[str, Callable[[], Player]] = {
+        "final": lambda: player(evaders[-1]),
+        f"at step {steps_of(early_evader)}": lambda: player(early_evader),
+        "scripted": ScriptedEvader,
+        "random": lambda: random_player(2),
+    }
+    print(f"\nwon by the pursuers, of {asked.games} games\n{'pursuers':20}", *(f"{name:>16}" for name in fleeing))
+    results: list[list[int]] = []
+    for name, pursuer in hunting.items():
+        results.append([meet(pursuer(), evader()).caught for evader in fleeing.values()])
+        print(f"{name:20}", *(f"{caught / asked.games:16.1%}" for caught in results[-1]), flush=True)
+    before, games = results[1][1], asked.games
+    sides = {
+        "pursuers": (results[0][1], before),
+        "evader": (games - results[1][0], games - before),
+    }
+    print(f"\nagainst the other's first quarter {'final':>8} {'its own first quarter':>22} {'p':>10}")
+    missed = 0
+    for side, (final, early) in sides.items():
+        p = by_chance(final, early, games)
+        mark = "" if p < SIGNIFICANT else "  missed"
+        print(f"{side:33} {final / games:8.1%} {early / games:22.1%} {p:10.2g}{mark}")
+        missed += bool(mark)
+    raise SystemExit(1 if missed else 0)
+
+
+def player(export: Path) -> Player:
+    """An exported policy as a player."""
+    return as_player(load_acting_policy(export), seed=5)
+
+
+def by_chance(wins: int, others: int, games: int) -> float:
+    """Probability that the first of two equal players wins so many of all their wins, or more (Fisher's exact test).
+
+    Args:
+        wins: of the one, in `games` games.
+        others: wins of the other, in as many.
+        games: of each.
+    """
+    together = wins + others
+    ways = sum(comb(games, w) * comb(games, together - w) for w in range(wins, min(games, together) + 1))
+    return ways / comb(2 * games, together)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

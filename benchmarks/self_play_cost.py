@@ -1,0 +1,159 @@
+"""What self-play costs an actor: its steps per second with it and without it, 64 games of the built-in game.
+
+    python benchmarks/self_play_cost.py [--games 64] [--seconds 30]
+    python benchmarks/self_play_cost.py --set behaviors.Volley.self_play.swap_steps=5000
+
+Both ways an actor's tick is the same: two policies decide, the agent processor collects, all games are stepped. With
+self-play the opponents change as often as in config/examples/volley.yaml, each game plays on with whom it began, and
+everything that main does for it (judging, rating, snapshots, swaps) is counted as the actor's too, though it runs in
+another process. Stretches of both take turns, and the median of their ratios is told: a busy machine disturbs both. CPU
+time. The bar: less than 15 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from config import load_config
+from queues.messages import Matchup, TrajectoryBatch
+from stages.agent import AgentProcessor
+from stages.environment.lineup import Lineups, nobody
+from stages.environment.stage import EnvironmentStage
+from stages.environment.volley import VolleyGroup
+from stages.ghost.controller import GhostController
+from stages.ghost.stage import GhostStage
+from stages.policy import design_of, make_policy
+from stages.stage import StageContext
+from stages.trainer import TrainerContext
+from stages.trainer.ppo import PPOTrainer
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "config/examples/volley.yaml"
+BEHAVIOR = "Volley"
+BAR = 0.15
+TICKS = 400
+"""Ticks of a stretch."""
+
+
+class Side:
+    """One of the two ways: an actor, and what stands behind it in place of a trainer.
+
+    Args:
+        games: how many are played at once.
+        self_play: whether the behaviour has it.
+        changes: keys of the example, and their values.
+    """
+
+    def __init__(self, games: int, self_play: bool, changes: Sequence[str] = ()) -> None:
+        config = load_config(EXAMPLE, changes)
+        settings = config.behavior_settings(BEHAVIOR)
+        assert settings.self_play is not None, "that's what the example is for"
+        assert config.environment is not None
+        has: Callable[[str], bool] = (lambda name: True) if self_play else nobody
+        self._lineups = Lineups(lambda spec: make_policy(design_of(spec, settings)), has)
+        options = config.environment.options
+        self._environment = EnvironmentStage(lambda: VolleyGroup(games, **options), self._lineups)
+        self._processor = AgentProcessor({BEHAVIOR: settings.time_horizon}, source=0, min_rows=1024)
+        self._environment.start(StageContext("environment"))
+        self._processor.start(StageContext("agent_processor"))
+        asyncio.run(self._environment.reset(1))
+        self._ids = list(self._environment.specs)
+        spec = self._environment.specs[self._ids[0]]
+        self._policy = replace(PPOTrainer(TrainerContext(BEHAVIOR, settings, spec, seed=3)).policy(), version=0, step=0)
+        self._every = settings.hyperparameters.buffer_size
+        self._learned = 0
+        self._ghosts: GhostStage | None = None
+        self.decided = self.ticks = 0
+        """How many policies have decided, in how many ticks."""
+        if self_play:
+            self._controller = GhostController(np.random.default_rng(1))
+            self._controller.add_lineage(BEHAVIOR, settings.self_play)
+            for behavior_id in self._ids:
+                self._controller.add_behavior(behavior_id)
+            self._ghosts = GhostStage(self._controller, self._assign)
+            self._ghosts.start(StageContext("ghost"))
+        self._publish()
+
+    def seconds_per_tick(self) -> float:
+        """CPU seconds per tick over the next stretch."""
+        return asyncio.run(self._play()) / TICKS
+
+    @property
+    def changes(self) -> int:
+        """How often who plays whom has changed."""
+        return self._controller.generation
+
+    async def _play(self) -> float:
+        began = time.process_time()
+        for _ in range(TICKS):
+            for step in self._environment.decide():
+                for batch in self._processor.process(step):
+                    self._take(batch)
+            self.ticks += 1
+            if self.ticks % 50 == 0:
+                self.decided += 50 * len({id(game.players[i]) for game in self._lineups.games for i in self._ids})
+            await self._environment.advance()
+        return time.process_time() - began
+
+    def _take(self, batch: TrajectoryBatch) -> None:
+        kept = [batch] if self._ghosts is None else self._ghosts.process(batch)
+        self._learned += sum(one.num_rows for one in kept)
+        while self._learned >= self._every:
+            self._learned -= self._every
+            self._policy = replace(self._policy, version=self._policy.version + 1, step=self._policy.step + self._every)
+            self._publish()
+
+    def _publish(self) -> None:
+        if self._ghosts is None:
+            for behavior_id in self._ids:
+                self._environment.update(replace(self._policy, behavior_id=behavior_id))
+            return
+        updates, matchup = self._controller.take_policy(self._policy)
+        for update in updates:
+            self._environment.update(update)
+        if matchup is not None:
+            self._assign(matchup)
+
+    def _assign(self, matchup: Matchup) -> None:
+        for update in matchup.policies:
+            self._environment.update(update)
+        self._lineups.assign(matchup.assignment)
+
+
+def main() -> None:
+    """Measure in turns and print both, and what self-play costs; fails if it is more than the bar."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--games", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=30.0, help="to measure for")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes")
+    asked = parser.parse_args()
+    plain, playing = (Side(asked.games, self_play, asked.changes) for self_play in (False, True))
+    _ = plain.seconds_per_tick(), playing.seconds_per_tick()  # buffers grow, snapshots are made, games come out of step
+    pairs: list[tuple[float, float]] = []
+    began = time.perf_counter()
+    while time.perf_counter() - began < asked.seconds or len(pairs) < 3:
+        pairs.append((plain.seconds_per_tick(), playing.seconds_per_tick()))
+    for name, seconds in zip(("without self-play", "with self-play"), zip(*pairs, strict=True), strict=True):
+        tick = median(seconds)
+        print(f"{name:18} {1000 * tick:7.3f} ms per tick, {2 * asked.games / tick:10,.0f} agent steps/s")
+    # Of the steps/s: 1 - (steps/s with it) / (steps/s without it).
+    cost = 1 - median(without / with_it for without, with_it in pairs)
+    print(f"self-play costs {cost:.1%} of the steps/s ({len(pairs)} pairs of {TICKS} ticks; bar: {BAR:.0%})")
+    print(
+        f"it changed opponents {playing.changes} times; {playing.decided / playing.ticks:.1f} policies decided per tick"
+    )
+    raise SystemExit(cost >= BAR)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Examples as benchmarks: train one, then find the policies that it exported along the way."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from config import load_config
+from pipeline.export import numbered
+from pipeline.run import RunOptions, run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_to_judge(parser: argparse.ArgumentParser, example: Path) -> tuple[Path, argparse.Namespace]:
+    """The folder of the run that the command line asks about; trained now, where it names none.
+
+    Args:
+        parser: may have arguments of the benchmark's own.
+        example: what to train, from the repository's root.
+    """
+    parser.add_argument("run", type=Path, nargs="?", help="results/<run-id> of a finished run; left out: train one now")
+    parser.add_argument("--seed", type=int, default=0, help="of the training and of the games")
+    parser.add_argument("--results-dir", type=Path, default=Path("results/benchmarks"))
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="changes a key of the example")
+    asked = parser.parse_args()
+    return asked.run or _train(ROOT / example, asked.results_dir, asked.seed, asked.set), asked
+
+
+def _train(example: Path, results: Path, seed: int, changes: Sequence[str]) -> Path:
+    """Train from scratch; an earlier run of the benchmark with this seed is removed."""
+    name = f"{example.stem if example.stem != 'config' else example.parent.name}-{seed}"
+    shutil.rmtree(results / name, ignore_errors=True)
+    where = [f"checkpoint_settings.run_id={name}", f"checkpoint_settings.results_dir={results}"]
+    print(f"{example.relative_to(ROOT)}, seed {seed}: training in {results / name}", flush=True)
+    result = run(load_config(example, [f"env_settings.seed={seed}", *where, *changes]), RunOptions())
+    steps = ", ".join(f"{behavior} {told.step} steps" for behavior, told in result.behaviors.items())
+    print(f"{steps}: {result.elapsed_s / 60:.1f} minutes")
+    return result.folder
+
+
+def exports_of(run: Path, behavior: str) -> list[Path]:
+    """The policies that a run exported, in the order of their steps.
+
+    Raises:
+        SystemExit: if there is none.
+    """
+    found = numbered(run / behavior, behavior)
+    if not found:
+        raise SystemExit(f"{run / behavior}: no exported policies; expected results/<run-id> of a finished run")
+    return found
+
+
+def steps_of(export: Path) -> int:
+    """The trainer steps in an export's name."""
+    return int(export.stem.rpartition("-")[2])
+
+
+def first_quarter(exports: Sequence[Path]) -> Path:
+    """The newest export of the first quarter of a run, or the first one if there is none."""
+    early = [path for path in exports if steps_of(path) <= steps_of(exports[-1]) / 4]
+    return early[-1] if early else exports[0]

@@ -1,0 +1,93 @@
+"""A network for connect four that looks at each column's next place, with the same eyes for all of them.
+
+A perceptron has to learn each of the board's 69 lines of four by itself, and for each column anew what to do about it.
+This network looks at the neighbourhood of the place where the next stone of a column would come to lie, 3 places to
+each side, which holds all lines through it; what it makes of that is the same wherever the place is. So whatever it
+learns about a threat in one corner, it knows everywhere.
+`config.yaml` beside this file names it as `board_network:BoardNetwork`. See docs/extending.md, "A network".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from config import NetworkSettings
+from queues.specs import ObservationSpec
+
+ROWS, COLUMNS, REACH = 6, 7, 3
+SIDE = 2 * REACH + 1
+WIDE, HIGH = COLUMNS + 2 * REACH, ROWS + 1 + 2 * REACH
+"""The board with margins: what can be seen from any place on it, or from above a full column."""
+PLANES = 3
+"""Own stones, the other's, and what is off the board."""
+
+
+class BoardNetwork(nn.Module):
+    """Features of each column's next place, and a hidden layer over them and the whole board.
+
+    Args:
+        observations: one, the board as PettingZoo has it: 6 rows from the top, 7 columns, own and other stones.
+        settings: `hidden_units` is the width of both hidden layers; a column has a quarter as many features.
+    """
+
+    off_board: Tensor
+    """[1, 13, 13, 1] 1 in the margins"""
+    corners: Tensor
+    around: Tensor
+
+    def __init__(self, observations: tuple[ObservationSpec, ...], settings: NetworkSettings) -> None:
+        super().__init__()
+        (board,) = observations
+        if board.size != ROWS * COLUMNS * 2:
+            raise ValueError(f"{board.name} has {board.size} numbers, expected those of connect four, 84")
+        width, features = settings.hidden_units, settings.hidden_units // 4
+        self.look = nn.Linear(SIDE * SIDE * PLANES, width)
+        self.judge = nn.Linear(width, features)
+        self.overall = nn.Linear(COLUMNS * features + board.size, width)
+        self.encoding_size = COLUMNS * features + width
+        """How many numbers `forward` gives for each row."""
+        off = torch.ones(1, HIGH, WIDE, 1)
+        off[:, REACH + 1 : -REACH, REACH:-REACH] = 0
+        self.register_buffer("off_board", off, persistent=False)
+        self.register_buffer("corners", corners(), persistent=False)
+        self.register_buffer("around", neighbourhood(), persistent=False)
+
+    def forward(self, observations: tuple[Tensor, ...]) -> Tensor:
+        """Encode B boards: from one float tensor [B, …] of 84 numbers each to [B, encoding_size]."""
+        stones = observations[0].reshape(-1, ROWS, COLUMNS, 2)
+        seen = torch.relu(self.look(self.around_next_places(stones)))
+        columns = torch.relu(self.judge(seen)).flatten(1)
+        overall = torch.relu(self.overall(torch.cat([columns, stones.flatten(1)], dim=1)))
+        return torch.cat([columns, overall], dim=1)
+
+    def around_next_places(self, stones: Tensor) -> Tensor:
+        """What lies around the places where the next stones would come to lie.
+
+        Args:
+            stones: [B, 6, 7, 2] own and other ones.
+
+        Returns:
+            [B, 7, 147] by column, the square around its next place row by row: own, other, off the board.
+        """
+        board = nn.functional.pad(stones, (0, 0, REACH, REACH, REACH + 1, REACH))
+        board = torch.cat([board, self.off_board.expand(len(stones), -1, -1, -1)], dim=3).flatten(1, 2)
+        heights = stones.sum(dim=(1, 3)).long()
+        places = (self.corners[heights, torch.arange(COLUMNS)].unsqueeze(2) + self.around).flatten(1)
+        picked = board.gather(1, places.unsqueeze(2).expand(-1, -1, PLANES))
+        return picked.reshape(len(stones), COLUMNS, -1)
+
+
+def corners() -> Tensor:
+    """[7, 7] by a column's height and the column: the upper left corner of the square around its next place.
+
+    Places are counted row by row in the board with margins; above a full column there is one row more.
+    """
+    heights, columns = torch.arange(ROWS + 1), torch.arange(COLUMNS)
+    return (ROWS - heights).unsqueeze(1) * WIDE + columns
+
+
+def neighbourhood() -> Tensor:
+    """[49] the places of a square of 7 × 7, counted from its upper left corner."""
+    side = torch.arange(SIDE)
+    return (side.unsqueeze(1) * WIDE + side).flatten()

@@ -1,0 +1,127 @@
+"""A task for two that only works if one gives itself up for the other: groups of agents in an environment of one's own.
+
+All instances are stepped together, so this is an `EnvironmentGroup` (stages/environment/protocol.py). Axis letter: n
+instances, of two agents each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.environment.protocol import ActionBatch, AgentSteps, StepResult
+
+WAIT, PUSH, GO = range(3)
+
+
+class TheDoor:
+    """Two agents before a closed door, and behind it what both want.
+
+    An agent waits, pushes against the door, or goes through it. Pushing opens the door, but is the end of who does it,
+    at a small price of its own. Who goes through the open door ends the task with a reward of 1 for the group: who
+    opened it doesn't live to see that. Through the closed door nobody comes, and when time is up it is the end of both.
+    Agents see which of the two they are, whether the door is open, whether the other one is still there, and how much
+    time is left.
+
+    Args:
+        num_envs: n.
+        behavior: name of the behaviour that all agents share.
+        price: of opening the door.
+        steps: after which time is up.
+    """
+
+    def __init__(self, num_envs: int, behavior: str, price: float = 0.1, steps: int = 10) -> None:
+        self.num_envs = num_envs
+        seen, actions = (ObservationSpec("seen", (5,)),), ActionSpec(discrete_branches=(3,))
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {
+            behavior: BehaviorSpec(behavior, seen, actions, grouped=True)
+        }
+        self._behavior, self._price, self._steps = behavior, price, steps
+        self._agents = np.arange(2 * num_envs).reshape(num_envs, 2)
+        self._instances = np.repeat(np.arange(num_envs)[:, None], 2, axis=1)
+        self._there = np.ones((num_envs, 2), np.bool_)
+        self._open = np.zeros(num_envs, np.bool_)
+        self._t = np.zeros(num_envs, np.int64)
+        self._episodes = np.full(num_envs, -1, np.int64)
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Close all doors. Nothing here is random; with a seed, episodes are counted anew as well."""
+        if seed is not None:
+            self._episodes[:] = -1
+        self._begin(np.ones(self.num_envs, np.bool_))
+        nobody = np.zeros((self.num_envs, 2), np.bool_)
+        nothing = np.zeros(self.num_envs)
+        return self._told(nobody, self._seen(), self._episodes, nobody * 0.0, nothing)
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Who goes meets the door as it was before anybody pushed."""
+        chosen = np.full((self.num_envs, 2), WAIT)
+        chosen[self._there] = actions[self._behavior].discrete[:, 0]
+        pushed, solved = chosen == PUSH, ((chosen == GO) & self._open[:, None]).any(axis=1)
+        self._open |= pushed.any(axis=1)
+        self._t += 1
+        over = solved | (self._t >= self._steps)
+        ended = self._there & (pushed | over[:, None])
+        self._there &= ~ended
+        finals, episodes = self._seen(), self._episodes.copy()
+        self._begin(~self._there.any(axis=1))
+        return self._told(ended, finals, episodes, -self._price * pushed, solved.astype(np.float64))
+
+    def close(self) -> None:
+        """Nothing is open, not even a door."""
+
+    def _begin(self, where: np.ndarray) -> None:
+        """Start anew in these instances [n]. A group of agents keeps its number."""
+        self._there[where] = True
+        self._open[where] = False
+        self._t[where] = 0
+        self._episodes[where] += 1
+
+    def _seen(self) -> np.ndarray:
+        """What each agent sees [n, 2, 5]: am I the one, am I the other, is it open, is my mate there, time left."""
+        seen = np.zeros((self.num_envs, 2, 5), np.float32)
+        seen[:, 0, 0] = seen[:, 1, 1] = 1.0
+        seen[:, :, 2] = self._open[:, None]
+        seen[:, :, 3] = self._there[:, ::-1]
+        seen[:, :, 4] = 1.0 - self._t[:, None] / self._steps
+        return seen
+
+    def _told(
+        self,
+        ended: np.ndarray,
+        finals: np.ndarray,
+        episodes: np.ndarray,
+        rewards: np.ndarray,
+        of_groups: np.ndarray,
+    ) -> StepResult:
+        """Rows of those who ended, then of those who are there; what was received before a beginning is not theirs.
+
+        Args:
+            ended: [n, 2]
+            finals: [n, 2, 5] what they saw last.
+            episodes: [n] which episode it was.
+            rewards: [n, 2] each agent's own.
+            of_groups: [n] their groups'.
+        """
+        there, went_on = self._there, (self._episodes == episodes)[:, None]
+        groups = self._instances + 1  # 0 would be none
+        shared = np.repeat(of_groups[:, None], 2, axis=1)
+
+        def rows(of_ended: np.ndarray, of_those_there: np.ndarray) -> np.ndarray:
+            return np.concatenate([of_ended[ended], of_those_there[there]])
+
+        steps = AgentSteps(
+            agent_ids=rows(self._agents, self._agents),
+            env_ids=rows(self._instances, self._instances).astype(np.int32),
+            episode_ids=rows(episodes[self._instances], self._episodes[self._instances]),
+            observations=(rows(finals, self._seen()),),
+            rewards=rows(rewards, rewards * went_on).astype(np.float32),
+            ended=int(ended.sum()),
+            terminated=np.ones(ended.sum(), np.bool_),
+            truncated=np.zeros(ended.sum(), np.bool_),
+            group_ids=rows(groups, groups),
+            group_rewards=rows(shared, shared * went_on).astype(np.float32),
+        )
+        return StepResult({self._behavior: steps})

@@ -1,0 +1,107 @@
+"""Environment parameters that the built-in games take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, tell
+from stages.environment.protocol import ActionBatch
+from stages.environment.pursuit import PursuitGroup
+from stages.environment.volley import VolleyGroup
+from stages.environment.volley.physics import VX, VY
+from stages.environment.volley.rules import BALL_GRAVITY, SERVE_SPEED, TICK_S
+from stages.errors import StageError
+
+
+def told(group, **plain):
+    """Parameters that the group asks."""
+    parameters = EpisodeParameters()
+    parameters.take(EnvironmentParameters(0, plain))
+    parameters.begin_anew(0, 0)
+    tell(group, parameters)
+    return parameters
+
+
+def discrete(rows, *choices):
+    return ActionBatch(np.zeros((rows, 0), np.float32), np.tile(np.array(choices, np.int32), (rows, 1)))
+
+
+def uniform(least, greatest):
+    return {"sampler_type": "uniform", "sampler_parameters": {"min_value": least, "max_value": greatest}}
+
+
+def run_along(group):
+    """Everybody runs towards +x for one decision."""
+    return group.step({group.pursuer_id: discrete(2 * group.num_envs, 1), group.evader_id: discrete(group.num_envs, 1)})
+
+
+def idle(group):
+    """Nobody moves for one decision."""
+    return group.step(dict.fromkeys(group.behavior_ids, discrete(group.num_envs, 1, 0)))
+
+
+def test_pursuit_takes_top_speeds():
+    group = PursuitGroup(3)
+    told(group, pursuer_speed=0.1, evader_speed=0.2)
+    group.reset(0)
+    group.arenas.places[:] = np.array([[-0.9, -0.9], [-0.9, 0.9], [-0.9, 0.0]], np.float32)  # far from the far wall
+    run_along(group)
+    np.testing.assert_allclose(group.arenas.speeds[:, :, 0], [[0.1, 0.1, 0.2]] * 3, rtol=1e-5)
+
+
+def test_pursuit_draws_for_each_game():
+    group = PursuitGroup(2, time_limit_s=0.12)  # a game of one decision
+    told(group, evader_speed=uniform(0.1, 0.3))
+    seen = []
+    group.reset(0)
+    for _ in range(3):
+        seen += group._top_speeds[:, 2, 0].tolist()
+        run_along(group)
+    assert len(set(seen)) == 6
+    assert all(0.1 <= speed < 0.3 for speed in seen)
+
+
+def test_volleys_ball_falls_as_told():
+    ordinary, light = VolleyGroup(2, frame_skip=1), VolleyGroup(2, frame_skip=1)
+    told(light, ball_gravity=1.5)
+    for group in (ordinary, light):
+        group.reset(0)
+        group.courts.ball[VY] = 0.0
+        idle(group)
+    np.testing.assert_allclose(ordinary.courts.ball[VY], -BALL_GRAVITY * TICK_S, rtol=1e-6)
+    np.testing.assert_allclose(light.courts.ball[VY], -1.5 * TICK_S, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fastest", [0.3, 1.0])
+def test_volleys_serves_are_as_fast_as_told(fastest):
+    group = VolleyGroup(500)
+    told(group, serve_speed=fastest)
+    group.reset(0)
+    speeds = np.abs(group.courts.ball[VX])
+    assert speeds.max() <= fastest + 1e-6
+    assert speeds.min() >= min(SERVE_SPEED[0], fastest) - 1e-6
+
+
+def test_a_match_under_way_goes_on_as_it_began():
+    group = VolleyGroup(2, frame_skip=1, time_limit_s=2 * TICK_S)
+    parameters = told(group, ball_gravity=1.0)
+    group.reset(0)
+    parameters.take(EnvironmentParameters(1, {"ball_gravity": 2.0}))
+    idle(group)
+    assert np.asarray(group._ball_gravity).tolist() == [1.0, 1.0]
+    idle(group)
+    assert np.asarray(group._ball_gravity).tolist() == [2.0, 2.0]
+    assert parameters.begun.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "hint"),
+    [
+        (PursuitGroup(1), "pursuers_speed", "environment_parameters.pursuers_speed: .*did you mean 'pursuer_speed'?"),
+        (VolleyGroup(1), "wind", "environment_parameters.wind: Volley takes no such parameter; it takes ball_gravity"),
+    ],
+)
+def test_a_parameter_that_a_game_does_not_take_is_refused(group, name, hint):
+    with pytest.raises(StageError, match=hint):
+        told(group, **{name: 1.0})
