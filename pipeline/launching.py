@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,7 @@ class Launcher:
         self.actors: dict[int, ActorSlot] = {}
         """By replica."""
         self.evaluation: ActorSlot | None = None
+        self._evaluation_joins = asyncio.Lock()
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
         """Main's ends of queues, by name."""
 
@@ -128,14 +130,15 @@ class Launcher:
 
     async def join_evaluation(self, behavior_id: str) -> ActorSlot | None:
         """Let a behaviour id be evaluated, in a host of its own; None if it is already."""
-        if self.evaluation is None:
-            inline = self._config.pipeline.hosts.actors.kind == "inline"
-            links = None if inline else self._wiring.evaluation_links()
-            self.evaluation = ActorSlot(0, await self._start(self._plan("evaluation", "evaluation"), links), -1)
-        if behavior_id in self.evaluation.policies:
-            return None
-        self.evaluation.policies[behavior_id] = await self._wiring.policies(behavior_id, self.evaluation.handle)
-        return self.evaluation
+        async with self._evaluation_joins:  # each actor announces the behaviour id, maybe while it is being joined
+            if self.evaluation is None:
+                inline = self._config.pipeline.hosts.actors.kind == "inline"
+                links = None if inline else self._wiring.evaluation_links()
+                self.evaluation = ActorSlot(0, await self._start(self._plan("evaluation", "evaluation"), links), -1)
+            if behavior_id in self.evaluation.policies:
+                return None
+            self.evaluation.policies[behavior_id] = await self._wiring.policies(behavior_id, self.evaluation.handle)
+            return self.evaluation
 
     def end_evaluation(self) -> None:
         """No policies will come any more."""

@@ -31,17 +31,24 @@ class EvaluationHost:
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
         self._runtime = HostRuntime(plan, control, edges)
         self._inlets = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # one per behaviour id
-        self._first = asyncio.Event()
 
     async def run(self) -> bool:
         """Run until all policy queues have ended; returns whether it ended well."""
         return await run_host(self._runtime, self._work, self._listen)
 
     async def _work(self) -> None:
-        await self._first.wait()
         async with asyncio.TaskGroup() as tasks:
-            while not self._inlets.empty():
-                tasks.create_task(self._evaluate(self._inlets.get_nowait()))
+            going: set[asyncio.Task[None]] = set()
+            joining = tasks.create_task(self._inlets.get())
+            while True:
+                done, _ = await asyncio.wait({joining, *going}, return_when=asyncio.FIRST_COMPLETED)
+                going -= done
+                if joining in done:  # behaviour ids come one by one, some when others are long being evaluated
+                    going.add(tasks.create_task(self._evaluate(joining.result())))
+                    joining = tasks.create_task(self._inlets.get())
+                elif not going:
+                    break
+            joining.cancel()
 
     async def _evaluate(self, inlet: Inlet[PolicyUpdate]) -> None:
         runtime = self._runtime
@@ -88,7 +95,6 @@ class EvaluationHost:
                 inlet = await self._runtime.edges.open_inlet(message.name, message.address)
                 self._runtime.ends[message.name] = inlet
                 self._inlets.put_nowait(inlet)
-                self._first.set()
 
 
 def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:

@@ -64,6 +64,19 @@ def test_the_best_policy_of_the_evaluations_is_kept(tmp_path, caplog):
     assert best.design.spec.name == "CartPole"
 
 
+@pytest.mark.parametrize("kind", ["inline", "process"])
+def test_one_evaluation_serves_several_actors_and_ends_with_the_run(start, kind):
+    command = start(
+        cartpole(
+            evaluation={"every": 500, "episodes": 4},
+            pipeline__hosts={"actors": {"kind": kind, "replicas": 2}, "learners": {"kind": kind}},
+            behaviors__CartPole__max_steps=3000,
+        )
+    )
+    assert command.wait() == 0, command.output
+    assert "Evaluation: " in command.output
+
+
 def test_evaluation_has_a_process_of_its_own_where_actors_have(start):
     command = start(cartpole(evaluation={"every": 500, "episodes": 4}))
     command.pid_of("evaluation")
