@@ -26,7 +26,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from stages.environment.gate import FREE
 
@@ -153,6 +154,9 @@ class CreditLedger:
         if request.wants:
             self._requests = deque(earlier for earlier in self._requests if earlier.source != request.source)
             self._requests.append(request)
+        else:
+            # The gate takes no cap of an earlier request for what it has given back: it would be nobody's.
+            self._requests = deque(map(partial(_less, request), self._requests))
         return self._serve()
 
     def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
@@ -226,3 +230,10 @@ class CreditLedger:
             held = window.granted.get(request.source, 0)
             window.granted[request.source] = caps[name] = held + min(chunk, free[name])
         return Grant(request.source, request.number, caps, versions)
+
+
+def _less(later: CreditRequest, earlier: CreditRequest) -> CreditRequest:
+    """An earlier request without what the same actor has given back since."""
+    if earlier.source != later.source:
+        return earlier
+    return replace(earlier, wants=tuple(name for name in earlier.wants if name not in later.gives_back))

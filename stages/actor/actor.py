@@ -81,6 +81,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._players: tuple[str, ...] = ()
         self._asked_for: tuple[str, ...] | None = None
         self._adopted: dict[str, int] = {}
+        self._turns = 0
         self._known: set[str] = set()
         self._names: tuple[str, ...] = ()
 
@@ -170,6 +171,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 await self._reset_for(self._environment.parameters.generation)
                 for batch in self._decide():
                     yield batch
+            self._end_turn()
             used, alive = self._used()
             if self._gate.closed(used, alive) or self._behind(alive):
                 if not self._held:
@@ -192,12 +194,26 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         # A policy that comes while a batch waits for its place has not decided this tick.
         adopted, self._adopted = self._adopted, {}
         self._changed = False
+        self._end_turn()
         for step in self._environment.decide():
             yield from self._processor.process(step)
         # What an older policy began is sent off: until this actor acts by a version it gets no credits for the next
         # one, so the trainer can't have run ahead by more than its window.
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
+
+    def _end_turn(self) -> None:
+        """If another team learns than did, have nothing learned from what was decided in the turn before.
+
+        The gate does not hold back behaviours that learn no more, and gives their credits back: steps that they then
+        completed as learners would be beyond all caps, more of them with each turn. All that learns now and is open was
+        decided before, for each tick's decisions are taken after this.
+        """
+        lineups = self._environment.lineups
+        if self._turns != lineups.turns:
+            self._turns = lineups.turns
+            for behavior_id in filter(lineups.plays, self._environment.specs):
+                self._processor.end_learning(behavior_id)
 
     def _resume_stepping(self) -> None:
         """Step again after standing still: decisions that were taken before by an older policy are taken anew."""

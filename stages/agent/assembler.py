@@ -130,6 +130,16 @@ class Assembler:
         if self._mates is not None:
             self._cut_mates(self._mates)
 
+    def end_learning(self) -> None:
+        """Learn no more from what is decided already: completed steps are learned from, open ones are not."""
+        slots = self._slots.used()
+        slots = slots[self._learning[slots]]
+        self._cut(slots)
+        if self._mates is not None:
+            self._cut_mates(self._mates)
+        self._learning[slots] = False
+        self._last_ticks.clear()  # the next decisions' stamps have to be compared with these
+
     def replace_decisions(self, step: StepBatch) -> None:
         """Write the open decisions of a tick's agents anew, as newer policies took them."""
         slots = self._slots.find(step.agent_ids[step.ended :])

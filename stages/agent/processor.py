@@ -125,6 +125,16 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         assembler.cut(version)
         return _emit([assembler])
 
+    def end_learning(self, behavior_id: str) -> None:
+        """A behaviour id's agents play on, but what they have decided and not completed is not learned from any more.
+
+        Their half-made trajectories are closed before it, to be emitted with others: what was completed is credits
+        spent, and what is completed from now on spends none.
+        """
+        assembler = self._assemblers.get(behavior_id)
+        if assembler is not None:
+            assembler.end_learning()
+
     def close_all(self, truncated: bool = True) -> list[TrajectoryBatch]:
         """Close and emit half-made trajectories and forget all agents, as their environments are reset next.
 

@@ -25,6 +25,7 @@ class CreditGate:
         self._versions: dict[str, int] = {}
         self._given_back_at: dict[str, int] = {}
         self._number = 0
+        self._asked_at = 0
         self._asked = False
 
     def closed(self, used: Mapping[str, int], alive: Collection[str]) -> list[str]:
@@ -50,7 +51,7 @@ class CreditGate:
         if low:
             self._asked = True
             self._number += 1
-            self._request(self._number, used, low, ())
+            self._ask(used, low, ())
 
     def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
         """Say that the actor stands still: it has emitted all it held, and gives back what it has not used."""
@@ -60,7 +61,7 @@ class CreditGate:
 
     def granted(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
         """Take in the ledger's answer to request `number`."""
-        if number == self._number:
+        if number == self._asked_at:
             self._asked = False
         for name, cap in caps.items():
             if number >= self._given_back_at.get(name, 0):
@@ -77,4 +78,12 @@ class CreditGate:
         for name in names:
             self._caps[name] = self._ask_at[name] = used.get(name, 0)
             self._given_back_at[name] = self._number
-        self._request(self._number, used, wants, names)
+        self._ask(used, wants, names)
+
+    def _ask(self, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
+        self._request(self._number, used, wants, gives_back)
+        if wants:
+            self._asked_at = self._number
+        for name in wants:
+            # What is asked for may be granted while it is given back already, so it can be given back from now on.
+            self._caps.setdefault(name, 0)

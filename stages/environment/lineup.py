@@ -74,6 +74,8 @@ class Lineups:
         self.current = Lineup(0, -1, None)
         self.games: list[Lineup] = []
         """By environment instance: the lineup of its running game."""
+        self.turns = 0
+        """How often the learning team has changed."""
         self._mixed = False
         self._distinct: list[Lineup] = []
         self._slots: NDArray[np.intp] | None = None
@@ -172,6 +174,7 @@ class Lineups:
         self._wanted = None
         goes_on = self.current.learning_team == wanted.learning_team
         if not goes_on:
+            self.turns += 1
             for game in (self.current, *self.games):
                 game.learners = set(self._plain)
         lineup = Lineup(wanted.generation, wanted.opponent, wanted.learning_team, dict(self._plain), set(self._plain))

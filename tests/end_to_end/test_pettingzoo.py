@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +131,11 @@ def test_an_example_of_pettingzoo_trains_all_its_sides(path, behaviors, tmp_path
 def test_the_example_of_pursuit_trains_both_sides(tmp_path):
     result = run_here(example("config/examples/pursuit.yaml"), tmp_path, "run")
     assert all(result.behaviors[name].step >= 600 for name in ("Pursuer", "Evader"))
+
+
+def test_a_behaviour_that_joins_later_is_evaluated_too(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    run_here(crowd(evaluation={"every": 300, "episodes": 4}), tmp_path, "run")
+    for behavior in ("Rook", "Pawn"):
+        assert re.search(rf"{behavior}\. Step: \d+\. Evaluation: ", caplog.text), behavior
+        assert (tmp_path / "run" / behavior / f"{behavior}-best.pt").exists()

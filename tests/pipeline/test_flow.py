@@ -91,6 +91,19 @@ def test_giving_back_alone_asks_for_nothing():
     assert books.outstanding("Walker") == 2
 
 
+def test_what_is_given_back_is_not_granted_for_an_earlier_request():
+    """The gate would not take it, so nobody could use it."""
+    books = ledger(rows=8, lag=0)
+    books.open_window("Swimmer", 4, 0)
+    books.request(ask(number=1, wants=("Walker", "Swimmer")))
+    assert books.request(ask(number=2, used=8, Swimmer=3, wants=("Walker", "Swimmer"))) == []
+    assert books.request(ask(number=3, used=8, Swimmer=3, gives_back=("Swimmer",), wants=())) == []
+    assert books.returned("trainer", "Walker", 0, 8) == [Grant(0, 2, {"Walker": 16}, {"Walker": 0})]
+    assert books.outstanding("Swimmer") == 3
+    books.request(ask(number=4, used=12))
+    assert books.request(ask(number=5, used=12, gives_back=("Walker",), wants=())) == [Grant(0, 4, {}, {})]
+
+
 def test_steps_beyond_the_cap_are_charged():
     books = ledger(rows=8, lag=0)
     books.request(ask(number=1))

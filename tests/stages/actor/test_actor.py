@@ -327,6 +327,44 @@ async def test_it_plays_under_the_assignment_as_soon_as_it_has_it():
         assert rows(ghosts) > 0
 
 
+HIDER, SEEKER = "Hider?team=0", "Seeker?team=1"
+
+
+def give_turn(rig, generation, team):
+    """Let a team learn, with version `generation`; the other one plays with a snapshot."""
+    players = {HIDER: -1, SEEKER: generation} if team == 0 else {HIDER: generation, SEEKER: -1}
+    for behavior_id, snapshot in players.items():
+        rig.actor.take_policy(policy_update(behavior_id, generation, snapshot=snapshot))
+    policies = {behavior_id: (snapshot, generation) for behavior_id, snapshot in players.items()}
+    rig.actor.take_assignment(Assignment(generation, team, policies, generation))
+
+
+async def test_what_is_open_when_a_turn_ends_spends_no_credits_however_often_turns_change():
+    """Nobody's credits hold an actor back in the others' turn, so there it must not make learners' steps."""
+    async with Rig(Cast(HIDER, agents=2), Cast(SEEKER, agents=3), self_play=True, game_length=1) as rig:
+        give_turn(rig, 1, team=0)
+        await asyncio.sleep(10)
+        rig.grant(Hider=2)
+        await asyncio.sleep(10)
+        assert rig.asked[1:3] == ({"Hider": 2, "Seeker": 0}, ["Hider"])
+        seekers, turns = 0, 3
+        for turn in range(turns):
+            give_turn(rig, 2 * turn + 2, team=1)  # it stands still, and the hiders have decided
+            await asyncio.sleep(10)
+            assert rig.asked[1:3] == ({"Hider": 2, "Seeker": seekers}, ["Seeker"])
+            rig.grant(Seeker=10**6)
+            await asyncio.sleep(4.5)
+            give_turn(rig, 2 * turn + 3, team=0)  # it moves, and the seekers have decided
+            await asyncio.sleep(10)
+            # Five ticks: at the first the seekers began to learn, and what they do at the last comes too late.
+            seekers += 3 * 3
+            assert rig.asked[1:3] == ({"Hider": 2, "Seeker": seekers}, ["Hider"])
+        batches = rig.take()
+        assert sum(batch.credits for batch in batches if batch.behavior_id == HIDER) == 2
+        assert sum(batch.credits for batch in batches if batch.behavior_id == SEEKER) == seekers
+        assert rows(batches) == 5 * (1 + 5 * turns), "none is lost"
+
+
 # Checkpoints and stopping. --------------------------------------------------------------------------------------------
 
 

@@ -242,6 +242,27 @@ def test_a_stamp_that_changes_within_an_episode_cuts_and_loses_nothing(change: d
     assert second.episodes["episode_returns"].tolist() == [30]
 
 
+def test_where_learning_ends_completed_steps_are_learned_from_and_open_ones_spend_no_credits() -> None:
+    processor = make(min_rows=100)
+    run(processor, *(step(Row(7, obs=i, action=i, reward=i, generation=4), Row(8, learning=False)) for i in (1, 2)))
+    processor.end_learning("Ball")
+    assert processor.pending("Ball") == 1
+    run(
+        processor,
+        step(Row(7, obs=3, action=3, reward=3, generation=4, learning=False), Row(8, learning=False)),
+        step(Row(7, obs=4, reward=4, generation=5), Row(8, learning=False)),
+    )
+    assert processor.pending("Ball") == 1
+    (batch,) = processor.flush()
+    assert batch.trajectories["agent_ids"].tolist() == [7, 7, 8]
+    assert batch.trajectories["lengths"].tolist() == [1, 2, 3], "what did not learn anyway is not cut"
+    assert batch.trajectories["credits"].tolist() == [1, 0, 0]
+    assert batch.trajectories["generation"].tolist() == [4, 4, 0]
+    assert (observed(batch)[:3], followed_by(batch)[:2]) == ([1, 2, 3], [2, 4])
+    assert batch.rewards.tolist()[:3] == [2, 3, 4]
+    assert not batch.truncated.any()
+
+
 def test_trajectories_tell_stamp_and_versions_and_carry_credits_if_learning() -> None:
     stamp = {"episode": 3, "generation": 5, "opponent": 6}
     (batch,) = run(

@@ -36,6 +36,7 @@ OTHERS = st.one_of(
     st.tuples(st.just("flush"), st.sampled_from([None, "Ball", "Walker", "Unknown"])),
     st.tuples(st.just("cut"), st.sampled_from(BEHAVIORS), st.integers(-1, 8)),
     st.tuples(st.just("close"), st.booleans()),
+    st.tuples(st.just("end_learning"), st.sampled_from(BEHAVIORS)),
     st.tuples(st.just("decide_again"), st.integers(0, len(BEHAVIORS) - 1), st.integers(0, GROUPS - 1)),
     st.tuples(st.just("drop"), st.sets(st.integers(0, ENVS - 1)), st.integers(0, GROUPS - 1)),
 )
@@ -164,6 +165,14 @@ class Table:
             if version is None or (agent.rows and agent.rows[0]["version"] <= version):
                 self.close(agent, agent.open["obs_0"])
         self.close_mates()
+
+    def end_learning(self) -> None:
+        learners = [agent for agent in self.agents.values() if agent.stamp[4]]
+        for agent in learners:
+            self.close(agent, agent.open["obs_0"])
+        self.close_mates()
+        for agent in learners:
+            agent.stamp = (*agent.stamp[:4], 0, agent.stamp[5])
 
     def pending(self) -> int:
         half_made = sum(len(agent.rows) for agent in self.agents.values() if agent.stamp[4])
@@ -329,6 +338,10 @@ class World:
         self.tables[behavior_id].cut(version)
         self.check(self.processor.cut_older_than(behavior_id, version), [behavior_id])
 
+    def end_learning(self, behavior_id: str) -> None:
+        self.tables[behavior_id].end_learning()
+        self.processor.end_learning(behavior_id)
+
     def close(self, truncated: bool) -> None:
         for table in self.tables.values():
             for agent in table.agents.values():
@@ -452,7 +465,9 @@ def test_nor_in_a_long_run(horizon: int, min_rows: int) -> None:
             return ("flush", random.choice([None, "Ball", "Walker"]))
         if draw < 0.03:
             return ("cut", random.choice(BEHAVIORS), random.randrange(200))
-        if draw < 0.035:
+        if draw < 0.032:
+            return ("end_learning", random.choice(BEHAVIORS))
+        if draw < 0.037:
             return ("drop", {random.randrange(ENVS)}, random.randrange(GROUPS))
         events = random.choices(common, k=AGENTS) if draw < 0.5 else ["decide"] * AGENTS
         return ("tick", random.randrange(len(BEHAVIORS)), random.randrange(GROUPS), events, 0)

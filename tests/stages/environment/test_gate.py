@@ -113,3 +113,22 @@ def test_credits_of_behaviours_that_have_gone_are_given_back(gate, ledger):
     gate.look_ahead({"Walker": 2, "Swimmer": 3}, ("Walker",))
     assert len(ledger.requests) == 2, "they are given back once"
     assert gate.closed({"Swimmer": 3}, ("Swimmer",)) == ["Swimmer"], "it must ask anew when it is back"
+
+
+def test_who_waits_gives_back_what_may_be_on_its_way_too(gate, ledger):
+    gate.wait({}, ("Hider", "Walker"))
+    gate.wait({}, ("Seeker", "Walker"))  # it is the seekers' turn before the answer comes
+    assert ledger.last == (2, {}, ["Seeker", "Walker"], ["Hider", "Walker"])
+    gate.granted(1, {"Hider": 4, "Walker": 4}, {"Hider": 0, "Walker": 0})
+    assert gate.closed({}, ("Hider", "Walker")) == ["Hider", "Walker"]
+
+
+def test_it_asks_again_when_it_is_answered_though_it_has_given_back_others_meanwhile(gate, ledger):
+    gate.wait({}, ("Swimmer", "Walker"))
+    gate.granted(1, {"Swimmer": 8, "Walker": 10}, {"Swimmer": 0, "Walker": 0})
+    gate.look_ahead({"Swimmer": 0, "Walker": 6}, ("Swimmer", "Walker"))
+    gate.look_ahead({"Swimmer": 0, "Walker": 6}, ("Walker",))
+    assert [request[2:] for request in ledger.requests[1:]] == [(["Walker"], []), ([], ["Swimmer"])]
+    gate.granted(2, {"Walker": 20}, {"Walker": 1})
+    gate.look_ahead({"Swimmer": 0, "Walker": 15}, ("Walker",))
+    assert ledger.last == (4, {"Swimmer": 0, "Walker": 15}, ["Walker"], [])

@@ -224,6 +224,18 @@ def test_after_a_rotation_nobody_learns_any_more_from_games_of_the_turn_before()
     assert made.current.learns(HOME)
 
 
+def test_turns_are_counted_and_swaps_are_none() -> None:
+    made = assigned()
+    turns = made.turns
+    made.update(policy_update(AWAY, 4, snapshot=3))
+    made.assign(assignment(2, opponent=3, away=(3, 4)))
+    assert (made.current.generation, made.turns) == (2, turns)
+    made.update(policy_update(HOME, 2, snapshot=1))
+    made.update(policy_update(AWAY, 5))
+    made.assign(assignment(3, team=1, opponent=1, home=(1, 2), away=(-1, 5)))
+    assert made.turns == turns + 1
+
+
 def test_only_the_last_of_two_assignments_counts_while_policies_are_awaited():
     made = lineups(HOME, AWAY, self_play=True)
     made.assign(assignment(1, opponent=0, away=(0, 0)))
