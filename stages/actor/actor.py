@@ -171,7 +171,6 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 await self._reset_for(self._environment.parameters.generation)
                 for batch in self._decide():
                     yield batch
-            self._end_turn()
             used, alive = self._used()
             if self._gate.closed(used, alive) or self._behind(alive):
                 if not self._held:
@@ -206,8 +205,8 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         """If another team learns than did, have nothing learned from what was decided in the turn before.
 
         The gate does not hold back behaviours that learn no more, and gives their credits back: steps that they then
-        completed as learners would be beyond all caps, more of them with each turn. All that learns now and is open was
-        decided before, for each tick's decisions are taken after this.
+        completed as learners would be beyond all caps, more of them with each turn. Each tick's decisions are taken
+        after this, and its steps are completed after it: what is open now was decided before another team's turn came.
         """
         lineups = self._environment.lineups
         if self._turns != lineups.turns:

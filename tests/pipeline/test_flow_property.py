@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from fakes import TICK, Cast
 from flow_harness import ActorRun, Flow, Line, Scenario, Trained, run_flow
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from config import SelfPlaySettings
@@ -89,8 +89,37 @@ def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True, gho
     )
 
 
+OPEN_STEPS_AT_A_CHANGE_OF_TURNS = Scenario(
+    trained=(Trained("Hider", 7, 6, 6), Trained("Seeker", 17, 1, 6)),
+    casts=(Cast("Hider?team=0", longest=1), Cast("Seeker?team=1", longest=1, gap=1)),
+    seed=100,
+    replicas=2,
+    max_policy_lag=0,
+    num_envs=2,
+    self_play=SelfPlaySettings(save_steps=7, team_change=53, swap_steps=6, window=2),
+    min_rows=12,
+    bound=3,
+    slowness_s=(0.05, 1.0, 0.05, 20.0),
+)
+"""One actor stands still when the turn of its hiders ends, another has used up the window: what is open is beyond it."""
+A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS = Scenario(
+    trained=tuple(Trained(name, 1, 1, 1, uses_all=False) for name in ("Hider", "Seeker", "Walker")),
+    casts=tuple(Cast(behavior_id, longest=1) for behavior_id in ("Hider?team=0", "Seeker?team=1", "Walker")),
+    replicas=3,
+    max_policy_lag=0,
+    self_play=SelfPlaySettings(
+        save_steps=1, team_change=1, swap_steps=1, window=1, play_against_latest_model_ratio=0.0
+    ),
+    plain=("Walker",),
+    bound=1,
+)
+"""An actor waits for hiders' and walkers' credits, then for seekers' and walkers': the first answer comes too late."""
+
+
 @settings(max_examples=200)
 @given(scenarios())
+@example(OPEN_STEPS_AT_A_CHANGE_OF_TURNS)
+@example(A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS)
 def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenario: Scenario) -> None:
     flow = run_flow(scenario)
     event(f"{scenario.replicas} replicas, self-play: {scenario.self_play is not None}")
