@@ -57,9 +57,10 @@ class SelfPlay:
         Raises:
             LoadError: if what chooses its opponents can't be made.
         """
-        settings = self._config.behavior_settings(behavior).self_play
-        assert settings is not None, "its route says so"
-        self.controller.add_lineage(behavior, settings, make_sampler(self._config, behavior))
+        settings = self._config.behavior_settings(behavior)
+        assert settings.self_play is not None, "its route says so"
+        sampler = make_sampler(self._config, behavior)
+        self.controller.add_lineage(behavior, settings.self_play, sampler, settings.max_steps)
 
     def add_behavior(self, behavior_id: str) -> None:
         """A team of such a behaviour has appeared."""
@@ -67,7 +68,7 @@ class SelfPlay:
 
     def hear(self, report: TrainerReport) -> None:
         """The trainer of such a behaviour has reported."""
-        self.publish(self.controller.hear_trainer(report.behavior, report.done))
+        self.publish(self.controller.hear_trainer(report.behavior, report.done, report.version))
 
     def trajectory_stage(self) -> GhostStage:
         """What stands between actors and trainer."""

@@ -12,6 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from virtual_time import VirtualTimeLoop
 
+# Beside other workers on few cores, two threads of torch that wait for each other take a hundred times as long as one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Returned slabs are overwritten in all tests and in the processes that they start: a use after return shows.
 os.environ.setdefault("HEADRACE_POISON", "1")
 

@@ -16,6 +16,7 @@ and everything in the checkpoint.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -46,6 +47,8 @@ class GhostController:
     """
 
     def __init__(self, random: np.random.Generator) -> None:
+        self._max_steps: dict[str, float] = {}
+        self._last_versions: dict[str, int] = {}  # of trainers that are done but for this policy on its way
         self._random = random
         self._lineages: dict[str, Lineage] = {}
         self._ids: list[str] = []
@@ -92,14 +95,22 @@ class GhostController:
 
     # Who takes part. -----------------------------------------------------------------------------------------------
 
-    def add_lineage(self, behavior: str, settings: SelfPlaySettings, sampler: OpponentSampler | None = None) -> None:
+    def add_lineage(
+        self,
+        behavior: str,
+        settings: SelfPlaySettings,
+        sampler: OpponentSampler | None = None,
+        max_steps: float = math.inf,
+    ) -> None:
         """A behaviour with self-play will take part; to be told before its behaviour ids.
 
         Args:
             behavior: the behaviour name.
             settings: its `self_play` block.
             sampler: chooses the snapshots that it plays with as an opponent; each is as likely as the others if None.
+            max_steps: of its trainer. A policy of that many steps is its last one.
         """
+        self._max_steps[behavior] = max_steps
         lineage = self._lineages[behavior] = Lineage(behavior, settings, sampler or Uniform())
         saved = self._saved.pop(behavior, None)
         if saved is not None:
@@ -137,6 +148,10 @@ class GhostController:
             return [], self._take_up()
         joins = lineage.newest is None
         lineage.take(update)
+        # Not only when its trainer says so, in a message that goes another way: whose turn it is would be a matter of
+        # which of the two came first.
+        if update.step >= self._max_steps[name] or update.version >= self._last_versions.get(name, math.inf):
+            lineage.done = True
         self._warn_of_one_team(update)
         ids = [behavior_id for behavior_id in self._ids if behavior_name(behavior_id) == name]
         if not self._can_play():
@@ -147,17 +162,21 @@ class GhostController:
             return [], self._current()
         return [replace(update, behavior_id=i).copy() for i in ids if self._learns(i)], None
 
-    def hear_trainer(self, behavior: str, done: bool) -> Matchup | None:
+    def hear_trainer(self, behavior: str, done: bool, version: int = -1) -> Matchup | None:
         """A trainer has reported.
 
         Args:
             behavior: the behaviour name.
             done: whether it has reached max_steps. Its team gets no more turns, if that holds of all its behaviours.
+            version: of its newest policy, which may be still on its way; it is waited for.
 
         Returns:
             a matchup if it is another team's turn now, or if this was the last word that a resumed run waited for.
         """
         lineage = self._lineages[behavior]
+        if done and behavior not in self._awaited and lineage.newest is not None and lineage.newest.version < version:
+            self._last_versions[behavior] = version
+            return None
         news = done and not lineage.done
         lineage.done = done  # it may have been done before a resume with more steps
         if behavior in self._awaited:

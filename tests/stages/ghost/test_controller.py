@@ -253,6 +253,43 @@ def test_who_is_done_gets_no_more_turns_and_the_other_one_trains_to_its_end():
     assert controller.learning_team == 1
 
 
+@pytest.mark.parametrize("report_first", [False, True])
+@pytest.mark.parametrize("names", [("Ball", "Ball"), ("Hider", "Seeker")])
+def test_whose_turn_is_next_does_not_depend_on_whether_the_last_policy_or_its_trainers_word_comes_first(
+    names, report_first
+):
+    controller = GhostController(np.random.default_rng(0))
+    for name in dict.fromkeys(names):
+        controller.add_lineage(name, SelfPlaySettings(**DEFAULTS), max_steps=2000)
+    for team, name in enumerate(names):
+        controller.add_behavior(f"{name}?team={team}")
+    for name in dict.fromkeys(names):
+        controller.take_policy(policy(0, name))
+    first = names[0]
+    if report_first:
+        assert controller.hear_trainer(first, True, version=20) is None, "it waits for the policy"
+        assert controller.learning_team == 0
+    controller.take_policy(policy(2000, first))
+    if not report_first:
+        assert controller.hear_trainer(first, True, version=20) is None, "the policy has told already"
+    assert controller.learning_team == (1 if names[0] != names[1] else 0)
+    assert controller.lineages[first].newest.step == 2000
+
+
+def test_a_trainer_that_is_done_between_two_policies_is_waited_for_no_longer_than_its_newest():
+    controller = GhostController(np.random.default_rng(0))
+    for team, name in enumerate(("Hider", "Seeker")):
+        controller.add_lineage(name, SelfPlaySettings(**DEFAULTS), max_steps=2000)
+        controller.add_behavior(f"{name}?team={team}")
+    for name in ("Hider", "Seeker"):
+        controller.take_policy(policy(0, name))
+    assert controller.hear_trainer("Hider", True, version=4) is None
+    controller.take_policy(policy(300, "Hider"))
+    assert controller.learning_team == 0
+    controller.take_policy(policy(400, "Hider"))
+    assert controller.learning_team == 1, "the last one of its trainer, though of fewer than max_steps"
+
+
 def test_a_team_of_which_one_behaviour_is_done_goes_on():
     controller = make("Keeper?team=0", "Striker?team=0", "Rival?team=1")
     for name in ("Keeper", "Striker", "Rival"):
