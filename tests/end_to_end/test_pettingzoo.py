@@ -139,3 +139,21 @@ def test_a_behaviour_that_joins_later_is_evaluated_too(tmp_path, caplog):
     for behavior in ("Rook", "Pawn"):
         assert re.search(rf"{behavior}\. Step: \d+\. Evaluation: ", caplog.text), behavior
         assert (tmp_path / "run" / behavior / f"{behavior}-best.pt").exists()
+
+
+def test_a_team_may_have_several_behaviours(tmp_path):
+    plain = crowd()
+    plain["environment"]["behaviors"] = {
+        "rook_0": {"behavior": "Rook", "team": 0},
+        "pawn_*": {"behavior": "Pawn", "team": 0},
+        "rook_1": {"behavior": "Rival", "team": 1},
+    }
+    play = {**PLAYS, "team_change": 200}
+    plain["behaviors"] = {name: {**PPO, "self_play": dict(play)} for name in ("Rook", "Pawn", "Rival")}
+    plain["environment"]["options"] = {"script": {"rook_0": [0, 9, 0.1], "rook_1": [0, 9, -0.1], "pawn_0": [0, 9, 0.1]}}
+    result = run_here(plain, tmp_path, "run")
+    assert {name: told.step >= 1200 for name, told in result.behaviors.items()} == dict.fromkeys(
+        ("Rook", "Pawn", "Rival"), True
+    )
+    for name in ("Rook", "Pawn", "Rival"):
+        assert league(tmp_path / "run", name)["snapshots"]
