@@ -18,7 +18,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +38,7 @@ from queues.stream_reader import StreamReader  # noqa: E402
 from queues.stream_writer import StreamWriter  # noqa: E402
 from stages.environment.factory import make_group  # noqa: E402
 from stages.environment.protocol import ActionBatch, AgentSteps  # noqa: E402
-from stages.policy.protocol import ActingPolicy  # noqa: E402
+from stages.policy.protocol import ActingPolicy, Decision  # noqa: E402
 
 BEHAVIOR = "Pendulum"
 STEPS = 20 * 200
@@ -84,16 +83,9 @@ class Guesser:
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
 
-    def act(self, observations: tuple[np.ndarray, ...], *_: object, **__: object) -> object:
+    def act(self, observations: tuple[np.ndarray, ...], *_: object, **__: object) -> Decision:
         """Actions in [-1, 1], whatever is seen."""
-        return Decided(continuous(self._random.uniform(-1, 1, (len(observations[0]), 1))))
-
-
-class Decided:
-    """As much of a decision as an evaluation looks at."""
-
-    def __init__(self, actions: ActionBatch) -> None:
-        self.actions, self.recall = actions, None
+        return Decision(continuous(self._random.uniform(-1, 1, (len(observations[0]), 1))), {})
 
 
 def trained(example: str, results: Path, *changes: str) -> Path:
@@ -133,8 +125,8 @@ def with_actions(path: Path, actions: np.ndarray, changed: Path) -> Path:
     with StreamWriter(changed, StreamReader(path).header) as writer:
         at = 0
         for number, batch in enumerate(batches(path)):
-            rows = {**batch.rows, "continuous_actions": actions[at : at + batch.num_rows]}
-            writer.write(EDGE, replace(batch, rows=rows), float(number))
+            changed_batch = batch.replace(continuous_actions=actions[at : at + batch.num_rows])
+            writer.write(EDGE, changed_batch, float(number))
             at += batch.num_rows
     return changed
 

@@ -475,7 +475,7 @@ class Flow:
                 self._take_back("trainer", message.behavior, source, total)
             line.done = message.done
             if line.controller is not None:
-                self._publish(line.controller.hear_trainer(message.behavior, message.done))
+                self._publish(line.controller.hear_trainer(message.behavior, message.done, message.version))
             if all(other.done for other in self.lines.values()) and len(self.lines) == len(self.scenario.trained):
                 self._stop()
             return

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from stages.environment.wrapping import Wrappers, chained
 from stages.errors import BrokenEnvironmentError, StageError
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -106,33 +107,9 @@ def vectorise(
         ) from error
 
 
-def wrapping(wrappers: Sequence[tuple[str, Callable[..., Any], Mapping[str, Any]]], name: str) -> Wrap:
-    """Make one function of several wrappers.
-
-    Args:
-        wrappers: what the YAML calls it, the class or function, and its keyword arguments; the innermost first.
-        name: what messages call the environment.
-
-    Returns:
-        a function that raises StageError if a wrapper raises, or gives no environment.
-    """
-
-    def wrap(env: AnyEnv) -> AnyEnv:
-        for use, wrapper, arguments in wrappers:
-            try:
-                wrapped = wrapper(env, **arguments)
-            except Exception as error:
-                raise StageError(
-                    f"{name}: environment wrapper {use!r} with {dict(arguments)} raised {type(error).__name__}: {error}"
-                ) from error
-            if not isinstance(wrapped, gymnasium.Env):
-                raise StageError(
-                    f"{name}: environment wrapper {use!r} gave a {type(wrapped).__name__}; expected a gymnasium.Env"
-                )
-            env = wrapped
-        return env
-
-    return wrap
+def wrapping(wrappers: Wrappers, name: str) -> Wrap:
+    """Make one function of several Gymnasium wrappers; see `chained`."""
+    return chained(wrappers, name, lambda env: isinstance(env, gymnasium.Env), "a gymnasium.Env")
 
 
 def _register(env_id: str, name: str) -> None:

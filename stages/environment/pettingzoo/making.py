@@ -11,12 +11,13 @@ import importlib
 import importlib.util
 import pkgutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from stages.environment.pettingzoo.instances import Instance, api_of, instance_of
+from stages.environment.wrapping import Wrappers, chained
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 from stages.loading import import_module
 
@@ -90,33 +91,9 @@ def make_instances(
         raise
 
 
-def wrapping(wrappers: Sequence[tuple[str, Make, Mapping[str, Any]]], name: str) -> Callable[[Any], Any]:
-    """Make one function of several wrappers.
-
-    Args:
-        wrappers: what the YAML calls it, the class or function, and its keyword arguments; the innermost first.
-        name: what messages call the environment.
-
-    Returns:
-        a function that raises StageError if a wrapper raises, or gives no environment.
-    """
-
-    def wrap(env: Any) -> Any:
-        for use, wrapper, arguments in wrappers:
-            try:
-                env = wrapper(env, **arguments)
-            except Exception as error:
-                raise StageError(
-                    f"{name}: environment wrapper {use!r} with {dict(arguments)} raised {type(error).__name__}: {error}"
-                ) from error
-            if api_of(env) is None:
-                raise StageError(
-                    f"{name}: environment wrapper {use!r} gave a {type(env).__name__}; expected a PettingZoo "
-                    "environment"
-                )
-        return env
-
-    return wrap
+def wrapping(wrappers: Wrappers, name: str) -> Callable[[Any], Any]:
+    """Make one function of several PettingZoo wrappers; see `chained`."""
+    return chained(wrappers, name, lambda env: api_of(env) is not None, "a PettingZoo environment")
 
 
 def _called(make: Callable[[], Any], name: str) -> Any:

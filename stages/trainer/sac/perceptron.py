@@ -70,7 +70,6 @@ class _Pass:
     """The way through alternating weights [out, in] and biases [out], and back."""
 
     def __init__(self, parameters: list[Tensor], activation: str, frozen: bool) -> None:
-        self._parameters = parameters
         self._weights, self._biases = parameters[0::2], parameters[1::2]
         self._forward, self._backward = _FORWARD[activation], _BACKWARD[activation]
         self._keeps_given = activation == "swish"
