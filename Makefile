@@ -12,7 +12,7 @@ UNASKED = bare_loop.py main_job.py learning.py acceptance.py connect_four.py pur
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,$(UNASKED)),$(shell grep -l __main__ benchmarks/*.py))
 DESCRIPTION = setup.cfg pyproject.toml constraints.txt
 
-.PHONY: help train test check format docs bench clean
+.PHONY: help train test check format docs proto bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -34,6 +34,11 @@ format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 
 docs: $(VENV)/.installed-dev ## write the pages that are generated from the code
 	$(BIN)/python -m config.reference > docs/configuration.md
+
+PROTO = stages/unity/proto
+proto: $(VENV)/.installed-dev ## compile the description of Unity's protocol, after a change of it
+	$(BIN)/python -m grpc_tools.protoc -I$(PROTO) --descriptor_set_out=$(PROTO)/communicator_objects.binpb \
+		$(PROTO)/communicator_objects.proto
 
 bench: $(VENV)/.installed-dev ## run the benchmarks, one after the other
 	set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
