@@ -1,6 +1,7 @@
 """The protocol's messages, made at run time of the compiled `proto/communicator_objects.proto`.
 
-Code that protoc generates refuses other versions of protobuf and grpcio than it was made with; a descriptor set does not.
+Code that protoc generates refuses other versions of protobuf and grpcio than it was made with; a descriptor set never
+does.
 The classes live in a pool of their own, so Unity's Python package may be imported beside them. `make proto` compiles
 the set anew.
 """
