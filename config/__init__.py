@@ -20,6 +20,7 @@ from config.hyperparameters import (
 from config.imitation import BehavioralCloningSettings
 from config.load import load_config
 from config.network import Activation, MemorySettings, NetworkSettings
+from config.overrides import EACH, Override
 from config.parameters import (
     CompletionCriteria,
     ConstantSampler,
@@ -56,6 +57,7 @@ from config.streams import RecordSettings, ReplaySettings
 from config.unity import EngineSettings, EnvSettings
 
 __all__ = [
+    "EACH",
     "STAGE_GROUP",
     "Activation",
     "ActorHosts",
@@ -85,6 +87,7 @@ __all__ = [
     "NetworkSettings",
     "ObservationSettings",
     "OnPolicyHyperparameters",
+    "Override",
     "POCAHyperparameters",
     "PPOHyperparameters",
     "PipelineSettings",

@@ -1,4 +1,4 @@
-"""From a YAML file and `--set` arguments to a checked `RunConfig`, or to all that is wrong with them."""
+"""From a YAML file, `--set` arguments and options to a checked `RunConfig`, or to all that is wrong with them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from config.check import check
 from config.errors import ConfigError, KeyPath, Mistake, dotted
 from config.explain import show
 from config.inherit import complete
-from config.overrides import Override, apply, named, parse
+from config.overrides import Override, apply, parse
 from config.run import RunConfig
-from config.yaml_reader import Document, read_file
+from config.yaml_reader import Document, read_file, read_text
 
 _RESUME_YIELDS = "checkpoint_settings.resume: has no effect, because initialize_from was set on the command line"
+_NO_FILE = (
+    "no configuration file was given: each behaviour that the environment has learns with the defaults "
+    "(trainer_type ppo)"
+)
 
 
-def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: Path | str | None, overrides: Sequence[str | Override] = ()) -> RunConfig:
     """Load a configuration.
 
     Args:
-        path: the YAML file.
-        overrides: `path.to.key=value` each, the value read as YAML; they go before the file, and the later
-            before the earlier. List items are named by their index from 0: `pipeline.stages.0.host=main`.
+        path: the YAML file; None: nothing but defaults, for whatever behaviours the environment has.
+        overrides: what goes before the file, and the later before the earlier: values, or `path.to.key=value` each,
+            the value read as YAML. List items are named by their index from 0: `pipeline.stages.0.host=main`.
 
     Raises:
         ConfigError: with every mistake in file and overrides.
     """
-    document = read_file(Path(path))
-    sets, wrong_arguments = parse(overrides)
-    data, misplaced = apply(_as_map(document), sets)
+    document = read_text("default_settings: {}", "") if path is None else read_file(Path(path))
+    given, wrong_arguments = parse(overrides)
+    data, sets, misplaced = apply(_as_map(document), given)
     mistakes = [*document.mistakes, *wrong_arguments, *misplaced]
     yields = _resume_yields(data, sets)
     if yields:
@@ -42,7 +46,8 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
         mistakes += error.mistakes
     if mistakes:
         raise ConfigError(sorted(mistakes, key=lambda each: (each.file != document.name, each.line or 0)))
-    return config.loaded(Path(path), (*warnings, _RESUME_YIELDS) if yields else warnings)
+    notes = (*((_NO_FILE,) if path is None else ()), *warnings, *((_RESUME_YIELDS,) if yields else ()))
+    return config.loaded(None if path is None else Path(path), notes)
 
 
 def _as_map(document: Document) -> dict[str, Any]:
@@ -71,5 +76,5 @@ def _locate(document: Document, overrides: Sequence[Override], path: KeyPath, me
         shared = min(len(path), len(override.path))
         # An override is to blame for what it sets, and for the maps around it that it made.
         if path[:shared] == override.path[:shared] and (shared == len(override.path) or not document.has(path)):
-            return Mistake(named(override.argument), None, dotted(path), message)
+            return Mistake(override.name, None, dotted(path), message)
     return Mistake(document.name, document.line_of(path), dotted(path), message)

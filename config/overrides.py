@@ -1,14 +1,17 @@
-"""`--set path.to.key=value`: single values laid over the YAML before it is checked."""
+"""Single values laid over the YAML before it is checked: `--set path.to.key=value`, and what the options stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from config.errors import ConfigError, KeyPath, Mistake, dotted
 from config.explain import show, suggest
 from config.yaml_reader import read_text
+
+EACH = "*"
+"""In a path: every name that the map at this place has."""
 
 _NAMED = ("behaviors", "environment_parameters")
 """Sections whose keys are names of the user's choice: the schema can't tell a slip there."""
@@ -16,48 +19,71 @@ _NAMED = ("behaviors", "environment_parameters")
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One `--set`."""
+    """One value that goes before the file's."""
 
-    argument: str
-    """As it was given: `path.to.key=value`."""
+    name: str
+    """How mistakes call it: `--set path.to.key=value`, or an option as it was given, such as `--num-envs 0`."""
     path: KeyPath
     value: Any
+    optional: bool = False
+    """Leave it out where the file does not have the section that it starts with."""
 
 
-def parse(arguments: Sequence[str]) -> tuple[list[Override], list[Mistake]]:
-    """Read the arguments of `--set`; what can't be read comes back as mistakes."""
+def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mistake]]:
+    """Read the arguments of `--set`, leaving what is read already; what can't be read comes back as mistakes."""
     overrides, mistakes = [], []
     for argument in arguments:
+        if isinstance(argument, Override):
+            overrides.append(argument)
+            continue
         key, equals, text = argument.partition("=")
         parts = key.strip().split(".")
         if not equals or not all(parts):
-            mistakes.append(Mistake(named(argument), None, "", "expected path.to.key=value"))
+            mistakes.append(Mistake(_set(argument), None, "", "expected path.to.key=value"))
             continue
         path = tuple(int(part) if part.isdigit() and place > 0 else part for place, part in enumerate(parts))
         try:
-            document = read_text(text, named(argument))
+            document = read_text(text, _set(argument))
             wrong = document.mistakes
-            overrides.append(Override(argument, path, document.data))
+            overrides.append(Override(_set(argument), path, document.data))
         except ConfigError as error:
             wrong = error.mistakes
         mistakes += [Mistake(each.file, None, key, each.message) for each in wrong]
     return overrides, mistakes
 
 
-def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str, Any], list[Mistake]]:
-    """Lay overrides over plain data, the later above the earlier; gives new data, and what has no place."""
-    mistakes = []
+def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str, Any], list[Override], list[Mistake]]:
+    """Lay overrides over plain data, the later above the earlier.
+
+    Returns:
+        New data, the overrides that were laid over it, each with its path spelt out, and what has no place.
+    """
+    applied, mistakes = [], []
     for override in overrides:
-        try:
-            data = _put(data, override.path, override.value, override.path)
-        except _NoPlaceError as error:
-            mistakes.append(Mistake(named(override.argument), None, dotted(override.path), str(error)))
-    return data, mistakes
+        for each in _spelt_out(data, override):
+            try:
+                data = _put(data, each.path, each.value, each.path)
+                applied.append(each)
+            except _NoPlaceError as error:
+                mistakes.append(Mistake(each.name, None, dotted(each.path), str(error)))
+    return data, applied, mistakes
 
 
-def named(argument: str) -> str:
+def _set(argument: str) -> str:
     """Say which `--set` is meant."""
     return f"--set {argument}"
+
+
+def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
+    """The override with the names of the data in place of `EACH`; nothing if it has no place and needs none."""
+    section, *below = override.path
+    if override.optional and data.get(str(section)) is None:
+        return []
+    if not below or below[0] != EACH:
+        return [override]
+    named = data.get(str(section))
+    names = named if isinstance(named, dict) else ()
+    return [replace(override, path=(section, name, *below[1:])) for name in names]
 
 
 class _NoPlaceError(Exception):
