@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config import EnvSettings
-from stages.actor.restarts import RestartBudget
+from stages.restarts import RestartBudget
 
 STARTING_FACTOR = 5
 """Before its first word a host has this many times `timeout_wait`: it imports libraries and builds environments."""

@@ -11,6 +11,10 @@ class BrokenEnvironmentError(StageError):
     """An environment broke its contract, crashed or hung; the message names it."""
 
 
+class EnvironmentEnded(Exception):
+    """An environment has come to its end in order, so the run does too; the message says how."""
+
+
 class NotFiniteError(StageError):
     """A NaN or infinity in a loss, reward, observation or action; the message names behaviour, agent and step."""
 

@@ -26,7 +26,6 @@ from queues.errors import QueueClosed
 from queues.messages import Assignment, Matchup, PolicyUpdate, TrajectoryBatch
 from queues.specs import behavior_name
 from stages.actor.actor import Actor, ActorPort
-from stages.actor.restarts import RestartBudget
 from stages.agent import AgentProcessor
 from stages.environment.gate import CreditGate
 from stages.environment.lineup import Lineups
@@ -35,6 +34,7 @@ from stages.ghost.controller import GhostController
 from stages.ghost.stage import GhostPolicies, GhostStage
 from stages.loop import StageHooks, StageRunner, run_source
 from stages.policy.publisher import PolicyPublisher, PublisherPort
+from stages.restarts import RestartBudget
 from stages.stage import Stage, StageContext
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
 

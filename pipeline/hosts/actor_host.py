@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from config import RunConfig
-from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, Stop
+from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, SourceEnded, Stop
 from pipeline.flow import CreditRequest, Grant
 from pipeline.graph import placed
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
@@ -23,7 +23,6 @@ from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
 from stages.actor.actor import Actor, ActorPort
-from stages.actor.restarts import RestartBudget
 from stages.agent import AgentProcessor
 from stages.environment.factory import make_group
 from stages.environment.gate import CreditGate
@@ -36,6 +35,7 @@ from stages.policy.design import design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
 from stages.replay.recorder import Recorder
+from stages.restarts import RestartBudget
 from stages.trainer.pacing import USUAL_BUFFER_SIZE, longest_piece, rows_per_update
 
 AGENT_ID_RANGE = 2**40
@@ -76,7 +76,7 @@ class ActorHost:
                 min_rows=rows_per_batch(config),
             ),
             CreditGate(self._ask),
-            ActorPort(self._announce, lambda number: None),
+            ActorPort(self._announce, ended=lambda reason: self._runtime.control.send(SourceEnded(reason))),
             restarts=RestartBudget(
                 limits.max_lifetime_restarts,
                 limits.restarts_rate_limit_n,

@@ -16,12 +16,12 @@ import numpy as np
 
 from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec, behavior_name
-from stages.actor.restarts import RestartBudget
 from stages.agent import AgentProcessor
 from stages.environment.gate import CreditGate
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
-from stages.errors import BrokenEnvironmentError, StageError
+from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from stages.restarts import RestartBudget
 from stages.stage import Source, StageContext
 
 
@@ -33,6 +33,8 @@ class ActorPort:
     """A behaviour id was seen for the first time."""
     checkpoint: Callable[[int], None] = lambda number: None
     """The actor has reached checkpoint `number`: its part may be written."""
+    ended: Callable[[str], None] = lambda reason: None
+    """The environments have come to their end in order: nothing more will come, and the run should end."""
 
 
 class Actor(Source[TrajectoryBatch | Barrier]):
@@ -73,7 +75,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._clock = clock
         self._context = StageContext("actor")
         self._wake = asyncio.Event()
-        self._stopping = self._held = self._changed = False
+        self._stopping = self._held = self._changed = self._over = False
         self._checkpoint: int | None = None
         self._resets_to: int | None = None
         self._stretch = (resumed_at,)
@@ -130,12 +132,14 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._adopt_parameters()
         self._environment.start(context)
         self._processor.start(context)
-        await self._environment.reset(self._seed(*self._stretch), self._stretch)
+        await self._begin_anew(self._stretch)
         self._announce()
 
     async def stop(self) -> None:
         """Close the environments."""
-        self._environment.stop()
+        closing = self._environment.stop()
+        if closing is not None:
+            await closing
 
     async def produce(self) -> AsyncIterator[TrajectoryBatch | Barrier]:
         """Yield trajectories, and a barrier for each checkpoint, until asked to stop."""
@@ -147,6 +151,11 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                     yield item
             if self._stopping and self._obeys():
                 break
+            if self._over:
+                for batch in self._processor.close_all(truncated=True):
+                    yield batch
+                await self._sleep()
+                continue
             if self._resets_to is not None:
                 learners = self._learners(self._players)
                 if self._gate.closed(self._used()[0], learners) or self._behind(learners):
@@ -155,8 +164,10 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                     continue
                 self._adopt_parameters()
                 self._stretch = (self._resets_to,)
-                await self._environment.reset(self._seed(*self._stretch), self._stretch)
+                await self._begin_anew(self._stretch)
                 self._resets_to, self._held = None, True
+                if self._over:
+                    continue
                 for batch in self._decide():
                     yield batch
             if not self._environment.lineups.ready(self._environment.specs):
@@ -169,6 +180,8 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 for batch in self._processor.close_all(truncated=True):
                     yield batch
                 await self._reset_for(self._environment.parameters.generation)
+                if self._over:
+                    continue
                 for batch in self._decide():
                     yield batch
             used, alive = self._used()
@@ -227,8 +240,28 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             await self._environment.advance()
         except BrokenEnvironmentError as error:
             await self._recover(error)
+        except EnvironmentEnded as end:
+            self._end(end)
+            return
+        lost = self._environment.lost
+        if lost is not None:
+            dropped = self._processor.drop_environments(lost, 0)
+            if dropped:
+                self._context.log.warning("%d steps of half-made trajectories are dropped with it.", dropped)
         if len(self._environment.specs) > len(self._known):
             self._announce()
+
+    async def _begin_anew(self, stretch: tuple[int, ...]) -> None:
+        try:
+            await self._environment.reset(self._seed(*stretch), stretch)
+        except EnvironmentEnded as end:
+            self._end(end)
+
+    def _end(self, end: EnvironmentEnded) -> None:
+        """The environments have ended in order: from now on nothing is done but what the host asks for."""
+        self._over = True
+        self._context.log.info("%s. The run ends.", end)
+        self._port.ended(str(end))
 
     def _adopt_parameters(self) -> bool:
         """Give the parameters that came last to the environments; whether these have to begin anew for it."""
@@ -241,7 +274,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         """Begin anew because of a lesson; the fourth number keeps its seed apart from those of restarts."""
         stretch = (*self._stretch, generation, 1)
         try:
-            await self._environment.reset(self._seed(*stretch), stretch)
+            await self._begin_anew(stretch)
         except BrokenEnvironmentError as error:
             await self._recover(error)
 
@@ -264,18 +297,21 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 stretch = (self._resumed_at, self._restarts.count)
                 await self._environment.restart(self._seed(*stretch), stretch)
                 failure = None
+            except EnvironmentEnded as end:
+                self._end(end)
+                return
             except BrokenEnvironmentError as again:
                 failure = again
 
     def _obeys(self) -> bool:
         """Whether commands are followed now: deterministic runs follow them only where they stand still."""
-        if not self._resets_at_checkpoints or self._held or self._resets_to is not None:
+        if not self._resets_at_checkpoints or self._held or self._over or self._resets_to is not None:
             return True
         return not self._gate.bounds(self._used()[1])
 
     def _take_checkpoint(self, number: int) -> list[TrajectoryBatch | Barrier]:
         items: list[TrajectoryBatch | Barrier] = []
-        if self._resets_at_checkpoints:
+        if self._resets_at_checkpoints and not self._over:
             # As a resumed run does: start anew with fresh credits, which come when everybody has saved his part,
             # and so under the policies and the assignment that follow from all that went before the barrier.
             self._players = tuple(n for n in self._names if self._processor.open_agents(n)) or self._players

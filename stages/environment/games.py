@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queues.columns import GAME_COLUMNS
 from queues.messages import Columns
@@ -52,7 +53,7 @@ class GameWatch:
     def __init__(self, lineups: Lineups) -> None:
         self._lineups = lineups
         self._declares = False
-        self._decided: dict[str, tuple[Any, Any]] = {}
+        self._decided: dict[str, dict[int, set[int]]] = {}
         self._untold: list[_Game] = []
 
     def begin(self, result: StepResult) -> None:
@@ -60,6 +61,12 @@ class GameWatch:
         self._declares |= result.games is not None
         self._decided = {}
         self._remember(result)
+
+    def forget(self, env_ids: NDArray[np.int32]) -> None:
+        """These instances have begun anew, and nobody knows how their games would have ended."""
+        for decided in self._decided.values():
+            for env_id in env_ids.tolist():
+                decided.pop(env_id, None)
 
     def finish(self, result: StepResult) -> dict[str, Columns]:
         """What one tick brought.
@@ -126,8 +133,7 @@ class GameWatch:
         now: set[int] = set()
         for behavior_id in self._players(lineup):
             if behavior_team(behavior_id) == lineup.learning_team:
-                agent_ids, env_ids = self._decided.get(behavior_id, ((), ()))
-                before.update(agent for agent, env in zip(agent_ids, env_ids, strict=True) if env == env_id)
+                before |= self._decided.get(behavior_id, {}).get(env_id, set())
                 steps = result.steps.get(behavior_id)
                 if steps is not None:
                     deciding = slice(steps.ended, None)
@@ -135,10 +141,15 @@ class GameWatch:
         return before, now
 
     def _remember(self, result: StepResult) -> None:
+        """Note who decides in the instances that a tick is about; it may not be about all of them."""
         for behavior_id, steps in result.steps.items():
             if len(steps.agent_ids) and self._lineups.plays(behavior_id):
-                deciding = slice(steps.ended, None)
-                self._decided[behavior_id] = (steps.agent_ids[deciding].copy(), steps.env_ids[deciding].copy())
+                decided = self._decided.setdefault(behavior_id, {})
+                decided.update((env_id, set()) for env_id in steps.env_ids[: steps.ended].tolist())
+                env_ids = steps.env_ids[steps.ended :].tolist()
+                decided.update((env_id, set()) for env_id in env_ids)
+                for agent_id, env_id in zip(steps.agent_ids[steps.ended :].tolist(), env_ids, strict=True):
+                    decided[env_id].add(agent_id)
 
     def _tell(self, result: StepResult) -> dict[str, Columns]:
         """Put games into columns; what nobody can carry at this tick waits."""

@@ -49,6 +49,9 @@ class AgentSteps:
     group_rewards: NDArray[np.float32] | None = None
     """[n] the group's reward since the agent's previous decision, beside its own, the same for all mates; 0 in the
     first row of an episode. None for nothing."""
+    parameters: NDArray[np.int32] | None = None
+    """[ended] generation of the environment parameters that each ended episode began under, where episodes of one
+    instance may begin at different times; None where the instance's (`EpisodeParameters.begun`) says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +75,36 @@ class GameResults:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """Values of one of the environment's own numbers that came with one tick."""
+
+    values: tuple[float, ...]
+    how: str = "mean"
+    """What is made of them over a summary period: `mean`, `sum`, `last` or `histogram`."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
-    """Everything that one tick of a group brought."""
+    """Everything that one tick of a group brought.
+
+    A tick need not be about all instances: those that are still stepping come with a later one.
+    """
 
     steps: Mapping[str, AgentSteps]
     """By behaviour id."""
     games: GameResults | None = None
     """None where no game has ended. An environment whose agents may leave a game before its end gives an empty one in
     what `reset` returns, to say that it declares games: of others, results are guessed from the agents' episodes."""
-    statistics: Mapping[str, float] = field(default_factory=dict)
+    statistics: Mapping[str, float | Measured] = field(default_factory=dict)
     """The environment's own numbers, for TensorBoard."""
+    lost: NDArray[np.int32] | None = None
+    """Instances that the group itself begins anew since this tick, because they broke: what their agents were doing
+    never ends. Their new episodes may come with this tick or a later one. None for none."""
 
 
 @runtime_checkable
 class EnvironmentGroup(Protocol):
-    """A group of environment instances stepped together. `reset` and `step` may be `async`.
+    """A group of environment instances stepped together. `reset`, `step` and `close` may be `async`.
 
     Attributes:
         num_envs: number of instances.
@@ -101,10 +119,16 @@ class EnvironmentGroup(Protocol):
         ...
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
-        """Apply the actions and advance one tick. Instances restart by themselves within the tick in which they end."""
+        """Apply the actions and advance one tick. Instances restart by themselves within the tick in which they end.
+
+        Raises:
+            BrokenEnvironmentError: if it has to be made anew as a whole.
+            EnvironmentEnded: if it has come to its end in order.
+            StageError: any other, if making it anew would not help.
+        """
         ...
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         """Release everything; closing twice is allowed."""
         ...
 

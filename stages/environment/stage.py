@@ -8,7 +8,7 @@ observation arrays at the next step.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from logging import Logger
 from typing import Any
 
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.messages import Array, Columns, PolicyUpdate, StepBatch
-from queues.specs import BehaviorSpec
+from queues.specs import BehaviorSpec, behavior_name
 from stages.environment.games import GameWatch
 from stages.environment.lineup import Lineup, Lineups, Player
 from stages.environment.parameters import EpisodeParameters, tell
-from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, StepResult
-from stages.errors import BrokenEnvironmentError, StageError
+from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, Measured, StepResult
+from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy, Decision, Recall
 from stages.stage import Source, StageContext
@@ -85,6 +85,11 @@ class EnvironmentStage(Source[StepBatch]):
         return self._group.num_envs if self._group is not None else 0
 
     @property
+    def lost(self) -> NDArray[np.int32] | None:
+        """The instances that broke at the last tick and that the group itself begins anew; None for none."""
+        return self._result.lost
+
+    @property
     def lineups(self) -> Lineups:
         """Who plays with which policy."""
         return self._lineups
@@ -94,10 +99,9 @@ class EnvironmentStage(Source[StepBatch]):
         self._context = context
         self._build(context.log if not context.replica else None)  # one actor's word is enough
 
-    def stop(self) -> None:
+    def stop(self) -> Awaitable[None] | None:
         """Close the group."""
-        if self._group is not None:
-            self._group.close()
+        return self._group.close() if self._group is not None else None
 
     async def reset(self, seed: int, stretch: tuple[int, ...] = ()) -> None:
         """Start all instances anew; everything that follows is determined by the arguments and the policies.
@@ -121,8 +125,9 @@ class EnvironmentStage(Source[StepBatch]):
         """Build the group anew after it broke, and reset it."""
         old, self._group = self._group, None
         try:
-            if old is not None:
-                old.close()
+            closing = old.close() if old is not None else None
+            if closing is not None:
+                await closing
         except Exception as error:  # a broken environment may not even close: that must not hinder the new one
             self._context.log.debug("closing the broken environment failed: %s", error)
         self._build()
@@ -148,9 +153,11 @@ class EnvironmentStage(Source[StepBatch]):
         self._tick += 1
         if len(self.specs) > len(self._known):
             self._announce()
+        if self._result.lost is not None:
+            self._lose(self._result.lost)
         self._finished = self._games.finish(self._result) if self._lineups.self_play else {}
-        for name, value in self._result.statistics.items():
-            self._context.statistics.add(next(iter(self.specs.values())).name, name, value)
+        if self._result.statistics:
+            self._report(self._result.statistics)
 
     async def produce(self) -> AsyncIterator[StepBatch]:
         """Yield StepBatches until asked to stop: the stage alone, without flow control."""
@@ -168,6 +175,21 @@ class EnvironmentStage(Source[StepBatch]):
         """Act by this policy from the next decision on."""
         self._lineups.update(update)
 
+    def _lose(self, env_ids: NDArray[np.int32]) -> None:
+        """Instances have begun anew by themselves: so do their games. Memories are told apart by episode."""
+        self._games.forget(env_ids)
+        self._lineups.restart(env_ids)
+
+    def _report(self, statistics: Mapping[str, float | Measured]) -> None:
+        """Report the environment's own numbers, under each behaviour's name."""
+        report = self._context.statistics
+        for behavior in dict.fromkeys(map(behavior_name, self.specs)):
+            for name, value in statistics.items():
+                if isinstance(value, Measured):
+                    report.extend(behavior, name, value.values, value.how)
+                else:
+                    report.add(behavior, name, value)
+
     def _build(self, log: Logger | None = None) -> None:
         self._group = self._make_group()
         tell(self._group, self.parameters, log)
@@ -178,7 +200,7 @@ class EnvironmentStage(Source[StepBatch]):
             result = call(self._group)
             if inspect.isawaitable(result):
                 result = await result
-        except BrokenEnvironmentError:
+        except (StageError, EnvironmentEnded):
             raise
         except Exception as error:
             raise BrokenEnvironmentError(
@@ -242,8 +264,12 @@ class EnvironmentStage(Source[StepBatch]):
             tick=self._tick,
             group_ids=group_ids,
             group_rewards=group_rewards,
-            parameters=self._begun[steps.env_ids[: steps.ended]] if self.parameters else None,
+            parameters=self._generations_of(steps) if self.parameters else None,
         )
+
+    def _generations_of(self, steps: AgentSteps) -> NDArray[np.int32]:
+        """[ended] generation of the parameters that each ended episode began under."""
+        return self._begun[steps.env_ids[: steps.ended]] if steps.parameters is None else steps.parameters
 
     def _groups_of(
         self, behavior_id: str, steps: AgentSteps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,10 +78,9 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         """Build the environments."""
         self._group = self._make_group()
 
-    def stop(self) -> None:
+    def stop(self) -> Awaitable[None] | None:
         """Close them."""
-        if self._group is not None:
-            self._group.close()
+        return self._group.close() if self._group is not None else None
 
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
         """Play the policy if it is time to."""

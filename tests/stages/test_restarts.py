@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stages.actor.restarts import RestartBudget
+from stages.restarts import RestartBudget
 
 
 def test_the_lifetime_limit_refuses_in_words():
