@@ -64,7 +64,7 @@ def _about_environment(config: RunConfig) -> Iterator[Finding]:
     environment = config.environment
     if environment is None:
         if config.env_settings.num_envs > 1 and config.env_settings.env_path is None and config.replay is None:
-            message = f"{config.env_settings.num_envs} environments of what? Add 'environment', or env_path"
+            message = f"{config.env_settings.num_envs} environments of what? Add 'environment', or env_path (--env)"
             involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
             yield Finding(("env_settings", "num_envs"), message, involved)
         if config.evaluation is not None:

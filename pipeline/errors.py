@@ -1,6 +1,10 @@
-"""Why a run can't start, or has ended before its end."""
+"""Why a command can't be followed, a run can't start, or has ended before its end."""
 
 from __future__ import annotations
+
+
+class CommandError(Exception):
+    """A command can't be followed; the message has one line for each reason, with what to write instead."""
 
 
 class RunError(Exception):

@@ -1,0 +1,193 @@
+"""Options of ML-Agents' older versions: what they stand for now, or what to write in their place.
+
+One that means something still is followed, with a warning that shows the present spelling. One that can't be followed
+is refused: a run that quietly did something else would cost more than a message.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from config import Override
+from pipeline.command.options import Option, each_behavior
+
+_FIRST_PORT = 5005
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What old options come to."""
+
+    overrides: tuple[Override, ...] = ()
+    warnings: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    """Why the command can't be followed, and what to write instead."""
+    replaced: Mapping[str, Any] = field(default_factory=dict)
+    """Values of present options, by their attribute, that are to be taken instead of those given."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldOption:
+    """An option of an older version."""
+
+    flag: str
+    text: str
+    """For `--help`."""
+    translate: Callable[[argparse.Namespace, Any], Translation]
+    """Makes of the command, and the value given, what it comes to."""
+    metavar: str = ""
+    kind: type = str
+
+    @property
+    def name(self) -> str:
+        """The attribute in which argparse keeps it."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+
+def _warn(text: str) -> Translation:
+    return Translation(warnings=(text,))
+
+
+def _refuse(text: str) -> Translation:
+    return Translation(refusals=(text,))
+
+
+def _stand_for(flag: str, keys: tuple[str, ...], value: object, instead: str) -> Translation:
+    """It means these keys; `instead` is how that is written now."""
+    option = Option(flag, keys, "", metavar="VALUE" if not isinstance(value, bool) else "", value=value)
+    warning = f"{flag}: is of older versions of ML-Agents; it was taken for {instead}"
+    return Translation(tuple(option.overrides(value)), (warning,))
+
+
+def _train(asked: argparse.Namespace, given: Any) -> Translation:
+    return _warn(
+        "--train: is of older versions of ML-Agents and not needed any more; --inference plays without learning"
+    )
+
+
+def _load(asked: argparse.Namespace, given: Any) -> Translation:
+    instead = "--resume"
+    if not asked.train and not asked.inference:
+        instead += " (older versions only played without --train: add --inference for that)"
+    return _stand_for("--load", ("checkpoint_settings.resume",), True, instead)
+
+
+def _slow(asked: argparse.Namespace, given: Any) -> Translation:
+    return _stand_for("--slow", ("engine_settings.time_scale",), 1.0, "--time-scale 1")
+
+
+def _keep_checkpoints(asked: argparse.Namespace, given: int) -> Translation:
+    return _stand_for(
+        "--keep-checkpoints", each_behavior("keep_checkpoints"), given, f"'keep_checkpoints: {given}' in each behaviour"
+    )
+
+
+def _save_freq(asked: argparse.Namespace, given: int) -> Translation:
+    return _stand_for(
+        "--save-freq",
+        each_behavior("checkpoint_interval"),
+        given,
+        f"'checkpoint_interval: {given}' in each behaviour",
+    )
+
+
+def _worker_id(asked: argparse.Namespace, given: int) -> Translation:
+    port = given + (asked.base_port if asked.base_port is not None else _FIRST_PORT)
+    warning = f"--worker-id: is of older versions of ML-Agents; it was taken for --base-port {port}"
+    return Translation(warnings=(warning,), replaced={"base_port": port})
+
+
+def _cpu(asked: argparse.Namespace, given: Any) -> Translation:
+    return _stand_for("--cpu", ("torch_settings.device",), "cpu", "--torch-device cpu")
+
+
+def _multi_gpu(asked: argparse.Namespace, given: Any) -> Translation:
+    return _refuse("--multi-gpu: a trainer computes on one device; leave it out, or name one: --torch-device cuda:1")
+
+
+def _num_runs(asked: argparse.Namespace, given: int) -> Translation:
+    if given == 1:
+        return _warn("--num-runs: is of older versions of ML-Agents and not needed any more: a command makes one run")
+    run = asked.run_id or "ppo"
+    apart = _FIRST_PORT + (asked.num_envs or 1)
+    return _refuse(
+        f"--num-runs {given}: a command makes one run. Start each by itself, with ports of its own: "
+        f"--run-id {run}-0, --run-id {run}-1 --base-port {apart}, and so on"
+    )
+
+
+def _docker_target_name(asked: argparse.Namespace, given: str) -> Translation:
+    paths = [f"/{given}/{path}" for path in asked.paths] or ["the configuration file"]
+    return _refuse(
+        f"--docker-target-name {given}: paths are taken as they are given. Write them in full: "
+        f"{' '.join(paths)} --results-dir /{given}/results"
+    )
+
+
+def _curriculum(asked: argparse.Namespace, given: str) -> Translation:
+    return _refuse(
+        f"--curriculum {given}: lessons stand in the configuration file now, under "
+        "environment_parameters.<parameter>.curriculum, each with a name, a value and completion_criteria"
+    )
+
+
+def _sampler(asked: argparse.Namespace, given: str) -> Translation:
+    return _refuse(
+        f"--sampler {given}: samplers stand in the configuration file now, under environment_parameters.<parameter>, "
+        "each with sampler_type and sampler_parameters"
+    )
+
+
+def _lesson(asked: argparse.Namespace, given: int) -> Translation:
+    if given == 0:
+        return _warn("--lesson: is of older versions of ML-Agents; curricula begin with their first lesson anyhow")
+    return _refuse(
+        f"--lesson {given}: curricula begin with their first lesson; take the first {given} out of each "
+        "environment_parameters.<parameter>.curriculum"
+    )
+
+
+def _framework(flag: str) -> Callable[[argparse.Namespace, Any], Translation]:
+    def translate(asked: argparse.Namespace, given: Any) -> Translation:
+        return _warn(f"{flag}: is of older versions of ML-Agents and has no effect; trainers compute with PyTorch")
+
+    return translate
+
+
+OLD_OPTIONS = (
+    OldOption("--train", "no effect: training is the default", _train),
+    OldOption("--load", "--resume", _load),
+    OldOption("--slow", "--time-scale 1", _slow),
+    OldOption("--keep-checkpoints", "keep_checkpoints in each behaviour", _keep_checkpoints, "N", int),
+    OldOption("--save-freq", "checkpoint_interval in each behaviour", _save_freq, "N", int),
+    OldOption("--worker-id", "--base-port, N higher", _worker_id, "N", int),
+    OldOption("--cpu", "--torch-device cpu", _cpu),
+    OldOption("--torch", "no effect", _framework("--torch")),
+    OldOption("--tensorflow", "no effect", _framework("--tensorflow")),
+    OldOption("--curriculum", "refused: environment_parameters", _curriculum, "PATH"),
+    OldOption("--sampler", "refused: environment_parameters", _sampler, "FILE"),
+    OldOption("--lesson", "refused, unless 0", _lesson, "N", int),
+    OldOption("--num-runs", "refused, unless 1", _num_runs, "N", int),
+    OldOption("--multi-gpu", "refused", _multi_gpu),
+    OldOption("--docker-target-name", "refused", _docker_target_name, "NAME"),
+)
+
+
+def add_old_options(group: argparse._ArgumentGroup) -> None:
+    """Let argparse take them."""
+    for option in OLD_OPTIONS:
+        if option.metavar:
+            group.add_argument(option.flag, metavar=option.metavar, type=option.kind, help=option.text)
+        else:
+            group.add_argument(option.flag, action="store_true", default=None, help=option.text)
+
+
+def translations(asked: argparse.Namespace) -> Iterator[Translation]:
+    """What each of the old options that were given comes to."""
+    for option in OLD_OPTIONS:
+        given = getattr(asked, option.name)
+        if given is not None:
+            yield option.translate(asked, given)

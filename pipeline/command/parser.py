@@ -1,0 +1,93 @@
+"""The command line's parser."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pipeline.command.old_options import add_old_options
+from pipeline.command.options import OPTIONS
+
+OURS = "run-pipeline"
+COMMANDS = (OURS, "mlagents-learn")
+"""Names under which the command is installed; both do the same."""
+
+DESCRIPTION = """\
+Train agents with deep reinforcement learning, as a pipeline described by one YAML file.
+An option that is given goes before the file; one that is not leaves the file's value as it is.
+"""
+
+EPILOG = """\
+examples:
+  {0} config/examples/volley.yaml                     train the built-in ball game by self-play
+  {0} cartpole.yaml --run-id first --seed 1           train, into results/first
+  {0} cartpole.yaml --run-id first --resume           go on from its last checkpoint
+  {0} cartpole.yaml --run-id first --inference        play with what was trained, learn nothing
+  {0} 3DBall.yaml --env Builds/3DBall --num-envs 4    train in four Unity executables
+  {0} 3DBall.yaml --run-id ball                       train in the Unity Editor: press Play when asked to
+  {0} cartpole.yaml --set behaviors.CartPole.hyperparameters.learning_rate=1e-3
+  {0} cartpole.yaml --validate                        say what would be run, or what is wrong
+
+Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends at once. Curves: tensorboard --logdir results
+"""
+
+
+def program() -> str:
+    """The name under which the command was called."""
+    called = Path(sys.argv[0]).stem
+    return called if called in COMMANDS else OURS
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's parser; use `parse`, which lets the file stand anywhere among the options."""
+    name = program()
+    made = argparse.ArgumentParser(
+        prog=name,
+        usage=f"{name} [CONFIG] [options]",
+        description=DESCRIPTION,
+        epilog=EPILOG.format(name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "paths",
+        metavar="CONFIG",
+        nargs="*",
+        help="the YAML file; ML-Agents' training files work as they are. Without one, whatever behaviours the "
+        "environment has learn with the defaults",
+    )
+    for title, options in OPTIONS.items():
+        group = made.add_argument_group(title)
+        for option in options:
+            option.add_to(group)
+    files = made.add_argument_group("the file")
+    files.add_argument(
+        "--set",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        help="override one key of the file; repeatable",
+    )
+    files.add_argument(
+        "--validate",
+        action="store_true",
+        help="print the pipeline that would be built, or every mistake; run nothing",
+    )
+    files.add_argument("--version", action="version", version=f"headrace {headrace_version()}")
+    add_old_options(made.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
+    return made
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line; ends the program where it can't be read, as argparse does."""
+    return parser().parse_intermixed_args(arguments)
+
+
+def headrace_version() -> str:
+    """Our own version."""
+    try:
+        return version("headrace")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,62 @@
+"""The arguments that are no options: the configuration file and, in old commands, the environment as well.
+
+Very old versions of ML-Agents took the environment as an argument, alone or beside the file, in either order. What is
+what is seen by its name, else by what the file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import CommandError
+
+_CONFIGURATIONS = (".yaml", ".yml", ".json")
+_EXECUTABLES = (".exe", ".app", ".x86_64", ".x86")
+_PROGRAMS = (b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+"""First bytes of what an operating system runs: Linux, Windows, a script, macOS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """What the arguments are."""
+
+    config: Path | None = None
+    env: str | None = None
+    """The environment, given in the old way."""
+
+
+def sort_out(arguments: Sequence[str], env: str | None) -> Paths:
+    """Tell configuration file and environment apart.
+
+    Args:
+        arguments: as they were given.
+        env: what `--env` says.
+
+    Raises:
+        CommandError: if there are too many, or it can't be told.
+    """
+    environments = [argument for argument in arguments if is_environment(argument)]
+    others = [argument for argument in arguments if argument not in environments]
+    if len(environments) > 1 or (environments and env is not None):
+        named = ", ".join([*environments, *([] if env is None else [f"--env {env}"])])
+        raise CommandError(f"more than one environment is given: {named}; give one, with --env")
+    if len(others) > 1:
+        raise CommandError(
+            f"expected one configuration file, got {len(others)}: {', '.join(others)}; "
+            "an environment is given with --env, and what an option takes stands right behind it"
+        )
+    return Paths(Path(others[0]) if others else None, environments[0] if environments else None)
+
+
+def is_environment(argument: str) -> bool:
+    """Whether an argument names a Unity executable, and no configuration file."""
+    path = Path(argument)
+    suffix = path.suffix.lower()
+    if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:
+        return suffix in _EXECUTABLES
+    if path.is_file():
+        with path.open("rb") as file:
+            return file.read(4).startswith(_PROGRAMS)
+    return any(path.with_name(path.name + each).exists() for each in _EXECUTABLES)
