@@ -1,0 +1,23 @@
+"""Side channels: messages between Unity and Python beside the agents'; the standard ones, and what makes new ones."""
+
+from stages.unity.side_channels.channel import SideChannel
+from stages.unity.side_channels.engine import EngineConfigurationChannel
+from stages.unity.side_channels.frames import SideChannels
+from stages.unity.side_channels.messages import IncomingMessage, OutgoingMessage
+from stages.unity.side_channels.parameters import EnvironmentParametersChannel
+from stages.unity.side_channels.properties import FloatPropertiesChannel
+from stages.unity.side_channels.raw_bytes import RawBytesChannel
+from stages.unity.side_channels.stats import StatsAggregationMethod, StatsSideChannel
+
+__all__ = [
+    "EngineConfigurationChannel",
+    "EnvironmentParametersChannel",
+    "FloatPropertiesChannel",
+    "IncomingMessage",
+    "OutgoingMessage",
+    "RawBytesChannel",
+    "SideChannel",
+    "SideChannels",
+    "StatsAggregationMethod",
+    "StatsSideChannel",
+]

@@ -1,0 +1,111 @@
+"""All side channels of one worker, and the bytes in which their messages travel together."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import uuid
+from collections.abc import Iterable, Iterator
+
+from stages.errors import StageError
+from stages.unity.errors import UnityBroken, UnityRefused
+from stages.unity.side_channels.channel import SideChannel
+from stages.unity.side_channels.messages import IncomingMessage
+
+log = logging.getLogger(__name__)
+
+_HEAD = struct.Struct("<16si")
+"""Of each message: the channel's id with the byte order of .NET, and the number of bytes that follow."""
+
+TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
+"""Packages that gather analytics have this channel. We tell Unity nothing on it, and hear nothing."""
+
+
+class SideChannels:
+    """Gathers what channels have to send, and gives each what Unity sends to it.
+
+    Channels of ML-Agents' own classes are as good as ours.
+
+    Args:
+        channels: all of the worker.
+        where: whose they are (`Unity worker 3`), for messages.
+
+    Raises:
+        UnityRefused: if two have one id.
+    """
+
+    def __init__(self, channels: Iterable[SideChannel], where: str = "Unity") -> None:
+        self._where = where
+        self._by_id: dict[uuid.UUID, SideChannel] = {}
+        self._warned = {TRAINING_ANALYTICS}
+        for channel in channels:
+            other = self._by_id.setdefault(channel.channel_id, channel)
+            if other is not channel:
+                raise UnityRefused(
+                    f"{where}: the side channels {_named(other)} and {_named(channel)} have one id, "
+                    f"{channel.channel_id}; give each its own"
+                )
+
+    def outgoing(self) -> bytes:
+        """Everything that waits to be sent, which then waits no more: channel by channel, each in its order."""
+        parts: list[bytes | bytearray] = []
+        for channel_id, channel in self._by_id.items():
+            for message in channel.message_queue:
+                parts += (_HEAD.pack(channel_id.bytes_le, len(message)), message)
+            channel.message_queue.clear()
+        return b"".join(parts)
+
+    def incoming(self, data: bytes) -> None:
+        """Give each channel its messages. Messages for no channel are warned of, once for each id.
+
+        Raises:
+            UnityBroken: if the data is not made of messages; none of them is given to anyone then.
+            StageError: if a channel fails with a message.
+        """
+        if not data:
+            return
+        for channel_id, message in list(self._messages(data)):
+            channel = self._by_id.get(channel_id)
+            if channel is not None:
+                self._give(channel, message)
+            elif channel_id not in self._warned:
+                self._warned.add(channel_id)
+                log.warning(
+                    "%s sends messages on the side channel %s, which nobody here listens to; they are dropped. If it "
+                    "is your own, name its class under env_settings.side_channels",
+                    self._where,
+                    channel_id,
+                )
+
+    def _messages(self, data: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
+        at = 0
+        while at < len(data):
+            begin = at + _HEAD.size
+            if begin > len(data):
+                raise self._broken(data, at, f"{_HEAD.size} bytes of its head")
+            guid, length = _HEAD.unpack_from(data, at)
+            at = begin + length
+            if length < 0 or at > len(data):
+                raise self._broken(data, begin, f"a message of {length} bytes, as its head says,")
+            yield uuid.UUID(bytes_le=guid), data[begin:at]
+
+    def _broken(self, data: bytes, at: int, expected: str) -> UnityBroken:
+        return UnityBroken(
+            f"{self._where}: what it sent on its side channels can't be read: expected {expected} at byte {at}, and "
+            f"{len(data) - at} bytes are left of {len(data)}"
+        )
+
+    def _give(self, channel: SideChannel, message: bytes) -> None:
+        try:
+            channel.on_message_received(IncomingMessage(message))
+        except StageError:
+            raise
+        except Exception as error:
+            raise StageError(
+                f"{self._where}: the side channel {_named(channel)} ({channel.channel_id}) failed with a message of "
+                f"{len(message)} bytes: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _named(channel: SideChannel) -> str:
+    return type(channel).__name__

@@ -1,0 +1,32 @@
+"""Bytes that mean something to both sides, and nothing in between."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from stages.unity.side_channels.channel import SideChannel
+from stages.unity.side_channels.messages import IncomingMessage, OutgoingMessage
+
+
+class RawBytesChannel(SideChannel):
+    """Sends bytes, and keeps those that came until they are asked for."""
+
+    def __init__(self, channel_id: uuid.UUID) -> None:
+        super().__init__(channel_id)
+        self._received: list[bytes] = []
+
+    def on_message_received(self, msg: IncomingMessage) -> None:
+        """Keep a message of Unity."""
+        self._received.append(msg.get_raw_bytes())
+
+    def get_and_clear_received_messages(self) -> Sequence[bytes]:
+        """All messages since the last call, the oldest first."""
+        received, self._received = self._received, []
+        return received
+
+    def send_raw_data(self, data: bytes | bytearray) -> None:
+        """Send bytes with the next order to Unity."""
+        message = OutgoingMessage()
+        message.set_raw_bytes(data)
+        self.queue_message_to_send(message)
