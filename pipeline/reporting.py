@@ -100,6 +100,7 @@ class Reporter:
 
     def _summarize(self, behavior: _Behavior, step: int) -> None:
         self._collector.add(behavior.name, "Is Training", float(self._training), "last")
+        self._collector.add(behavior.name, "Step", float(behavior.step), "last")
         self._collector.add(behavior.name, "Pipeline/Steps per Second", behavior.steps_per_s, "last")
         summaries = self._collector.summaries(behavior.name)
         behavior.note(summaries)
@@ -148,7 +149,7 @@ class _Behavior:
         self.summary_freq = summary_freq
         self.next_summary = step + summary_freq - step % summary_freq
         self.steps_per_s = 0.0
-        self._step = step
+        self.step = step
         self._updates = 0
         self._mark = (now_s, step)
         self._reward: float | None = None
@@ -156,7 +157,7 @@ class _Behavior:
         self._lag: float | None = None
 
     def take(self, report: TrainerReport, now_s: float) -> None:
-        self._step, self._updates, self._reward = report.step, report.version, report.recent_return
+        self.step, self._updates, self._reward = report.step, report.version, report.recent_return
         since, at = self._mark
         if now_s - since >= 1.0:
             self.steps_per_s = (report.step - at) / (now_s - since)
@@ -171,7 +172,7 @@ class _Behavior:
     def progress(self) -> BehaviorProgress:
         return BehaviorProgress(
             self.name,
-            self._step,
+            self.step,
             self.max_steps,
             self.steps_per_s,
             self._reward,

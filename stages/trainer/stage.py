@@ -226,7 +226,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if "episode_group_over" in batch.episodes:
             over = learning & batch.episodes["episode_group_over"]
             of_groups = batch.episodes["episode_group_returns"][over].tolist()
-            statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "mean")
+            statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
 
     def _keep_returns(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
         """Note returns for the next report; those of episodes begun under older parameters go when newer ones come."""

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from config import POCAHyperparameters
 from stages.policy.design import PolicyDesign
+from stages.trainer.agent_table import Chains
 from stages.trainer.intake import Intake
 from stages.trainer.poca.mates import Mates, final_mates, row_mates
 from stages.trainer.poca.network import GroupActorCritic
 from stages.trainer.poca.rollout import GroupMinibatch, GroupRollout
 from stages.trainer.poca.team_rows import TeamRows
 from stages.trainer.ppo.advantages import advantages
-from stages.trainer.ppo.agent_table import Chains
 from stages.trainer.ppo.critic_memories import CriticMemories
 from stages.trainer.ppo.evaluation import Evaluation, evaluate_sequences, rows_per_pass
 from stages.trainer.ppo.experience import drawn_actions, previous_actions, taken_actions

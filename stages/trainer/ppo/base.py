@@ -23,9 +23,9 @@ from stages.policy.design import design_of
 from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, policy_layout
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import TrainedActor
+from stages.trainer.agent_table import Chains
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake
-from stages.trainer.ppo.agent_table import Chains
 from stages.trainer.ppo.critic_memories import CriticMemories
 from stages.trainer.ppo.evaluation import rows_per_pass
 from stages.trainer.ppo.minibatch import Epochs, OneMinibatch

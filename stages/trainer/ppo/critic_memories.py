@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.trainer.ppo.agent_table import AgentTable, Chains
+from stages.trainer.agent_table import AgentTable, Chains
 from stages.trainer.ppo.rollout_buffer import RolloutBuffer
 
 

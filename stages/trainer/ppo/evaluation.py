@@ -13,7 +13,7 @@ from torch import Tensor
 from queues.specs import BehaviorSpec
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
-from stages.trainer.ppo.agent_table import Chains
+from stages.trainer.agent_table import Chains
 from stages.trainer.ppo.input_rows import InputRows
 from stages.trainer.ppo.sequences import Cuts
 

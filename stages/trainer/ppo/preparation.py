@@ -17,9 +17,9 @@ from queues.specs import BehaviorSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.protocol import ActorCriticNetwork
+from stages.trainer.agent_table import Chains
 from stages.trainer.intake import Intake
 from stages.trainer.ppo.advantages import advantages, normalized
-from stages.trainer.ppo.agent_table import Chains
 from stages.trainer.ppo.critic_memories import CriticMemories
 from stages.trainer.ppo.evaluation import Evaluation, evaluate_rows, evaluate_sequences, rows_per_pass
 from stages.trainer.ppo.experience import drawn_actions, previous_actions

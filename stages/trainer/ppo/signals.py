@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stages.errors import StageError
 from stages.policy.observations import ObservationLayout
-from stages.trainer.ppo.agent_table import AgentTable, Chains
+from stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
 from stages.trainer.ppo.experience import BufferTransitions
 from stages.trainer.ppo.rollout_buffer import RolloutBuffer
 from stages.trainer.protocol import TrainerContext
@@ -112,19 +112,19 @@ class Signals:
         for name, losses in self._losses.items():
             add(behavior, name, float(np.mean(losses)))
         trajectories = buffer.trajectories
-        agents, episodes = trajectories["agent_ids"], trajectories["episode_ids"]
-        ended, lengths = trajectories["terminated"] | trajectories["truncated"], trajectories["lengths"]
-        sums = np.add.reduceat(rewards[:, self._others], np.cumsum(lengths) - lengths)
-        so_far = self.sums.of(agents, episodes)
-        for which in chains.rounds:
-            before = chains.previous[which]
-            sums[which] += np.where(before[:, None] < 0, so_far[which], sums[before])
+        lengths = trajectories["lengths"]
+        finished = add_to_episodes(
+            self.sums,
+            trajectories["agent_ids"],
+            trajectories["episode_ids"],
+            trajectories["terminated"] | trajectories["truncated"],
+            np.add.reduceat(rewards[:, self._others], np.cumsum(lengths) - lengths),
+            update,
+            chains,
+        )
         for column, at in enumerate(self._others):
-            if ended.any():
-                name = f"Policy/{self.names[at].capitalize()} Reward"
-                extend(behavior, name, sums[ended, column].tolist(), "mean")
-        last = chains.latest
-        self.sums.keep(agents[last], episodes[last], sums[last], ended[last], update)
+            if len(finished):
+                extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
 
     def state_dict(self) -> dict[str, Any]:
         """The signals' states by name, and the running sums."""

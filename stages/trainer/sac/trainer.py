@@ -28,6 +28,7 @@ from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.randomness import new_random, random_state, restore_random
 from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.protocol import RewardSignal
+from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
 from stages.trainer.sac.ratio import UpdateRatio
 from stages.trainer.sac.replay_file import ReplayFileError, read_replay, write_replay
@@ -74,6 +75,7 @@ class SACTrainer(Trainer):
         )
         self._sequences = 0 if memory is None else max(1, h.batch_size // memory.sequence_length)
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
+        self._episode_rewards = EpisodeRewards(self._signals, self._maker)
         self._learning_rate = Schedule(
             h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, settings.max_steps
         )
@@ -111,6 +113,8 @@ class SACTrainer(Trainer):
         if not batch.num_rows:
             return
         rows, finals = self._intake.take(batch, self._step)
+        for name, sums in self._episode_rewards.take(batch, rows, finals, self._version).items():
+            self.context.statistics.extend(self.context.behavior, name, sums, "mean")
         self._memory.add(with_group_rewards(batch), rows, finals)
         self._step += batch.num_rows
         self._unlearned += batch.num_rows
@@ -151,6 +155,7 @@ class SACTrainer(Trainer):
             "update": self._update.state_dict(),
             "normalizer": None if self._intake.normalizer is None else self._intake.normalizer.state_dict(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
+            "episode_rewards": self._episode_rewards.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "ratio": self._ratio.state_dict(),
             "signal_ratio": self._signal_ratio.state_dict(),
@@ -170,6 +175,7 @@ class SACTrainer(Trainer):
                 self._intake.normalizer.load_state_dict(state["normalizer"])
             for signal in self._signals:
                 signal.load_state_dict(state["signals"][signal.name])
+            self._episode_rewards.load_state_dict(state["episode_rewards"])
             if self._cloning is not None:
                 self._cloning.load_state_dict(state["cloning"])
         except StageError as error:
@@ -335,11 +341,11 @@ class SACTrainer(Trainer):
         for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True):
             add(behavior, f"Losses/{name}", mean)
         add(behavior, "Policy/Learning Rate", learning_rate)
-        coefficients = self._update.coefficients.module.logs.detach().exp().tolist()
-        if self.context.spec.actions.continuous_size:
-            add(behavior, "Policy/Continuous Entropy Coeff", coefficients.pop(0))
-        if coefficients:
-            add(behavior, "Policy/Discrete Entropy Coeff", sum(coefficients) / len(coefficients))
+        # Both, as in ML-Agents, whichever actions there are: the entropy of those that there aren't counts for nothing.
+        discrete = self._update.coefficients.module.logs.detach().exp().tolist()
+        continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
+        add(behavior, "Policy/Continuous Entropy Coeff", continuous)
+        add(behavior, "Policy/Discrete Entropy Coeff", sum(discrete) / len(discrete) if discrete else 0.0)
         log_probs = findings.negentropies.sum(dim=1)
         add(behavior, "Policy/Entropy", -spread(log_probs, findings.mask)[1])
         for index, signal in enumerate(self._signals):

@@ -6,7 +6,7 @@ from config import MemorySettings, NetworkSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.network import Inputs, make_actor_critic
-from stages.trainer.ppo.agent_table import Chains
+from stages.trainer.agent_table import Chains
 from stages.trainer.ppo.evaluation import evaluate_rows, evaluate_sequences, rows_per_pass
 from stages.trainer.ppo.input_rows import InputRows
 from stages.trainer.ppo.sequences import Cuts

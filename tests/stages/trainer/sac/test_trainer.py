@@ -222,6 +222,7 @@ def test_statistics_have_ml_agents_names():
         "Policy/Entropy",
         "Policy/Extrinsic Value",
         "Policy/Learning Rate",
+        "Policy/Rnd Reward",
         "Policy/Rnd Value",
     }
     for what in ("Q1", "Q2", "Value", "Log Probability"):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from stages.errors import StageError
-from stages.trainer.ppo.agent_table import PATIENCE, AgentTable, Chains
+from stages.trainer.agent_table import PATIENCE, AgentTable, Chains, add_to_episodes
 
 
 def ids(*numbers):
@@ -68,3 +68,12 @@ def test_a_loaded_table_knows_what_was_saved():
     assert other.of(ids(4, 5), ids(2, 1)).tolist() == [[0.3, 0.4], [0.1, 0.2]]
     with pytest.raises(StageError, match=r"expected rows of shape \(3,\), got \(2,\)"):
         AgentTable(3, "float64").load_state_dict(state)
+
+
+def test_amounts_add_up_over_an_episode_in_however_many_pieces_it_comes():
+    table = AgentTable(1, "float64")
+    no, yes = np.array([False, False]), np.array([False, True])
+    assert add_to_episodes(table, ids(1, 2), ids(0, 0), no, np.array([[1.0], [10.0]]), 1).tolist() == []
+    finished = add_to_episodes(table, ids(1, 1), ids(0, 0), yes, np.array([[2.0], [4.0]]), 2)
+    assert finished.tolist() == [[7.0]]
+    assert known(table, ids(1, 2), ids(0, 0)) == [0.0, 10.0]

@@ -120,3 +120,37 @@ class AgentTable:
         self._episodes = np.array(state["episodes"], np.int64)
         self._heard = np.array(state["heard"], np.int64)
         self._values = np.array(state["values"], self._values.dtype)
+
+
+def add_to_episodes(
+    table: AgentTable,
+    agents: NDArray[np.int64],
+    episodes: NDArray[np.int64],
+    ended: NDArray[np.bool_],
+    amounts: NDArray[np.float64],
+    update: int,
+    chains: Chains | None = None,
+) -> NDArray[np.float64]:
+    """Add up amounts over episodes that came in K pieces.
+
+    Args:
+        table: the sums of episodes that go on; takes up those of the pieces.
+        agents: [K] whose piece it is.
+        episodes: [K] of which of its episodes.
+        ended: [K] whether the episode ends with it.
+        amounts: [K, width] what each piece adds.
+        update: number of the update, rising; see `AgentTable.keep`.
+        chains: which piece continues which, if that is known already.
+
+    Returns:
+        [E, width] the sums of the episodes that ended.
+    """
+    chains = chains or Chains.of(agents, episodes, ended)
+    sums = np.array(amounts)
+    so_far = table.of(agents, episodes)
+    for which in chains.rounds:
+        before = chains.previous[which]
+        sums[which] += np.where(before[:, None] < 0, so_far[which], sums[before])
+    last = chains.latest
+    table.keep(agents[last], episodes[last], sums[last], ended[last], update)
+    return sums[ended]

@@ -1,0 +1,106 @@
+"""What episodes bring in rewards that are not the environment's, as statistics: trajectories are looked at as they come.
+
+Learning does not depend on it: updates take rewards of the rows that they draw, by what the signals know then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array, TrajectoryBatch
+from stages.policy.observations import Encoded
+from stages.trainer.agent_table import AgentTable, add_to_episodes
+from stages.trainer.rewards.extrinsic import Extrinsic
+from stages.trainer.rewards.protocol import RewardSignal
+from stages.trainer.sac.minibatch import MinibatchMaker
+from stages.trainer.sac.replay_memory import Replayed
+
+BLOCK = 1024
+"""Rows that signals look at in one go: observations may be images."""
+
+
+class EpisodeRewards:
+    """The sums over episodes, times strength, of all signals but the environment's.
+
+    Args:
+        signals: all signals of the behaviour.
+        maker: makes tensors of rows.
+    """
+
+    def __init__(self, signals: Sequence[RewardSignal], maker: MinibatchMaker) -> None:
+        self._others = [signal for signal in signals if not isinstance(signal, Extrinsic)]
+        self._maker = maker
+        self._sums = AgentTable(len(self._others), "float64")
+
+    def take(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded, update: int) -> dict[str, list[float]]:
+        """Look at trajectories; the sums of the episodes that ended, by the names of their statistics.
+
+        Args:
+            batch: the trajectories.
+            rows: their observations.
+            finals: what followed each of them.
+            update: number of updates so far.
+
+        Raises:
+            NotFiniteError: if a reward is NaN or infinite.
+        """
+        if not self._others:
+            return {}
+        rewards = self._rewards(_as_replayed(batch, rows, finals))
+        sums = np.add.reduceat(rewards, np.cumsum(batch.lengths) - batch.lengths)
+        columns = batch.trajectories
+        ended = batch.terminated | batch.truncated
+        finished = add_to_episodes(self._sums, columns["agent_ids"], columns["episode_ids"], ended, sums, update)
+        return {
+            f"Policy/{signal.name.capitalize()} Reward": finished[:, column].tolist()
+            for column, signal in enumerate(self._others)
+            if len(finished)
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums of episodes that go on."""
+        return self._sums.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self._sums.load_state_dict(state)
+
+    def _rewards(self, whole: Replayed) -> NDArray[np.float64]:
+        """Rewards [N, S] of all rows."""
+        count = len(whole.columns["rewards"])
+        rewards = np.empty((count, len(self._others)))
+        for start in range(0, count, BLOCK):
+            block = slice(start, start + BLOCK)
+            taken = self._maker.transitions(_block(whole, block))
+            for column, signal in enumerate(self._others):
+                rewards[block, column] = signal.rewards(taken) * signal.strength
+        return rewards
+
+
+def _as_replayed(batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> Replayed:
+    """Trajectories in the terms of the replay memory: each row with what was observed after it."""
+    last = np.cumsum(batch.lengths) - 1
+    following = np.minimum(np.arange(batch.num_rows) + 1, batch.num_rows - 1)
+    terminated = np.zeros(batch.num_rows, np.bool_)
+    terminated[last] = batch.terminated
+
+    def next_of(row: Array, final: Array) -> Array:
+        array = row[following]
+        array[last] = final
+        return array
+
+    others = tuple(next_of(row, final) for row, final in zip(rows.others, finals.others, strict=True))
+    columns = {**batch.rows, "terminated": terminated}
+    return Replayed(rows, Encoded(next_of(rows.vectors, finals.vectors), others), columns)
+
+
+def _block(whole: Replayed, rows: slice) -> Replayed:
+    def cut(encoded: Encoded) -> Encoded:
+        return Encoded(encoded.vectors[rows], tuple(other[rows] for other in encoded.others))
+
+    columns = {name: column[rows] for name, column in whole.columns.items()}
+    return Replayed(cut(whole.observations), cut(whole.next_observations), columns)

@@ -1,0 +1,87 @@
+"""What episodes bring in curiosity and the like, reported by SAC as by the others."""
+
+import numpy as np
+from trainer_samples import CONTINUOUS, IMAGE, VECTOR, experience, trainer_of
+
+from queues.specs import BehaviorSpec
+from stages.trainer.sac import episode_rewards
+
+SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), CONTINUOUS)
+SIGNALS = {"extrinsic": {}, "rnd": {"strength": 0.5}}
+
+
+class Reported:
+    def __init__(self):
+        self.values = {}
+
+    def add(self, category, name, value, how="mean"):
+        self.values.setdefault(name, []).append(value)
+
+    def extend(self, category, name, values, how="histogram"):
+        assert how == "mean"
+        self.values.setdefault(name, []).extend(values)
+
+
+def made(statistics, **settings):
+    return trainer_of("sac", SPEC, statistics=statistics, reward_signals=SIGNALS, **settings)
+
+
+def pieces_of_one_agent(lengths, ended):
+    """Trajectories of one agent's one episode, as they come one after the other."""
+    for seed, (length, over) in enumerate(zip(lengths, ended, strict=True)):
+        batch = experience(SPEC, [length], seed, squashed=True)
+        batch.trajectories.update(
+            agent_ids=np.array([7]),
+            episode_ids=np.array([3]),
+            terminated=np.array([over]),
+            truncated=np.array([False]),
+        )
+        yield batch
+
+
+def reported(*, block=1024, resumed_before=None, monkeypatch=None):
+    if monkeypatch is not None:
+        monkeypatch.setattr(episode_rewards, "BLOCK", block)
+    statistics = Reported()
+    trainer = made(statistics)
+    for number, batch in enumerate(pieces_of_one_agent([5, 9, 4], [False, False, True])):
+        if number == resumed_before:
+            state = trainer.state_dict()
+            trainer = made(statistics)
+            trainer.load_state_dict(state)
+        trainer.add(batch)
+    return statistics.values["Policy/Rnd Reward"]
+
+
+def test_an_episodes_reward_is_that_of_all_its_pieces_times_strength():
+    trainer = made(Reported())
+    signal = trainer._signals[1]
+    expected = 0.0
+    for batch in pieces_of_one_agent([5, 9, 4], [False, False, True]):
+        rows, finals = trainer._intake.take(batch, 0)
+        transitions = trainer._maker.transitions(episode_rewards._as_replayed(batch, rows, finals))
+        np.testing.assert_array_equal(transitions.next_inputs.vectors[:-1], transitions.inputs.vectors[1:])
+        expected += 0.5 * signal.rewards(transitions).sum()
+    np.testing.assert_allclose(reported(), [expected], rtol=1e-5)
+
+
+def test_it_does_not_matter_in_which_blocks_rows_are_looked_at(monkeypatch):
+    np.testing.assert_allclose(reported(block=2, monkeypatch=monkeypatch), reported(), rtol=1e-5)
+
+
+def test_a_resumed_run_goes_on_adding_up():
+    np.testing.assert_allclose(reported(resumed_before=2), reported(), rtol=1e-6)
+
+
+def test_an_episode_that_goes_on_is_not_reported():
+    statistics = Reported()
+    trainer = made(statistics)
+    trainer.add(next(pieces_of_one_agent([5], [False])))
+    assert "Policy/Rnd Reward" not in statistics.values
+
+
+def test_the_environments_own_reward_is_left_to_the_stage():
+    statistics = Reported()
+    trainer = trainer_of("sac", SPEC, statistics=statistics)
+    trainer.add(next(pieces_of_one_agent([5], [True])))
+    assert statistics.values == {}
