@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 Picture = NDArray[np.uint8]
 
@@ -111,6 +110,8 @@ def decode_into(out: Picture, data: bytes, mapping: tuple[int, ...] = ()) -> Non
 
 def _pixels(file: bytes) -> Picture:
     """[H, W, 1] of a grey file, [H, W, 3] of any other."""
+    from PIL import Image  # only runs with pictures need it
+
     try:
         with Image.open(io.BytesIO(file), formats=("PNG",)) as image:
             if image.mode.startswith("I"):  # 16 bits of grey
