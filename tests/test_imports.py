@@ -23,6 +23,7 @@ HEAVY_ALLOWED = {
         "stages/environment/pettingzoo/kinds.py",
         "stages/environment/vectorising.py",
     ),
+    "grpc": ("stages/unity/server.py",),
     "torch": (
         "stages/policy/distributions.py",
         "stages/policy/network/",

@@ -1,0 +1,117 @@
+"""A running Unity executable: a process in a session of its own, whose end is an event."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from stages.unity.errors import UnityRefused
+
+
+class Player(asyncio.SubprocessProtocol):
+    """A Unity executable and what it has started.
+
+    It has its own session, so that Ctrl-C in a terminal is for us alone, who then end it; and so that it can be killed
+    together with its children, which matters where a script starts Unity.
+
+    Args:
+        on_exit: called once, from the event loop, as soon as the process has ended.
+    """
+
+    def __init__(self, on_exit: Callable[[int], None]) -> None:
+        self._on_exit = on_exit
+        self._exited = asyncio.Event()
+        self._transport: asyncio.SubprocessTransport | None = None
+
+    @classmethod
+    async def launch(cls, command: list[str], show_output: bool, on_exit: Callable[[int], None]) -> Player:
+        """Start the process.
+
+        Args:
+            command: the program and its arguments.
+            show_output: let its standard output and error go where ours go.
+            on_exit: called with the return code.
+
+        Raises:
+            UnityRefused: if the system can't start the program.
+        """
+        output = None if show_output else asyncio.subprocess.DEVNULL
+        try:
+            _, player = await asyncio.get_running_loop().subprocess_exec(
+                lambda: cls(on_exit),
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UnityRefused(f"{command[0]} can't be started: {error.strerror}.{_cure(error)}") from error
+        return player
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way to the process; asyncio calls this."""
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    def process_exited(self) -> None:
+        """Tell that the process has ended; asyncio calls this."""
+        self._kill_group()  # while its number can't be another's: what is left of its children
+        self._exited.set()
+        assert self.returncode is not None
+        self._on_exit(self.returncode)
+
+    @property
+    def returncode(self) -> int | None:
+        """How the process ended, negative for a signal; None while it runs."""
+        assert self._transport is not None
+        return self._transport.get_returncode()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        assert self._transport is not None
+        return self._transport.get_pid()
+
+    async def exited(self, timeout_s: float) -> bool:
+        """Wait for the end of the process, and say whether it came within the time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._exited.wait()
+        return self._exited.is_set()
+
+    def kill(self) -> None:
+        """Kill the process and what it started; nothing if it has ended."""
+        if not self._exited.is_set():
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        assert self._transport is not None
+        with suppress(ProcessLookupError, PermissionError):
+            if sys.platform == "win32":
+                self._transport.kill()
+            else:
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+def ending(returncode: int) -> str:
+    """A return code in words: `return code 3`, or the signal that killed the process."""
+    if returncode >= 0:
+        return f"return code {returncode}"
+    try:
+        return f"signal {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"signal {-returncode}"
+
+
+def _cure(error: OSError) -> str:
+    match error:
+        case PermissionError():
+            return " It isn't marked as executable: `chmod +x` it"
+        case OSError(errno=8):  # ENOEXEC, which has no class of its own
+            return " It isn't a program for this machine: build for this system, or begin a script with `#!`"
+    return ""

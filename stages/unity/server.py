@@ -1,0 +1,195 @@
+"""The server that Unity calls: one method, whose responses are our orders.
+
+Unity asks by calling, and waits; we order by answering. So at any time at most one call is unanswered, and nothing but
+Unity's next call follows an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import sys
+from contextlib import closing, suppress
+
+import grpc
+import grpc.aio
+
+from stages.unity.errors import UnityRefused
+from stages.unity.messages import EXCHANGE
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),  # two servers on one port would share Unity's calls at random
+)
+_ADDRESSES = ((socket.AF_INET6, "::", "[::]"), (socket.AF_INET, "0.0.0.0", "0.0.0.0"))
+"""Unity calls `localhost`, which is either; a machine may lack the first."""
+_FLUSH_S = 5.0
+"""How long an answer may take to leave at the end."""
+
+
+class HungUp(Exception):
+    """Unity's connection is gone while its call waited for an answer."""
+
+
+class _Call:
+    """One of Unity's calls, waiting for its answer."""
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def settle(self, response: bytes) -> bool:
+        """Answer, and say whether there still was somebody to answer to."""
+        if self.answer.done():
+            return False
+        self.answer.set_result(response)
+        return True
+
+
+class ExchangeServer:
+    """Takes Unity's calls, one at a time, and hands them out as bytes.
+
+    Args:
+        port: where it listens; 0 takes any that is free.
+        who: names the worker in errors.
+        cure: what to do where the port is in use.
+    """
+
+    def __init__(self, port: int, who: str, cure: str) -> None:
+        self._wanted = port
+        self._who = who
+        self._cure = cure
+        self._server: grpc.aio.Server | None = None
+        self._call: _Call | None = None
+        self._news = asyncio.Event()
+        self._interruption: Exception | None = None
+        self._farewell: bytes | None = None
+
+    async def start(self) -> int:
+        """Listen.
+
+        Returns:
+            The port.
+
+        Raises:
+            UnityRefused: if the port is in use, or not ours to use.
+        """
+        self._check_port()
+        service, method = EXCHANGE[1:].split("/")
+        handler = grpc.unary_unary_rpc_method_handler(self._exchange)  # without (de)serializers: bytes
+        server = grpc.aio.server(options=_OPTIONS)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        self._server = server
+        port = self._bind(server)
+        await server.start()
+        return port
+
+    def _check_port(self) -> None:
+        """Try the port ourselves: gRPC only says that it failed, and not even that where one of two addresses is free."""
+        if not 0 <= self._wanted <= 65_535:
+            raise UnityRefused(f"{self._who}: {self._wanted} isn't a port, which is at most 65535; {self._cure}")
+        for family, address, _ in _ADDRESSES:
+            try:
+                with closing(socket.socket(family, socket.SOCK_STREAM)) as trial:
+                    if sys.platform != "win32":  # there it would allow a port in use; here only one just given up
+                        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    if family == socket.AF_INET6:
+                        trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    trial.bind((address, self._wanted))
+            except OSError as error:
+                if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    continue
+                raise UnityRefused(self._unusable(error)) from error
+
+    def _unusable(self, error: OSError) -> str:
+        if error.errno == errno.EADDRINUSE:
+            return f"{self._who} can't listen on port {self._wanted}: another program uses it. {self._cure}"
+        return f"{self._who} can't listen on port {self._wanted}: {error.strerror}. {self._cure}"
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        for _, _, address in _ADDRESSES:
+            try:
+                if port := server.add_insecure_port(f"{address}:{self._wanted}"):
+                    return int(port)
+            except RuntimeError:  # that is all that gRPC says
+                continue
+        raise UnityRefused(self._unusable(OSError(errno.EADDRINUSE, "in use")))
+
+    async def receive(self) -> bytes:
+        """Wait for Unity's next call; the one that waits for an answer, if there is one.
+
+        Waits without limit; a cancelled wait loses nothing.
+
+        Raises:
+            HungUp: if the connection was lost while a call waited for its answer.
+            Exception: the one that `interrupt` was given.
+        """
+        while self._call is None:
+            if self._interruption is not None:
+                raise self._interruption
+            self._news.clear()
+            await self._news.wait()
+        return self._call.request
+
+    def answer(self, response: bytes) -> None:
+        """Answer the call that waits.
+
+        Raises:
+            HungUp: if the connection was lost.
+            Exception: the one that `interrupt` was given.
+        """
+        call, self._call = self._call, None
+        if call is not None and call.settle(response):
+            return
+        if call is None and self._interruption is None:
+            raise AssertionError("there is no call to answer")
+        raise self._interruption or HungUp
+
+    def interrupt(self, reason: Exception) -> None:
+        """Let `receive` raise this once no call waits; later reasons are ignored."""
+        self._interruption = self._interruption or reason
+        self._news.set()
+
+    def say_farewell(self, response: bytes) -> bool:
+        """Answer the call that waits, and all later ones, with this.
+
+        Returns:
+            Whether a call waited.
+        """
+        self._farewell = response
+        call, self._call = self._call, None
+        return call is not None and call.settle(response)
+
+    async def farewell_taken(self, timeout_s: float) -> None:
+        """Wait until Unity has called and been told farewell, or for the time given."""
+        self._news.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+
+    async def close(self) -> None:
+        """Let the answers leave, and stop listening; closing twice is allowed."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(_FLUSH_S)
+
+    async def _exchange(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        if self._farewell is not None:
+            self._news.set()
+            return self._farewell
+        if self._call is not None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{self._who} is connected with another Unity already: close it, or use another port",
+            )
+        call = self._call = _Call(request)
+        self._news.set()
+        try:
+            return await call.answer
+        except asyncio.CancelledError:  # gRPC's way to say that Unity's end of the connection is gone
+            if self._call is call:
+                self._call = None
+                self.interrupt(HungUp())
+            raise

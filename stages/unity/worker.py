@@ -1,0 +1,335 @@
+"""One Unity, seen from here: started or waited for, asked step by step, and ended.
+
+It speaks the protocol and knows nothing of what is learned: what agents see and do are messages here, columns next door
+(`stages.unity.columns`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from stages.unity import messages, versions
+from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
+from stages.unity.executable import Executable, command_line, player_log, tail
+from stages.unity.messages import UnityMessageProto
+from stages.unity.player import Player, ending
+from stages.unity.reasons import Stage, lateness
+from stages.unity.server import ExchangeServer, HungUp
+
+log = logging.getLogger(__name__)
+
+EDITOR_PORT = 5004
+"""Where the Editor calls; it can't be told another one."""
+_REFUSAL_S = 5.0
+"""How long a Unity with another version may take to hear that it is refused."""
+_LAST_WORDS_S = 2.0
+"""How long the end of a process may lag behind the end of its connection."""
+_KILL_S = 10.0
+"""How long the system may take to end a killed process."""
+_EDITOR_FAREWELL_S = 5.0
+"""How long the Editor, which nobody kills, may take to its next call, to hear that it is over."""
+
+
+class Channels(Protocol):
+    """The side channels, as far as they are of interest here: frames of bytes to and from Unity."""
+
+    def outgoing(self) -> bytes:
+        """What waits to be sent; it is asked for once per order, and sent."""
+        ...
+
+    def incoming(self, data: bytes) -> None:
+        """Take what Unity sent."""
+        ...
+
+
+class UnityWorker:
+    """One Unity: an executable that is started here, or the Editor, whose user presses Play.
+
+    After `start`, `reset` has to come before the first `step`. Each waits until Unity has answered, at most
+    `timeout_s`. After a `UnityBroken` the executable has been killed and only `close` is of use. A cancelled `step`
+    leaves Unity in the middle of it: only `close` is of use then.
+
+    Args:
+        worker_id: counts the workers of a run, from 0; the executable's log is named after it.
+        port: where Unity calls; 0 takes any that is free, for executables only.
+        executable: what to start; None for the Editor.
+        seed: for Unity's random numbers.
+        num_areas: how many copies of its training area Unity is asked for.
+        timeout_s: for the start, and for each exchange.
+        side_channels: what else there is to say, and who listens.
+        max_message_bytes: refuse messages of Unity above this; None for any size.
+
+    Attributes:
+        hello: what Unity said of itself; None until it is connected.
+        port: where Unity calls; after `start` the real one in place of 0.
+    """
+
+    def __init__(
+        self,
+        worker_id: int,
+        port: int,
+        executable: Executable | None,
+        seed: int,
+        num_areas: int,
+        timeout_s: float,
+        side_channels: Channels,
+        max_message_bytes: int | None = None,
+    ) -> None:
+        self.worker_id = worker_id
+        self.port = port
+        self.executable = executable
+        self.hello: versions.Hello | None = None
+        self._seed = seed
+        self._num_areas = num_areas
+        self._timeout_s = timeout_s
+        self._side_channels = side_channels
+        self._max_message_bytes = max_message_bytes
+        self._server: ExchangeServer | None = None
+        self._player: Player | None = None
+        self._stage = Stage.STARTING
+        self._over = False
+        self._unread = False
+        """Whether Unity's next call is still to come, as it is after the greeting; later each answer brings it."""
+
+    @property
+    def who(self) -> str:
+        """Names the worker in messages to people."""
+        if self.executable is None:
+            return f"the Unity Editor (port {self.port})"
+        return f"Unity worker {self.worker_id} ({self.executable.path.name}, port {self.port})"
+
+    async def start(self) -> None:
+        """Listen, start the executable or wait for the Editor, and greet each other.
+
+        When cancelled, everything is released, as when it fails.
+
+        Raises:
+            UnityRefused: if the port is in use, there is no such executable, or it speaks another version.
+            UnityBroken: if it ends or is silent before it has connected.
+            UnityEnded: if the Editor is stopped meanwhile.
+        """
+        try:
+            await self._connect()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def reset(self) -> Any:
+        """Let all agents begin anew.
+
+        Returns:
+            The `UnityOutputProto` with the first decisions that are asked for; nothing says that agents were cut off.
+
+        Raises:
+            UnityBroken: if it ended, was silent, hung up, or spoke nonsense.
+            UnityEnded: if the Editor was stopped.
+        """
+        if self._stage is Stage.STARTING:
+            self._stage = Stage.FIRST_RESET
+        return await self._exchange(messages.RESET, {})
+
+    async def step(self, actions: Mapping[str, Any]) -> Any:
+        """Let agents act, and wait for the next decisions that are asked for.
+
+        Args:
+            actions: per behaviour id a `ListAgentActionProto`, in the order of the decisions asked for by the last
+                answer; none for behaviours without any.
+
+        Returns:
+            The `UnityOutputProto`.
+
+        Raises:
+            UnityBroken: if it ended, was silent, hung up, or spoke nonsense.
+            UnityEnded: if the Editor was stopped.
+        """
+        return await self._exchange(messages.STEP, actions)
+
+    async def close(self) -> None:
+        """End the connection, and the executable: it is asked, given `timeout_s`, and then killed.
+
+        Closing twice, or what was never started, is allowed.
+        """
+        server, player = self._server, self._player
+        if server is None:
+            return
+        told = server.say_farewell(_farewell())
+        if player is None:
+            if self.hello is not None and not told and not self._over:
+                await server.farewell_taken(_EDITOR_FAREWELL_S)
+        elif self.hello is not None and not self._over and not await player.exited(self._timeout_s):
+            log.warning("%s didn't end within %g s of being asked, and is killed", self.who, self._timeout_s)
+        await self._abandon()
+
+    async def _connect(self) -> None:
+        self._server = ExchangeServer(self.port, self.who, self._cure_for_port())
+        self.port = await self._server.start()
+        if self.executable is None:
+            log.info("Listening on port %d. Start training by pressing the Play button in the Unity Editor.", self.port)
+        else:
+            if log_file := player_log(self.executable, self.worker_id):
+                log_file.parent.mkdir(parents=True, exist_ok=True)
+            command = command_line(self.executable, self.port, self.worker_id)
+            self._player = await Player.launch(command, self.executable.show_output, self._on_exit)
+        said = (await self._receive()).unity_output
+        if not said.HasField("rl_initialization_output"):
+            raise self._nonsense("its first message is no greeting")
+        self.hello = versions.hello_of(said.rl_initialization_output)
+        await self._greet()
+        try:
+            versions.check(self.hello, self.who)
+        except UnityRefused:
+            await self._turn_away()
+            raise
+        log.info(
+            "Connected to Unity environment with package version %s and communication version %s",
+            self.hello.package_version,
+            self.hello.communication_version,
+        )
+
+    async def _greet(self) -> None:
+        order = _order()
+        order.unity_input.rl_initialization_input.CopyFrom(versions.greeting(self._seed, self._num_areas))
+        await self._answer(order.SerializeToString())
+        self._unread = True
+
+    async def _turn_away(self) -> None:
+        """Let Unity hear our version, which it shows to its user, and then that it is over."""
+        assert self._server is not None
+        if not self._server.say_farewell(_farewell()):
+            await self._server.farewell_taken(min(_REFUSAL_S, self._timeout_s))
+
+    async def _exchange(self, command: int, actions: Mapping[str, Any]) -> Any:
+        order = _order()
+        rl_input = order.unity_input.rl_input
+        rl_input.command = command
+        for behavior, chosen in actions.items():
+            rl_input.agent_actions[behavior].CopyFrom(chosen)
+        rl_input.side_channel = self._side_channels.outgoing()
+        try:
+            if self._unread:
+                await self._receive()
+                self._unread = False
+            await self._answer(order.SerializeToString())
+            output = (await self._receive()).unity_output
+            if not output.HasField("rl_output"):
+                raise self._nonsense("its message says nothing of its agents")
+        except (UnityBroken, UnityEnded):
+            await self._abandon()
+            raise
+        self._stage = Stage.RUNNING
+        self._side_channels.incoming(output.rl_output.side_channel)
+        return output
+
+    async def _answer(self, response: bytes) -> None:
+        try:
+            self._listening().answer(response)
+        except HungUp:
+            raise await self._hung_up() from None
+
+    async def _receive(self) -> Any:
+        """Wait for Unity's next message, and look at its header.
+
+        Raises:
+            UnityBroken: as in `step`.
+            UnityEnded: if it says that it is over.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                request = await self._listening().receive()
+        except TimeoutError:
+            raise UnityBroken(
+                f"{self.who} {lateness(self._stage, self.executable is None, self._timeout_s)}{self._log_tail()}"
+            ) from None
+        except HungUp:
+            raise await self._hung_up() from None
+        return await self._parse(request)
+
+    def _listening(self) -> ExchangeServer:
+        if self._server is None or self._over:
+            raise UnityBroken(f"{self.who} isn't connected: it has been closed, has failed, or was never started")
+        return self._server
+
+    async def _parse(self, request: bytes) -> Any:
+        if self._max_message_bytes is not None and len(request) > self._max_message_bytes:
+            raise self._nonsense(
+                f"its message of {len(request):,} bytes is above the limit of {self._max_message_bytes:,}; "
+                "raise the limit, or let the scene send fewer or smaller observations"
+            )
+        try:
+            message = UnityMessageProto.FromString(request)
+        except DecodeError:
+            raise self._nonsense(f"its {len(request):,} bytes are no message of the protocol") from None
+        if message.header.status == messages.CLOSE:
+            await self._answer(_farewell())  # its call waits for that
+            raise UnityEnded(f"{self.who} has closed the connection")
+        if message.header.status != messages.OK:
+            raise self._nonsense(
+                f"its message has the status {message.header.status} {message.header.message!r}, expected 200 or 400"
+            )
+        return message
+
+    def _nonsense(self, what: str) -> UnityBroken:
+        return UnityBroken(
+            f"{self.who} doesn't keep to the protocol: {what}. Is it really Unity's package com.unity.ml-agents that "
+            f"speaks on this port?{self._log_tail()}"
+        )
+
+    async def _hung_up(self) -> UnityBroken:
+        """The connection is gone; where the process follows at once, that says more."""
+        if self._player is not None and await self._player.exited(_LAST_WORDS_S):
+            assert self._player.returncode is not None
+            return self._death(self._player.returncode)
+        return UnityBroken(f"{self.who} dropped the connection without a word{self._log_tail()}")
+
+    def _on_exit(self, returncode: int) -> None:
+        assert self._server is not None
+        self._server.interrupt(self._death(returncode))
+
+    def _death(self, returncode: int) -> UnityBroken:
+        connected = "" if self.hello is not None else " before it had connected"
+        return UnityBroken(f"{self.who} ended with {ending(returncode)}{connected}{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        if self.executable is None:
+            return ""
+        said = self.hello.log_path if self.hello is not None else ""
+        return tail(player_log(self.executable, self.worker_id) or (Path(said) if said else None))
+
+    def _cure_for_port(self) -> str:
+        if self.executable is None:
+            return (
+                "The Editor calls no other port, so end what listens there, most likely another training that waits "
+                "for the Editor; or build the scene and train with --env, on a port chosen by --base-port"
+            )
+        return (
+            "End that program, or choose other ports with --base-port (env_settings.base_port); worker n takes "
+            "base_port + n, and with base_port 0 each takes one that is free"
+        )
+
+    async def _abandon(self) -> None:
+        """Release everything at once: kill what still runs, and stop listening."""
+        self._over = True
+        if self._player is not None:
+            self._player.kill()
+            await self._player.exited(_KILL_S)
+        if self._server is not None:
+            self._server.say_farewell(_farewell())
+            await self._server.close()
+
+
+def _order() -> Any:
+    order = UnityMessageProto()
+    order.header.status = messages.OK
+    return order
+
+
+def _farewell() -> bytes:
+    message = UnityMessageProto()
+    message.header.status = messages.CLOSE
+    return bytes(message.SerializeToString())
