@@ -17,6 +17,7 @@ from stages.trainer.imitation.checking import check_fit, checked
 from stages.trainer.imitation.demonstrations import Demonstrations, joined
 from stages.trainer.imitation.minari_sets import PREFIX, read_minari
 from stages.trainer.imitation.streams import read_stream, without_doubles
+from stages.trainer.imitation.unity_demos import as_observed, read_unity_demo
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +27,8 @@ Reader = Callable[[Path, str], Demonstrations | None]
 Whether spec and numbers are good is checked by who calls it. It raises StageError (or StreamError) if the file is
 broken, or not of its kind."""
 
-READERS: dict[str, Reader] = {".stream": read_stream}
+READERS: dict[str, Reader] = {".demo": read_unity_demo, ".stream": read_stream}
 """Who reads which kind of file, by suffix."""
-
-_LATER = {".demo": "Unity's recordings can't be read yet in this version"}
 
 
 def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = None) -> Demonstrations:
@@ -65,6 +64,8 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
         if part is None:
             continue
         spec = spec or replace(part.spec, behavior_id=behavior)
+        if name.endswith(".demo"):
+            part = as_observed(part, spec, name)
         check_fit(part.spec, spec, name)
         parts.append(replace(checked(part, name), spec=spec))
     if not parts:
@@ -114,7 +115,7 @@ def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
 
 def _readable(file: Path, path: str, behavior: str) -> Path:
     if file.suffix not in READERS:
-        why = _LATER.get(file.suffix, f"no demonstrations are read from {file.suffix or 'such'} files")
+        why = f"no demonstrations are read from {file.suffix or 'such'} files"
         raise StageError(f"{_asked(path, behavior)}: {file.name}: {why}; expected {_kinds()} files")
     return file
 

@@ -1,0 +1,220 @@
+"""Demonstrations from Unity's recordings (`.demo`), and into them.
+
+A file holds a single behaviour; what it is called does not matter. Agents that were recorded in between each other are
+told apart by their ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+from queues.specs import BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.policy.observations import ObservationLayout
+from stages.trainer.imitation.demonstrations import Demonstrations
+from stages.unity.demo_steps import DemoSteps, read_demo, write_demo
+
+log = logging.getLogger(__name__)
+
+
+def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
+    """The steps of a file, whatever behaviour it holds; None if there is none that anything followed.
+
+    A step is a pair that is not the last of its episode, with the reward of its agent's next pair. The very last pair
+    of an agent, where no ending was recorded, tells what followed the one before.
+
+    Raises:
+        StageError: if it is no demonstration, or can't be decoded.
+    """
+    steps = read_demo(path)
+    order = np.argsort(steps.agent_ids, kind="stable")
+    ended = steps.ended[order]
+    starts, stops = _pieces(steps.agent_ids[order], ended)
+    if not len(starts):
+        return None
+    lengths = stops - starts  # pairs from `starts` on, and the one at `stops` that only ends the piece
+    first_pairs = order[starts]
+    by_beginning = np.argsort(first_pairs, kind="stable")
+    starts, stops, lengths = starts[by_beginning], stops[by_beginning], lengths[by_beginning]
+    rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)])
+    spec = replace(steps.spec, grouped=False)  # nobody's mates were recorded
+    layout = ObservationLayout(spec)
+    finals = layout.encode([each[order[stops]] for each in steps.observations])
+    terminated = ended[stops] & ~steps.interrupted[order[stops]]
+    finals.vectors[terminated] = 0.0  # never looked at
+    taken = order[rows]
+    return Demonstrations(
+        spec,
+        layout.encode([each[taken] for each in steps.observations]),
+        finals,
+        _within_bounds(steps.continuous[taken], path),
+        steps.discrete[taken].astype(np.int64),
+        steps.rewards[order[rows + 1]],
+        lengths,
+        terminated,
+        np.ones(len(lengths), np.bool_),
+        None if steps.action_masks is None else steps.action_masks[taken],
+    )
+
+
+def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> None:
+    """Write demonstrations to a new file; `read_unity_demo` gives the same steps back.
+
+    Pieces of an episode become one. An episode that did not terminate is marked as interrupted, whether a time limit
+    or the end of the recording cut it.
+
+    Raises:
+        StageError: if there are continuous actions without bounds, which the format can't tell; if there is such a
+            file already, or the disk does not take it.
+    """
+    spec = demonstrations.spec
+    if spec.actions.unbounded:
+        raise StageError(
+            f"{path}: {spec.name} has continuous actions without bounds ({list(spec.actions.unbounded)}), expected "
+            "actions in [-1, 1], as .demo files know no other; give the environment's action space finite bounds"
+        )
+    write_demo(path, _as_pairs(demonstrations), name)
+
+
+def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -> Demonstrations:
+    """The demonstrations with images as the behaviour has them: bytes or floats from 0 to 1, channels first or last.
+
+    Unity sends an image either as PNG or as floats; how it was recorded need not be how it is sent now.
+
+    Raises:
+        StageError: if floats that are to become bytes are not between 0 and 1.
+    """
+    specs = list(demonstrations.spec.observations)
+    if len(specs) != len(spec.observations):
+        return demonstrations  # whoever checks it says so
+    observed, final = list(demonstrations.observations.others), list(demonstrations.final_observations.others)
+    for at, index in enumerate(ObservationLayout(demonstrations.spec).others):
+        theirs, ours = specs[index], spec.observations[index]
+        if theirs.kind == ours.kind == "image":
+            what = f"{file}: observation {index} ({theirs.name!r})"
+            observed[at], final[at] = (_image(each, theirs, ours, what) for each in (observed[at], final[at]))
+            specs[index] = replace(
+                theirs, shape=observed[at].shape[1:], dtype=ours.dtype, channels_last=ours.channels_last
+            )
+    return replace(
+        demonstrations,
+        spec=replace(demonstrations.spec, observations=tuple(specs)),
+        observations=replace(demonstrations.observations, others=tuple(observed)),
+        final_observations=replace(demonstrations.final_observations, others=tuple(final)),
+    )
+
+
+def _pieces(agent_ids: NDArray[np.int32], ended: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First and last pair of each episode that has a step; of pairs that are in the order of agents and recording."""
+    last = ended.copy()
+    last[:-1] |= agent_ids[1:] != agent_ids[:-1]
+    last[-1] = True
+    stops = np.flatnonzero(last)
+    starts = np.append(0, stops[:-1] + 1)
+    some = stops > starts
+    return starts[some], stops[some]
+
+
+def _within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
+    beyond = np.abs(continuous) > 1.0  # false for NaN, which is found later
+    if not beyond.any():
+        return continuous
+    log.warning(
+        "%s: %d of %d steps have continuous actions beyond [-1, 1], the furthest %.3g; a policy can't do that, so they "
+        "are taken for -1 and 1",
+        *(path, int(beyond.any(axis=1).sum()), len(continuous), np.abs(continuous[beyond]).max()),
+    )
+    return continuous.clip(-1.0, 1.0)
+
+
+def _image(values: Array, theirs: ObservationSpec, ours: ObservationSpec, what: str) -> Array:
+    if theirs.channels_last != ours.channels_last:
+        values = np.moveaxis(values, -1, 1) if theirs.channels_last else np.moveaxis(values, 1, -1)
+    if values.dtype == ours.dtype:
+        return values
+    if ours.dtype != "uint8":
+        return (values / np.float32(255) if values.dtype == np.uint8 else values).astype(ours.dtype)
+    if not ((values >= 0) & (values <= 1)).all():
+        raise StageError(
+            f"{what}: recorded as floats from {values.min()} to {values.max()}, and the behaviour observes bytes; "
+            "expected floats from 0 to 1; set the sensor's compression to what it was when this was recorded"
+        )
+    whole: NDArray[np.uint8] = np.rint(values * 255).astype(np.uint8)
+    return whole
+
+
+def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
+    """Each episode's steps, and a pair that ends it."""
+    spec, lengths = demonstrations.spec, demonstrations.episode_lengths
+    last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
+    ends = np.cumsum(lengths + 1) - 1
+    pairs = len(demonstrations) + len(lengths)
+    ended = np.zeros(pairs, np.bool_)
+    ended[ends] = True
+    interrupted = np.zeros(pairs, np.bool_)
+    interrupted[ends] = ~demonstrations.terminated[last]
+    acts = np.flatnonzero(~ended)
+
+    def spread(values: Array, default: float = 0) -> Array:
+        """Rows of steps, and `default` in the pairs that end episodes."""
+        found = np.full((pairs, *values.shape[1:]), default, values.dtype)
+        found[acts] = values
+        return found
+
+    rewards = np.zeros(pairs, np.float32)
+    rewards[acts + 1] = demonstrations.rewards
+    observations = []
+    for values, finals in _by_observation(demonstrations):
+        whole = spread(values)
+        whole[ends] = finals[last]
+        observations.append(whole)
+    actions = spec.actions
+    masks = None
+    if actions.discrete_branches:
+        given = demonstrations.masks
+        masks = spread(np.ones((len(demonstrations), actions.mask_size), np.bool_) if given is None else given, True)
+    return DemoSteps(
+        replace(spec, observations=tuple(_as_unity_has_it(each) for each in spec.observations)),
+        tuple(observations),
+        rewards,
+        ended,
+        interrupted,
+        np.repeat(np.arange(len(lengths), dtype=np.int32), lengths + 1),
+        spread(demonstrations.continuous),
+        spread(demonstrations.choices.astype(np.int32)),
+        masks,
+        np.zeros(pairs, np.int32),
+        np.zeros(pairs, np.float32),
+    )
+
+
+def _by_observation(demonstrations: Demonstrations) -> list[tuple[Array, Array]]:
+    """[N, *shape] and [K, *shape] of each observation, images with their channels first."""
+    specs, layout = demonstrations.spec.observations, ObservationLayout(demonstrations.spec)
+    observed, final = demonstrations.observations, demonstrations.final_observations
+    found: dict[int, tuple[Array, Array]] = {}
+    for index, columns in layout.vectors:
+        shape = (-1, *(specs[index].shape or (1,)))
+        found[index] = observed.vectors[:, columns].reshape(shape), final.vectors[:, columns].reshape(shape)
+    for at, index in enumerate(layout.others):
+        values, finals = observed.others[at], final.others[at]
+        if specs[index].channels_last:
+            values, finals = np.moveaxis(values, -1, 1), np.moveaxis(finals, -1, 1)
+        if specs[index].kind == "set" or specs[index].dtype != "uint8":
+            values, finals = values.astype(np.float32), finals.astype(np.float32)
+        found[index] = values, finals
+    return [found[index] for index in range(len(specs))]
+
+
+def _as_unity_has_it(spec: ObservationSpec) -> ObservationSpec:
+    shape = spec.shape or (1,)
+    if spec.channels_last:
+        shape = (spec.shape[2], *spec.shape[:2])
+    bytes_ = spec.kind == "image" and spec.dtype == "uint8"
+    return replace(spec, shape=shape, dtype="uint8" if bytes_ else "float32", channels_last=False)

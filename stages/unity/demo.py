@@ -1,0 +1,280 @@
+"""Unity's demonstration files (`.demo`), as bytes: their header, the behaviour's description, and the recorded pairs.
+
+What pairs mean, as arrays, is in `demo_steps`.
+
+    byte 0   length and `DemonstrationMetaProto`; written again when the recording ends, so it says 0 steps until then
+    byte 33  length and `BrainParametersProto`
+    then     length and `AgentInfoActionPairProto`, as often as a step was recorded
+
+Lengths are varints. Unity leaves a few bytes behind the last pair when it closes a file, so the header's number of
+steps, where it is not 0, says where pairs end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from stages.errors import StageError
+from stages.unity.demo_repair import damaged_description
+from stages.unity.messages import AgentInfoActionPairProto, BrainParametersProto, DemonstrationMetaProto
+from stages.unity.varint import read_varint, varint
+
+META_ROOM = 33
+"""Bytes for length and header; what describes the behaviour begins right behind them."""
+API_VERSIONS = (0, 1)
+"""Of the format, as the header has it; the last one is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoMeta:
+    """What the header says of a recording."""
+
+    name: str
+    steps: int = 0
+    """Recorded pairs, those that end an episode included; 0 while it is being recorded, or if that was cut off."""
+    episodes: int = 0
+    mean_reward: float = 0.0
+    """Of an episode."""
+    api_version: int = API_VERSIONS[-1]
+
+
+class DemoReader:
+    """A demonstration file; iterating gives its pairs in the order of recording, any number of times.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        meta: what its header says.
+        brain: `BrainParametersProto`, the behaviour.
+        damage: what is wrong with the file and where, in a sentence; None if nothing is. Known after iterating.
+
+    Raises:
+        StageError: if it can't be read, is no demonstration, or one of another version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.damage: str | None = None
+        try:
+            self._data = self.path.read_bytes()
+        except OSError as error:
+            raise StageError(f"{self.path}: can't read the demonstration: {error.strerror}") from error
+        if not self._data:
+            raise StageError(f"{self.path}: the file is empty, expected a demonstration; record it again")
+        self.meta, self.brain, self._first = self._read_head()
+
+    def __iter__(self) -> Generator[Any, None, None]:
+        self.damage = None
+        at, count = self._first, 0
+        while at < len(self._data) and (not self.meta.steps or count < self.meta.steps):
+            try:
+                pair, at = _read(AgentInfoActionPairProto, self._data, at)
+            except _NotWholeError as error:
+                self._lose(at, count, str(error))
+                return
+            if not pair.agent_info.observations:
+                self._lose(at, count, "observes nothing")
+                return
+            count += 1
+            yield pair
+        if count < self.meta.steps:
+            self._lose(at, count, "is not there any more")
+
+    def _lose(self, at: int, count: int, why: str) -> None:
+        total = f" of {self.meta.steps}" if self.meta.steps else ""
+        self.damage = f"{self.path}: cut off or damaged: pair {count + 1}{total}, near byte {at:,}, {why}"
+
+    def _read_head(self) -> tuple[DemoMeta, Any, int]:
+        try:
+            length, start = read_varint(self._data, 0)
+            end = start + length
+            meta, brain, first = self._overlong(start, end) if end > META_ROOM else self._plain(start, end)
+        except (_NotWholeError, ValueError) as error:
+            raise StageError(
+                f"{self.path}: not a demonstration: {error}; expected a .demo file of Unity's Demonstration Recorder"
+            ) from error
+        if meta.api_version not in API_VERSIONS:
+            raise StageError(
+                f"{self.path}: a demonstration of format version {meta.api_version}, expected "
+                f"{' or '.join(str(version) for version in API_VERSIONS)}; record it again with ML-Agents 1.0 to 4.0"
+            )
+        return meta, brain, first
+
+    def _plain(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
+        meta = _meta(_parse(DemonstrationMetaProto, self._data[start:end]))
+        if meta.api_version not in API_VERSIONS:
+            return meta, None, 0  # what follows may be anything
+        brain, first = _read(BrainParametersProto, self._data, META_ROOM)
+        if not _describes(brain):
+            raise _NotWholeError("no behaviour is described in it")
+        return meta, brain, first
+
+    def _overlong(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
+        """Of a recording whose name was too long for its place: either of the two was written over the other."""
+        try:
+            brain, first = _read(BrainParametersProto, self._data, META_ROOM)
+            if _describes(brain) and first < len(self._data):
+                _read(AgentInfoActionPairProto, self._data, first)
+                return DemoMeta(""), brain, first  # never closed, so it holds the header of the beginning
+        except _NotWholeError:
+            pass
+        proto = _parse(DemonstrationMetaProto, self._data[start:end])
+        meta = _meta(proto)
+        found = damaged_description(self._data, end, meta.name) if proto.demonstration_name else None
+        if found is None:
+            raise _NotWholeError("its header does not fit the room for it")
+        return meta, *found
+
+
+class DemoWriter:
+    """A demonstration file that is being recorded; a context manager. It belongs to one thread.
+
+    A recording that is never closed can be read all the same.
+
+    Args:
+        path: the file, which must not exist yet; its folder is made.
+        brain: `BrainParametersProto`, the behaviour.
+        name: of the recording; what does not fit into the header is left out at its end.
+
+    Raises:
+        StageError: if the file exists or can't be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], brain: Any, name: str) -> None:
+        self.path = Path(path)
+        self._name = name
+        self._steps = self._episodes = 0
+        self._rewards = 0.0
+        self._open: set[int] = set()
+        """Agents in the middle of an episode."""
+        self._closed = False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("xb")
+        except FileExistsError as error:
+            raise StageError(f"{self.path}: there is such a file already; remove it, or choose another name") from error
+        except OSError as error:
+            raise StageError(f"{self.path}: can't make the demonstration: {error.strerror}") from error
+        self._write(_head(DemoMeta(name)) + _delimited(brain))
+
+    @property
+    def meta(self) -> DemoMeta:
+        """What the header will say: so many steps and episodes, an unfinished one of each agent included."""
+        episodes = self._episodes + len(self._open)
+        return DemoMeta(self._name, self._steps, episodes, self._rewards / episodes if episodes else 0.0)
+
+    def write(self, agent_info: Any, action: Any) -> None:
+        """Append a pair.
+
+        Args:
+            agent_info: `AgentInfoProto`: what the agent observes, and the reward since its last pair.
+            action: `AgentActionProto`: what it did thereupon; of no meaning where an episode ended.
+
+        Raises:
+            StageError: if the disk does not take it.
+            ValueError: if the file is closed.
+        """
+        if self._closed:
+            raise ValueError(f"{self.path}: written to after close()")
+        self._write(_delimited(AgentInfoActionPairProto(agent_info=agent_info, action_info=action)))
+        self._steps += 1
+        self._rewards += agent_info.reward
+        if agent_info.done:
+            self._open.discard(agent_info.id)
+            self._episodes += 1
+        else:
+            self._open.add(agent_info.id)
+
+    def close(self) -> None:
+        """Write the header again, with its numbers, and close the file. Closing twice is allowed.
+
+        Raises:
+            StageError: if the disk does not take it; the pairs can be read all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with self._file:
+            self._file.seek(0)
+            self._write(_head(self.meta))
+
+    def __enter__(self) -> DemoWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise StageError(f"{self.path}: can't write the demonstration: {error.strerror}") from error
+
+
+class _NotWholeError(Exception):
+    """A message is not whole; the text completes "pair 7 …"."""
+
+
+def _read(kind: Any, data: bytes, at: int) -> tuple[Any, int]:
+    """The message whose length stands at a byte, and where the next one begins."""
+    try:
+        length, start = read_varint(data, at)
+    except ValueError as error:
+        raise _NotWholeError(str(error)) from error
+    if start + length > len(data):
+        raise _NotWholeError(f"claims {length:,} bytes where the file has {max(0, len(data) - start):,} left")
+    return _parse(kind, data[start : start + length]), start + length
+
+
+def _parse(kind: Any, data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise _NotWholeError(f"is no {kind.DESCRIPTOR.name}") from error
+
+
+def _describes(brain: Any) -> bool:
+    return bool(brain.brain_name or brain.vector_action_size_deprecated or brain.HasField("action_spec"))
+
+
+def _meta(proto: Any) -> DemoMeta:
+    return DemoMeta(
+        proto.demonstration_name,
+        max(0, proto.number_steps),
+        proto.number_episodes,
+        proto.mean_reward,
+        proto.api_version,
+    )
+
+
+def _head(meta: DemoMeta) -> bytes:
+    """The header in the room that it has, with as much of the name as fits."""
+    name = meta.name
+    while len(found := _delimited(_meta_proto(meta, name))) > META_ROOM:
+        name = name[:-1]
+    return found.ljust(META_ROOM, b"\0")
+
+
+def _meta_proto(meta: DemoMeta, name: str) -> Any:
+    return DemonstrationMetaProto(
+        api_version=meta.api_version,
+        demonstration_name=name,
+        number_steps=meta.steps,
+        number_episodes=meta.episodes,
+        mean_reward=meta.mean_reward,
+    )
+
+
+def _delimited(message: Any) -> bytes:
+    data: bytes = message.SerializeToString(deterministic=True)
+    return varint(len(data)) + data

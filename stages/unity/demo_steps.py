@@ -1,0 +1,223 @@
+"""What a demonstration file holds, as arrays: one row for each recorded pair, in the file's order.
+
+A pair is what an agent observed, the reward since the pair before, and what it did thereupon. The pair that ends an
+episode has the last observation and reward, and an action of no meaning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.unity.columns import BehaviorReader
+from stages.unity.demo import DemoReader, DemoWriter
+from stages.unity.messages import GOAL_SIGNAL, PNG, AgentActionProto, AgentInfoProto, BrainParametersProto
+from stages.unity.png import encoded_png
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 512
+"""Pairs that are decoded at once."""
+_PROPERTIES = {"vector": (1,), "set": (4, 1), "image": (1, 2, 2)}
+"""Flags of each axis: 1 none, 2 translational equivariance, 4 variable size."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSteps:
+    """P recorded pairs of a behaviour."""
+
+    spec: BehaviorSpec
+    """Images are uint8 where they were recorded as PNG; all else is float32."""
+    observations: tuple[Array, ...]
+    """[P, *shape] of each observation."""
+    rewards: NDArray[np.float32]
+    """[P] since the agent's pair before."""
+    ended: NDArray[np.bool_]
+    """[P] whether it is the last pair of an episode."""
+    interrupted: NDArray[np.bool_]
+    """[P] whether the episode was cut short there, by its greatest number of steps."""
+    agent_ids: NDArray[np.int32]
+    """[P]"""
+    continuous: NDArray[np.float32]
+    """[P, C]"""
+    discrete: NDArray[np.int32]
+    """[P, branches]"""
+    action_masks: NDArray[np.bool_] | None
+    """[P, choices] true = allowed, and all of them where an episode ended; None without discrete actions."""
+    group_ids: NDArray[np.int32]
+    """[P] 0 is no group."""
+    group_rewards: NDArray[np.float32]
+    """[P]"""
+
+    def __len__(self) -> int:
+        """P."""
+        return len(self.rewards)
+
+
+def read_demo(path: Path) -> DemoSteps:
+    """All pairs that are whole; a warning says where a file was cut off.
+
+    Raises:
+        StageError: if it is no demonstration, nothing was recorded in it, or pairs are not of one form; the message
+            names the pair.
+    """
+    reader = DemoReader(path)
+    pairs = iter(reader)
+    first = next(pairs, None)
+    if first is None:
+        raise StageError(reader.damage or f"{path}: no step was recorded in it")
+    agent, first.agent_info.id = first.agent_info.id, 1
+    try:
+        decoder = BehaviorReader(reader.brain, first.agent_info, str(path))
+    except StageError as error:
+        raise _wrong_pair(error) from error
+    first.agent_info.id = agent
+    parts = [_decoded([first], decoder, 0, path)]
+    at = 1
+    while chunk := list(islice(pairs, _CHUNK)):
+        parts.append(_decoded(chunk, decoder, at, path))
+        at += len(chunk)
+    if reader.damage:
+        log.warning("%s; what is before it is used", reader.damage)
+    return _joined(parts)
+
+
+def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
+    """Write pairs to a new file: images of bytes as PNG, all else as floats. `read_demo` gives them back exactly.
+
+    Args:
+        path: the file, which must not exist yet.
+        steps: what to write. Images have their channels first; observations other than bytes are float32.
+        name: of the recording.
+
+    Raises:
+        StageError: if there is such a file already, or the disk does not take it.
+    """
+    with DemoWriter(path, brain_of(steps.spec), name) as writer:
+        for info, action in _pairs(steps):
+            writer.write(info, action)
+
+
+def brain_of(spec: BehaviorSpec) -> Any:
+    """`BrainParametersProto` of a behaviour."""
+    brain = BrainParametersProto(brain_name=spec.behavior_id)
+    brain.action_spec.num_continuous_actions = spec.actions.continuous_size
+    brain.action_spec.num_discrete_actions = len(spec.actions.discrete_branches)
+    brain.action_spec.discrete_branch_sizes.extend(spec.actions.discrete_branches)
+    return brain
+
+
+def _wrong_pair(error: StageError) -> StageError:
+    return StageError(str(error).replace(", agent ", ", pair ", 1))  # that is whose numbers the decoder got
+
+
+def _decoded(pairs: list[Any], decoder: BehaviorReader, at: int, path: Path) -> DemoSteps:
+    """Pairs, of which the first is the file's pair number `at` (from 0)."""
+    infos = [pair.agent_info for pair in pairs]
+    ids = np.array([info.id for info in infos], np.int32)
+    ended = np.array([info.done for info in infos], np.bool_)
+    interrupted = np.array([info.done and info.max_step_reached for info in infos], np.bool_)
+    for number, info in enumerate(infos, at + 1):
+        # The decoder takes what several agents say at one time: so each pair is an agent, which goes on.
+        if info.done:
+            info.ClearField("action_mask")  # nobody acts there, and all choices may be forbidden
+        info.id, info.done, info.max_step_reached = number, False, False
+    try:
+        rows = decoder.read(infos)
+    except StageError as error:
+        raise _wrong_pair(error) from error
+    spec = decoder.spec
+    actions = [
+        _action(pair.action_info, spec.actions, end, number, path)
+        for number, (pair, end) in enumerate(zip(pairs, ended.tolist(), strict=True), at + 1)
+    ]
+    return DemoSteps(
+        spec,
+        rows.observations,
+        rows.rewards,
+        ended,
+        interrupted,
+        ids,
+        np.array([continuous for continuous, _ in actions], np.float32).reshape(len(pairs), -1),
+        np.array([discrete for _, discrete in actions], np.int32).reshape(len(pairs), -1),
+        rows.action_masks,
+        rows.group_ids,
+        rows.group_rewards,
+    )
+
+
+def _action(proto: Any, spec: ActionSpec, end: bool, number: int, path: Path) -> tuple[list[float], list[int]]:
+    continuous, discrete = list(proto.continuous_actions), list(proto.discrete_actions)
+    branches = len(spec.discrete_branches)
+    if not continuous and not discrete:  # before there were hybrid actions
+        old = list(proto.vector_actions_deprecated)
+        continuous, discrete = old[: spec.continuous_size], [int(value) for value in old[spec.continuous_size :]]
+    if end and not continuous and not discrete:
+        return [0.0] * spec.continuous_size, [0] * branches
+    if (len(continuous), len(discrete)) != (spec.continuous_size, branches):
+        raise StageError(
+            f"{path}: pair {number}: {len(continuous)} continuous and {len(discrete)} discrete actions, expected "
+            f"{spec.continuous_size} and {branches}, as the file describes its behaviour; record it again"
+        )
+    return continuous, discrete
+
+
+def _joined(parts: list[DemoSteps]) -> DemoSteps:
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("rewards", "ended", "interrupted", "agent_ids", "continuous", "discrete")
+    }
+    return DemoSteps(
+        spec=first.spec,
+        observations=tuple(np.concatenate(each) for each in zip(*(p.observations for p in parts), strict=True)),
+        action_masks=None
+        if first.action_masks is None
+        else np.concatenate([part.action_masks for part in parts if part.action_masks is not None]),
+        group_ids=np.concatenate([part.group_ids for part in parts]),
+        group_rewards=np.concatenate([part.group_rewards for part in parts]),
+        **columns,
+    )
+
+
+def _pairs(steps: DemoSteps) -> Iterator[tuple[Any, Any]]:
+    for row in range(len(steps)):
+        info = AgentInfoProto(
+            reward=steps.rewards[row],
+            done=steps.ended[row],
+            max_step_reached=steps.interrupted[row],
+            id=steps.agent_ids[row],
+            group_id=steps.group_ids[row],
+            group_reward=steps.group_rewards[row],
+        )
+        if steps.action_masks is not None and not steps.ended[row]:
+            info.action_mask.extend((~steps.action_masks[row]).tolist())
+        for spec, values in zip(steps.spec.observations, steps.observations, strict=True):
+            _write_observation(info.observations.add(), spec, values[row])
+        continuous, discrete = steps.continuous[row].tolist(), steps.discrete[row].tolist()
+        yield info, AgentActionProto(continuous_actions=continuous, discrete_actions=discrete)
+
+
+def _write_observation(proto: Any, spec: ObservationSpec, values: Array) -> None:
+    proto.shape.extend(spec.shape)
+    proto.name = spec.name
+    proto.dimension_properties.extend(_PROPERTIES[spec.kind])
+    if spec.goal:
+        proto.observation_type = GOAL_SIGNAL
+    if spec.kind == "image" and spec.dtype == "uint8":
+        proto.compression_type = PNG
+        proto.compressed_data = encoded_png(values)
+    else:
+        proto.float_data.data.extend(values.ravel().tolist())

@@ -1,0 +1,29 @@
+"""Lengths before messages, seven bits a byte and the lowest first, as protobuf's delimited streams have them."""
+
+from __future__ import annotations
+
+
+def varint(value: int) -> bytes:
+    """A number of at least 0 as bytes."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at a byte, and the byte behind it.
+
+    Raises:
+        ValueError: if the data end within it, or it is wider than 32 bits: no length then.
+    """
+    value = 0
+    for i, byte in enumerate(data[at : at + 5]):
+        value |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, at + i + 1
+    raise ValueError(f"has no length at byte {at:,}")
