@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from config.behaviors import BehaviorSettings
     from config.run import RunConfig
 
-_UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas")
+_UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas", "side_channels")
+_EXECUTABLES_ALONE = {
+    "env_settings": ("env_args", "base_port"),
+    "engine_settings": ("no_graphics", "no_graphics_monitor"),
+}
 
 
 def cautions(config: RunConfig) -> tuple[str, ...]:
@@ -64,12 +68,24 @@ def _about_checkpoints(config: RunConfig) -> Iterator[str]:
 
 def _about_unity(config: RunConfig) -> Iterator[str]:
     if config.environment is None:
+        if config.env_settings.env_path is None and config.replay is None:
+            yield from _about_editor(config)
         return
     for name in changed(config.env_settings):
         if name in _UNITY_ALONE:
             yield f"env_settings.{name}: has no effect, because 'environment' says what to run"
     if changed(config.engine_settings):
         yield "engine_settings: has no effect, because only Unity takes it"
+
+
+def _about_editor(config: RunConfig) -> Iterator[str]:
+    for section, names in _EXECUTABLES_ALONE.items():
+        for name in changed(getattr(config, section)):
+            if name in names:
+                yield (
+                    f"{section}.{name}: has no effect, because without env_path it is the Unity Editor that is waited "
+                    "for, and the Editor always calls port 5004"
+                )
 
 
 def _about_roles(config: RunConfig) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The `environment` section: what to run when it is not a Unity build."""
+"""The `environment` section: what to run when it is not Unity."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from config.errors import Finding
-from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, changed, not_yet, report, to_number
+from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, changed, report, to_number
 
-_INSTEAD = "use 'builtin', 'gymnasium' or 'pettingzoo'"
 _SHORT = ("vector", "image", "set", "goal")
+_OF_UNITY = {"unity": ("kind", "num_envs"), "mlagents": ("kind", "num_envs", "factory", "options")}
+"""Kinds that speak ML-Agents' interface, and the keys that go with them."""
 _PETTINGZOO_ALONE = ("api", "behaviors", "outcome", "rotate_sides")
 
 
@@ -95,9 +96,10 @@ class RoleSettings(Settings):
 class EnvironmentSettings(Settings):
     """The environment that the agents act in. ML-Agents has no such section; it always runs Unity."""
 
-    kind: Annotated[Literal["builtin", "gymnasium", "pettingzoo"], not_yet(mlagents=_INSTEAD, unity=_INSTEAD)] = Field(
+    kind: Literal["builtin", "gymnasium", "pettingzoo", "mlagents", "unity"] = Field(
         description="`builtin`: a game that comes with this package; `gymnasium`: any Gymnasium environment; "
-        "`pettingzoo`: any PettingZoo environment, of many agents."
+        "`pettingzoo`: any PettingZoo environment, of many agents; `mlagents`: any object with the interface of "
+        "ML-Agents' low-level API; `unity`: what `env_settings` says, as without this section."
     )
     id: Text | None = Field(
         None,
@@ -106,7 +108,9 @@ class EnvironmentSettings(Settings):
         "(`mpe2.simple_tag_v3`) or names in its registry (`classic/connect_four-v3`).",
     )
     factory: Reference | None = Field(
-        None, description="`module:callable` that makes a Gymnasium or PettingZoo environment; instead of `id`."
+        None,
+        description="`module:callable` that makes a Gymnasium or PettingZoo environment, instead of `id`, or one of "
+        "kind `mlagents`.",
     )
     api: Literal["auto", "parallel", "aec"] = Field(
         "auto",
@@ -152,9 +156,25 @@ class EnvironmentSettings(Settings):
 
     @model_validator(mode="after")
     def _which(self) -> EnvironmentSettings:
-        findings = self._about_builtin() if self.kind == "builtin" else self._about_what_to_make()
+        if self.kind == "builtin":
+            findings = self._about_builtin()
+        elif self.kind in _OF_UNITY:
+            findings = self._about_unity_kinds()
+        else:
+            findings = self._about_what_to_make()
         report([*findings, *self._about_pettingzoo_keys()])
         return self
+
+    def _about_unity_kinds(self) -> list[Finding]:
+        """Behaviours and observations are what the environment itself says."""
+        findings = []
+        if self.kind == "mlagents" and self.factory is None:
+            message = "says not what 'factory' to make it by; add 'factory: my_module:make_environment' or the like"
+            findings.append(Finding((), message, (("factory",),)))
+        for name in changed(self):
+            if name not in (*_OF_UNITY[self.kind], *_PETTINGZOO_ALONE):
+                findings.append(Finding((name,), f"does not go with kind '{self.kind}'; leave it out", (("kind",),)))
+        return findings
 
     def _about_pettingzoo_keys(self) -> list[Finding]:
         if self.kind == "pettingzoo":

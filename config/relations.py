@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
+_LAST_PORT = 65535
+MOST_UNITY_PROGRAMS = 256
+"""Of one actor: agents' ids leave no room for more."""
 
 
 def relate(config: RunConfig) -> list[Finding]:
@@ -63,12 +66,11 @@ def _about_teachers(config: RunConfig) -> Iterator[Finding]:
 def _about_environment(config: RunConfig) -> Iterator[Finding]:
     environment = config.environment
     if environment is None:
-        if config.env_settings.num_envs > 1 and config.env_settings.env_path is None and config.replay is None:
-            message = f"{config.env_settings.num_envs} environments of what? Add 'environment', or env_path (--env)"
-            involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
-            yield Finding(("env_settings", "num_envs"), message, involved)
+        if config.replay is None:
+            yield from _about_unity(config)
         if config.evaluation is not None:
-            yield Finding(("evaluation",), "needs 'environment', which says what to play", (("environment",),))
+            message = "needs 'environment', which says what to play; Unity is not played beside training"
+            yield Finding(("evaluation",), message, (("environment",),))
     elif environment.behavior is not None:
         yield from _listed(config, ("environment", "behavior"), environment.behavior)
     elif environment.kind == "pettingzoo":
@@ -81,6 +83,27 @@ def _about_environment(config: RunConfig) -> Iterator[Finding]:
     elif environment.kind == "gymnasium":
         message = f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed"
         yield Finding(("environment",), message, (("environment", "behavior"), _BEHAVIORS, _DEFAULT))
+
+
+def _about_unity(config: RunConfig) -> Iterator[Finding]:
+    settings, replicas = config.env_settings, config.pipeline.hosts.actors.replicas
+    if settings.env_path is None:
+        involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
+        only = "of what? Add 'environment', or env_path (--env); without them it is the Unity Editor, of which there is one"
+        if settings.num_envs > 1:
+            yield Finding(("env_settings", "num_envs"), f"{settings.num_envs} environments {only}", involved)
+        elif replicas > 1:
+            message = f"{replicas} actors, each with environments {only}"
+            yield Finding(("pipeline", "hosts", "actors", "replicas"), message, involved)
+    elif settings.base_port and settings.base_port + settings.num_envs * replicas - 1 > _LAST_PORT:
+        message = (
+            f"{settings.base_port} leaves no ports for {settings.num_envs * replicas} environments, since each takes "
+            "the next one; choose a lower one, or 0 for any that are free"
+        )
+        yield Finding(("env_settings", "base_port"), message, (("env_settings", "num_envs"),))
+    if settings.num_envs > MOST_UNITY_PROGRAMS:
+        message = f"{settings.num_envs} are more than the {MOST_UNITY_PROGRAMS} of one actor; raise pipeline.hosts"
+        yield Finding(("env_settings", "num_envs"), f"{message}.actors.replicas instead", ())
 
 
 def _about_roles(config: RunConfig) -> Iterator[Finding]:

@@ -76,7 +76,7 @@ class RunConfig(Settings):
     default_settings: BehaviorSettings | None = Field(
         None, description="Merged under every behaviour, and used for behaviours that are not listed."
     )
-    environment: EnvironmentSettings | None = Field(None, description="What to run when it is not a Unity build.")
+    environment: EnvironmentSettings | None = Field(None, description="What to run when it is not Unity.")
     env_settings: EnvSettings = Field(default_factory=EnvSettings, description="How environments are started.")
     engine_settings: EngineSettings = Field(default_factory=EngineSettings, description="The Unity engine.")
     environment_parameters: dict[str, EnvironmentParameter] | None = Field(
@@ -169,16 +169,25 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _relate(self) -> RunConfig:
-        if self.environment is not None:
-            self._fill(environment=self._filled(self.environment))
+        environment = self.environment
+        if environment is not None and environment.kind == "unity":
+            self._run_unity(environment)
+        elif environment is not None:
+            self._fill(environment=self._filled(environment))
         report(relate(self))
         return self
+
+    def _run_unity(self, environment: EnvironmentSettings) -> None:
+        """Without the section it is Unity too: there is one form of saying so from here on."""
+        if "num_envs" in environment.model_fields_set:
+            self._fill(env_settings=self.env_settings.model_copy(update={"num_envs": environment.num_envs}))
+        self._fill(environment=None)
 
     def _filled(self, environment: EnvironmentSettings) -> EnvironmentSettings:
         """Fill in what the section takes from others when it does not say it itself."""
         update: dict[str, object] = {}
         if "num_envs" not in environment.model_fields_set:
             update["num_envs"] = self.env_settings.num_envs
-        if environment.behavior is None and len(self.behaviors) == 1:
+        if environment.behavior is None and len(self.behaviors) == 1 and environment.kind != "mlagents":
             (update["behavior"],) = self.behaviors
         return environment.model_copy(update=update)

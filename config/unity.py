@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
-from config.fields import Flag, Float, Int, Names, Settings, Text
+from pydantic import BeforeValidator, Field
+
+from config.fields import Flag, Float, Int, Names, Reference, Settings, Text, as_tuple
 
 
 class EnvSettings(Settings):
@@ -12,7 +14,13 @@ class EnvSettings(Settings):
 
     env_path: Text | None = Field(None, min_length=1, description="Unity executable; null: wait for the Unity Editor.")
     env_args: Names | None = Field(None, description="Arguments for the Unity executable.")
-    base_port: Int = Field(5005, ge=1, le=65535, description="First port towards Unity.")
+    base_port: Int = Field(
+        5005,
+        ge=0,
+        le=65535,
+        description="Port of the first Unity executable; the others take those that follow. 0: any that are free. The "
+        "Editor always calls port 5004.",
+    )
     num_envs: Int = Field(1, gt=0, description="Environments to run; `environment.num_envs` goes before it.")
     num_areas: Int = Field(1, gt=0, description="Training areas in each Unity environment.")
     timeout_wait: Int = Field(
@@ -26,6 +34,10 @@ class EnvSettings(Settings):
         1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: without limit."
     )
     restarts_rate_limit_period_s: Int = Field(60, gt=0, description="Period of that limit, in seconds.")
+    side_channels: Annotated[tuple[Reference, ...], BeforeValidator(as_tuple)] = Field(
+        (),
+        description="Side channels of your own towards Unity: `module:Class` each; modules beside the YAML are found.",
+    )
 
 
 class EngineSettings(Settings):

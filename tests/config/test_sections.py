@@ -33,6 +33,7 @@ def test_the_sections_of_ml_agents_have_its_defaults():
         "max_lifetime_restarts": 10,
         "restarts_rate_limit_n": 1,
         "restarts_rate_limit_period_s": 60,
+        "side_channels": (),
     }
     assert EngineSettings().model_dump() == {
         "width": 84,
@@ -83,6 +84,32 @@ def test_the_number_of_environments_comes_from_env_settings_unless_given(load):
     environment = "environment: {kind: gymnasium, id: CartPole-v1%s}\nenv_settings: {num_envs: 3}\n"
     assert load(ONE + environment % "").environment.num_envs == 3
     assert load(ONE + environment % ", num_envs: 8").environment.num_envs == 8
+
+
+def test_kind_unity_says_the_same_as_no_section(load):
+    unity = "environment: {kind: unity%s}\nenv_settings: {env_path: game, num_envs: 3}\n"
+    config, bare = load(ONE + unity % ""), load(ONE + "env_settings: {env_path: game, num_envs: 3}\n")
+    assert (config.environment, config.env_settings) == (None, bare.env_settings)
+    assert load(ONE + unity % ", num_envs: 8").env_settings.num_envs == 8
+
+
+def test_kind_mlagents_names_its_behaviors_itself(load):
+    config = load(ONE + "environment: {kind: mlagents, factory: 'mine:make', options: {size: 3}, num_envs: 2}\n")
+    assert config.environment.behavior is None
+    assert RunConfig.from_plain(config.to_plain()).environment == config.environment
+
+
+def test_side_channels_are_classes(load):
+    config = load(ONE + "env_settings: {env_path: game, side_channels: ['mine:Channel']}\n")
+    assert config.env_settings.side_channels == ("mine:Channel",)
+
+
+def test_what_the_editor_can_not_be_told_is_warned_of(load):
+    config = load(ONE + "env_settings: {base_port: 6000}\nengine_settings: {no_graphics: true}\n")
+    assert [warning.split(":")[0] for warning in config.warnings] == [
+        "env_settings.base_port",
+        "engine_settings.no_graphics",
+    ]
 
 
 def test_the_behavior_of_an_environment_is_the_only_one_unless_given(load):
@@ -177,9 +204,10 @@ MISTAKES = [
         "environment: {kind: gymnasum, id: A}",
         "environment.kind: 'gymnasum' is not known; expected 'builtin', 'gymnasium'",
     ),
-    ("environment: {kind: unity}", "environment.kind: 'unity' comes with a later version; use 'builtin', 'gymnasium'"),
-    ("environment: {kind: mlagents}", "environment.kind: 'mlagents' comes with a later version"),
-    ("environment: {kind: mlagents}", "environment.kind: 'mlagents' comes with a later version"),
+    ("environment: {kind: unity, id: A}", "environment.id: does not go with kind 'unity'; leave it out"),
+    ("environment: {kind: unity, outcome: last_reward}", "environment.outcome: does not go with kind 'unity', only with"),
+    ("environment: {kind: mlagents}", "environment: says not what 'factory' to make it by"),
+    ("environment: {kind: mlagents, factory: 'a:b', behavior: B}", "environment.behavior: does not go with kind 'mlagents'"),
     ("environment: {kind: gymnasium}", "environment: says neither what 'id' nor what 'factory' to make"),
     (CARTPOLE % ", factory: 'a:b'", "environment.factory: stands beside 'id'; keep one of the two"),
     (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
@@ -195,6 +223,13 @@ MISTAKES = [
         "environment.factory: does not go with kind 'builtin'",
     ),
     ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments of what? Add 'environment'"),
+    ("pipeline: {hosts: {actors: {replicas: 2}}}", "pipeline.hosts.actors.replicas: 2 actors, each with environments of"),
+    ("env_settings: {env_path: a, side_channels: [b]}", "env_settings.side_channels.0: 'b' is not of the form module:Name"),
+    (
+        "env_settings: {env_path: a, base_port: 65530, num_envs: 10}",
+        "env_settings.base_port: 65530 leaves no ports for 10 environments",
+    ),
+    ("env_settings: {env_path: a, num_envs: 300}", "env_settings.num_envs: 300 are more than the 256 of one actor"),
     ("env_settings: {num_areas: 0}", "env_settings.num_areas: 0 is out of range"),
     (
         "env_settings: {base_port: 65536}",
