@@ -48,7 +48,7 @@ class TorchPolicy:
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
         self._sampler = ActionSampler(design)
-        self._actor = _untrained(design)
+        self._actor = untrained_actor(design)
         self._normalizer: tuple[Floats, Floats] | None = None
         self.memory_size = design.memory_size
         self.previous_action_size = design.previous_action_size
@@ -129,10 +129,10 @@ class TorchPolicy:
 
 def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
     """(name, shape) of the parameters of a design's actor, found by making one."""
-    return [(name, tuple(parameter.shape)) for name, parameter in _untrained(design).named_parameters()]
+    return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
 
 
-def _untrained(design: PolicyDesign) -> ActorNetwork:
+def untrained_actor(design: PolicyDesign) -> ActorNetwork:
     """A design's actor, to be loaded; made without touching torch's own randomness."""
     actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
     return actor.requires_grad_(False).eval()

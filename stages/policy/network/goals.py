@@ -31,9 +31,9 @@ class HyperLayer(nn.Module):
         nn.init.uniform_(self.matrix.weight, -bound, bound)
         nn.init.zeros_(self.matrix.bias)
         self.bias = nn.Parameter(torch.zeros(outputs))
-        self._shape = (inputs, outputs)
+        self.shape = (inputs, outputs)
 
     def forward(self, x: Tensor, goals: Tensor) -> Tensor:
         """Map x [B, inputs] to [B, outputs] as the goals [B, goals] of the same rows say."""
-        matrices = self.matrix(layer_norm(self.hidden(goals))).view(len(x), *self._shape)
+        matrices = self.matrix(layer_norm(self.hidden(goals))).view(len(x), *self.shape)
         return torch.bmm(x.unsqueeze(1), matrices).squeeze(1) + self.bias

@@ -65,7 +65,7 @@ class VisualEncoder(nn.Module):
         return encoding
 
 
-class _Residual(nn.Module):
+class Residual(nn.Module):
     """What goes in, plus two convolutions of it."""
 
     def __init__(self, channels: int) -> None:
@@ -78,6 +78,7 @@ class _Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map x [B, channels, height, width] to the same shape."""
         return x + self.layers(x)  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
 
 
@@ -95,7 +96,7 @@ def _resnet(channels: int) -> nn.Sequential:
     modules: list[nn.Module] = []
     for inputs, outputs in pairwise((channels, *_RESNET_CHANNELS)):
         modules += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(3, 2)]
-        modules += [_Residual(outputs) for _ in range(_RESNET_BLOCKS)]
+        modules += [Residual(outputs) for _ in range(_RESNET_BLOCKS)]
     return nn.Sequential(*modules, nn.SiLU())
 
 

@@ -1,0 +1,5 @@
+"""Policies as ONNX models, as Unity runs them. What writes them is in `model`, which imports torch."""
+
+from stages.policy.onnx.playing import OnnxPolicy
+
+__all__ = ["OnnxPolicy"]

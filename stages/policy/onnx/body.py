@@ -1,0 +1,182 @@
+"""The body of a policy as ONNX nodes: from the model's inputs to an encoding, by way of the network's own modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from queues.messages import Array
+from stages.policy.design import PolicyDesign
+from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
+from stages.policy.network.attention import HEADS
+from stages.policy.network.body import NetworkBody
+from stages.policy.network.custom import CustomNetwork
+from stages.policy.network.encoding import Encoders
+from stages.policy.network.goals import HyperLayer
+from stages.policy.network.sets import EMBEDDING, SetEncoder
+from stages.policy.network.visual import VisualEncoder
+from stages.policy.normalizer import NORMALIZED_LIMIT
+from stages.policy.observations import ObservationLayout
+from stages.policy.onnx.contract import observation_name, observation_shape
+from stages.policy.onnx.custom import splice_network
+from stages.policy.onnx.graph import Graph
+from stages.policy.onnx.layers import apply, array, attention, layer_norm, linear_of_things, lstm_step, swish
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a policy makes of its observations before it looks at what it remembers."""
+
+    features: str
+    """[B, F]"""
+    goals: str | None = None
+    """[B, G] where a hypernetwork takes them."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a policy remembers, apart."""
+
+    h: str
+    """[B, m / 2]"""
+    c: str
+    """[B, m / 2]"""
+    previous_actions: str
+    """[B, P]"""
+
+
+def see(graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[str, Array]) -> Seen:
+    """Encode the observations, which become the graph's inputs `obs_0`, `obs_1`, ….
+
+    Args:
+        graph: where it is built.
+        design: what the policy is built from.
+        body: its network's body, with the weights.
+        tensors: of the policy; the normaliser's are among them where there is one.
+
+    Raises:
+        StageError: if a network of the user's own can't be written to ONNX.
+    """
+    specs, layout = design.spec.observations, ObservationLayout(design.spec)
+    inputs = [graph.input(observation_name(i), observation_shape(spec)) for i, spec in enumerate(specs)]
+    vectors = None
+    if layout.vectors:
+        vectors = _normalized(graph, graph.beside([inputs[index] for index, _ in layout.vectors]), tensors)
+    if isinstance(body.encoders, CustomNetwork):
+        columns = dict(layout.vectors)
+        for index, spec in enumerate(specs):
+            if index in columns:
+                assert vectors is not None, "there are columns of it"
+                part = columns[index]
+                inputs[index] = graph.columns(vectors, part.start, part.stop, layout.vector_size)
+            elif spec.channels_last:
+                inputs[index] = graph.node("Transpose", inputs[index], perm=[0, 2, 3, 1])
+        return Seen(splice_network(graph, body.encoders.network, specs, inputs))
+    return _encode(graph, design, body.encoders, layout, vectors, inputs)
+
+
+def think(
+    graph: Graph, design: PolicyDesign, body: NetworkBody, seen: Seen, remembered: Remembered | None
+) -> tuple[str, str | None, str | None]:
+    """From what was seen, and what is remembered, to the encoding [B, E], and the LSTM's h and c after it."""
+    x = seen.features
+    if remembered is not None:
+        x = graph.beside([x, remembered.previous_actions])
+    x = apply(graph, body.layers, x)
+    if body.hyper is not None:
+        assert seen.goals is not None, "whoever has a hypernetwork has goals"
+        x = apply(graph, body.activation, _hyper(graph, body.hyper, x, seen.goals))
+    if remembered is None or body.memory is None:
+        return x, None, None
+    h, c = lstm_step(graph, body.memory.lstm, x, remembered.h, remembered.c)
+    return h, h, c
+
+
+def _normalized(graph: Graph, vectors: str, tensors: Mapping[str, Array]) -> str:
+    if NORMALIZER_MEAN not in tensors:
+        return vectors
+    centred = graph.node("Sub", vectors, graph.constant(tensors[NORMALIZER_MEAN]))
+    scaled = graph.multiply(centred, tensors[NORMALIZER_INVERSE_STD])
+    return graph.clip(scaled, -NORMALIZED_LIMIT, NORMALIZED_LIMIT)
+
+
+def _encode(
+    graph: Graph,
+    design: PolicyDesign,
+    encoders: Encoders,
+    layout: ObservationLayout,
+    vectors: str | None,
+    inputs: Sequence[str],
+) -> Seen:
+    specs = design.spec.observations
+    seeing = iter(encoders.images)
+    images = {
+        index: _image(graph, next(seeing), inputs[index]) for index in layout.others if specs[index].kind == "image"
+    }
+    parts = [*([vectors] if vectors is not None else []), *images.values()]
+    features = graph.beside(parts) if parts else None
+    if encoders.sets is not None:
+        sets = [index for index in layout.others if specs[index].kind == "set"]
+        shapes = [specs[index].shape for index in sets]
+        encoding = _sets(graph, encoders.sets, [inputs[index] for index in sets], shapes, features)
+        features = encoding if features is None else graph.beside([features, encoding])
+    assert features is not None, "a layout without observations can't be made"
+    if not encoders.goal_size:
+        return Seen(features)
+    goals = [images[index] for index in images if specs[index].goal]
+    if vectors is not None:
+        told = [graph.columns(vectors, part.start, part.stop, layout.vector_size) for part in layout.goals]
+        goals = [*told, *goals]
+    return Seen(features, graph.beside(goals))
+
+
+def _image(graph: Graph, encoder: object, image: str) -> str:
+    """Pixels come as the encoder's layers want them: as numbers from 0 to 1, the channels first."""
+    assert isinstance(encoder, VisualEncoder)
+    x = graph.node("Flatten", apply(graph, encoder.features, image), axis=1)
+    return apply(graph, encoder.activation, apply(graph, encoder.dense, x))
+
+
+def _sets(
+    graph: Graph, encoder: SetEncoder, sets: Sequence[str], shapes: Sequence[tuple[int, ...]], own: str | None
+) -> str:
+    known = None
+    if encoder.own is not None:
+        assert own is not None, "its layer takes what the agent knows of itself"
+        known = swish(graph, apply(graph, encoder.own, own))
+    things, there = [], []
+    for each, embedding in zip(sets, encoder.embeddings, strict=True):
+        linear, beside = embedding.linear, 0
+        assert isinstance(linear, nn.Linear)
+        if known is not None:  # its columns come first, and are the same for all things of a row
+            beside = EMBEDDING
+        x = linear_of_things(graph, linear.weight[:, beside:], None if beside else linear.bias, each)
+        if known is not None:
+            shared = graph.node(
+                "Gemm",
+                known,
+                graph.constant(array(linear.weight[:, :beside])),
+                graph.constant(array(linear.bias)),
+                transB=1,
+            )
+            x = graph.node("Add", x, graph.reshape(shared, -1, 1, EMBEDDING))
+        things.append(swish(graph, x))
+        there.append(_there(graph, each))
+    total = sum(shape[0] for shape in shapes)
+    layers = (encoder.query, encoder.key, encoder.value, encoder.out)
+    return attention(graph, graph.beside(things), graph.beside(there), total, layers, HEADS)
+
+
+def _there(graph: Graph, things: str) -> str:
+    """[B, n] 1 for each of `things` [B, n, width] that is not all zeros, else 0."""
+    largest = graph.node("ReduceMax", graph.node("Abs", things), axes=[2], keepdims=0)
+    return graph.node("Cast", graph.node("Greater", largest, graph.constant(0.0)), to=1)
+
+
+def _hyper(graph: Graph, layer: HyperLayer, x: str, goals: str) -> str:
+    inputs, outputs = layer.shape
+    made = apply(graph, layer.matrix, layer_norm(graph, apply(graph, layer.hidden, goals), 1))
+    product = graph.node("MatMul", graph.reshape(x, -1, 1, inputs), graph.reshape(made, -1, inputs, outputs))
+    return graph.add(graph.reshape(product, -1, outputs), array(layer.bias))

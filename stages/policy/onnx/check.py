@@ -1,0 +1,51 @@
+"""Whether an exported model does what the live policy does: both decide on the same made-up observations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from queues.messages import Array, PolicyUpdate
+from queues.specs import ObservationSpec
+from stages.policy.design import PolicyDesign
+from stages.policy.factory import make_policy
+from stages.policy.onnx.playing import OnnxPolicy
+from stages.policy.protocol import ActingPolicy, Recall
+
+TOLERANCE = 1e-4
+_ROWS = 16
+_TICKS = 2
+"""Decisions in a row: what is wrong with a memory shows in the second."""
+
+
+def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str | None:
+    """What a model does otherwise than the policy that it was made of; None if nothing.
+
+    Compared are deterministic actions. One agent may choose otherwise, as its two best choices may be equal but for
+    rounding.
+
+    Raises:
+        StageError: if onnxruntime is not installed.
+    """
+    random = np.random.default_rng(0)
+    live = make_policy(design)
+    live.load(update)
+    both: tuple[ActingPolicy, ActingPolicy] = (live, OnnxPolicy(model, design))
+    recalls: list[Recall | None] = [None, None]
+    for _ in range(_TICKS):
+        seen = tuple(_made_up(spec, random) for spec in design.spec.observations)
+        decisions = [p.act(seen, None, random, True, r) for p, r in zip(both, recalls, strict=True)]
+        recalls = [decision.recall for decision in decisions]
+        ours, theirs = (decision.actions for decision in decisions)
+        apart = float(np.abs(ours.continuous - theirs.continuous).max(initial=0.0))
+        if apart > TOLERANCE:
+            return f"its continuous actions differ by up to {apart:.2g}"
+        if (ours.discrete != theirs.discrete).any(axis=1).sum() > 1:
+            return "its discrete actions are others"
+    return None
+
+
+def _made_up(spec: ObservationSpec, random: np.random.Generator) -> Array:
+    shape = (_ROWS, *spec.shape)
+    if np.dtype(spec.dtype).kind in "biu":
+        return random.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(spec.dtype)
+    return random.standard_normal(shape).astype(spec.dtype)

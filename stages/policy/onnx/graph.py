@@ -1,0 +1,157 @@
+"""Builds an ONNX graph node by node: values are names, and each operation returns the name of what it gives.
+
+Only operations that mean the same in operator sets 9 to 17 are used, or are written as the graph's set wants them; and
+none that Unity's runtimes have trouble with (`Split`, `Expand`, shapes computed at run time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.policy.onnx.messages import (
+    ATTRIBUTE_FLOAT,
+    ATTRIBUTE_INT,
+    ATTRIBUTE_INTS,
+    FLOAT,
+    INT64,
+    ModelProto,
+)
+
+Attribute = int | float | Sequence[int]
+
+BATCH = "batch"
+"""Name of the one axis whose size is open."""
+OPSET = 9
+"""The operator set that every Unity package reads, Barracuda's as well as Sentis'."""
+_IR_VERSIONS = {9: 4, 15: 8}
+"""Version of the file format that came with an operator set."""
+_PRODUCER = "headrace"
+
+
+class Graph:
+    """An ONNX model under construction.
+
+    Args:
+        name: of the graph.
+        opset: the operator set that it is written for, 9 or 15.
+    """
+
+    def __init__(self, name: str, opset: int = OPSET) -> None:
+        self.opset = opset
+        self._model = ModelProto(ir_version=_IR_VERSIONS[opset], producer_name=_PRODUCER, producer_version=_version())
+        self._model.opset_import.add(domain="", version=opset)
+        self._graph = self._model.graph
+        self._graph.name = name
+        self._constants: dict[tuple[bytes, str, tuple[int, ...]], str] = {}
+        self._names = 0
+
+    def input(self, name: str, shape: Sequence[int]) -> str:
+        """A float32 input [batch, *shape]."""
+        _describe(self._graph.input.add(name=name), FLOAT, (BATCH, *shape))
+        return name
+
+    def output(self, name: str, value: str, shape: Sequence[int | str], integers: bool = False) -> None:
+        """Give a value as an output of that name, float32 or int64; an axis of open size is `BATCH`."""
+        self._graph.node.add(op_type="Identity", name=name, input=[value], output=[name])
+        _describe(self._graph.output.add(name=name), INT64 if integers else FLOAT, shape)
+
+    def constant(self, array: object) -> str:
+        """Numbers that are part of the model, float32 or (whole numbers) int64; equal ones are kept once."""
+        given = np.asarray(array)
+        kept: NDArray[Any] = np.ascontiguousarray(given, np.int64 if given.dtype.kind in "iu" else np.float32)
+        raw = kept.astype(kept.dtype.newbyteorder("<"), copy=False).tobytes()
+        key = (raw, kept.dtype.str, given.shape)
+        if key not in self._constants:
+            name = self._constants[key] = self.name("constant")
+            kind = INT64 if kept.dtype == np.int64 else FLOAT
+            self._graph.initializer.add(name=name, dims=given.shape, data_type=kind, raw_data=raw)
+        return self._constants[key]
+
+    def node(self, operation: str, *inputs: str, **attributes: Attribute) -> str:
+        """An operation with one output; returns the output's name."""
+        name = self.name(operation)
+        node = self._graph.node.add(op_type=operation, name=name, input=inputs, output=[name])
+        for key, value in sorted(attributes.items()):
+            attribute = node.attribute.add(name=key)
+            match value:
+                case int():
+                    attribute.i, attribute.type = value, ATTRIBUTE_INT
+                case float():
+                    attribute.f, attribute.type = value, ATTRIBUTE_FLOAT
+                case _:
+                    attribute.ints.extend(value)
+                    attribute.type = ATTRIBUTE_INTS
+        return name
+
+    def name(self, what: str) -> str:
+        """A name that is used for nothing else."""
+        self._names += 1
+        return f"{what}_{self._names}"
+
+    # Operations that take constants, or that operator sets spell differently. ----------------------------------------
+
+    def add(self, x: str, constant: object) -> str:
+        """`x` plus numbers of the model."""
+        return self.node("Add", x, self.constant(constant))
+
+    def multiply(self, x: str, constant: object) -> str:
+        """`x` times numbers of the model."""
+        return self.node("Mul", x, self.constant(constant))
+
+    def clip(self, x: str, low: float, high: float) -> str:
+        """`x` held between two numbers."""
+        if self.opset < 11:
+            return self.node("Clip", x, min=float(low), max=float(high))
+        return self.node("Clip", x, self.constant(np.float32(low)), self.constant(np.float32(high)))
+
+    def columns(self, x: str, start: int, stop: int, width: int) -> str:
+        """Columns `start` to `stop` of `x` [rows, width]."""
+        if (start, stop) == (0, width):
+            return x
+        if self.opset < 10:
+            return self.node("Slice", x, axes=[1], starts=[start], ends=[stop])
+        return self.node("Slice", x, *(self.constant(np.array([n], np.int64)) for n in (start, stop, 1)))
+
+    def beside(self, parts: Sequence[str], axis: int = 1) -> str:
+        """Values side by side along an axis."""
+        return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=axis)
+
+    def reshape(self, x: str, *shape: int) -> str:
+        """`x` in another shape; -1 stands for what is left."""
+        return self.node("Reshape", x, self.constant(np.array(shape, np.int64)))
+
+    def splice(self, nodes: Sequence[object]) -> None:
+        """Take over nodes that were made elsewhere, under names that are used for nothing else here."""
+        self._graph.node.extend(nodes)
+
+    def keep(self, tensor: object) -> None:
+        """Take over an initializer that was made elsewhere."""
+        self._graph.initializer.add().CopyFrom(tensor)
+
+    def to_bytes(self, about: str = "") -> bytes:
+        """The model as a file's content.
+
+        Args:
+            about: a line for people, kept in the file.
+        """
+        self._model.doc_string = about
+        return self._model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]  # untyped
+
+
+def _describe(value: object, kind: int, shape: Sequence[int | str]) -> None:
+    tensor = value.type.tensor_type  # type: ignore[attr-defined]  # a message that was made at run time
+    tensor.elem_type = kind
+    for size in shape:
+        tensor.shape.dim.add(**{"dim_param" if isinstance(size, str) else "dim_value": size})
+
+
+def _version() -> str:
+    try:
+        return metadata.version(_PRODUCER)
+    except metadata.PackageNotFoundError:  # a checkout that was not installed
+        return "unknown"

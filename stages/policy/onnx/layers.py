@@ -1,0 +1,136 @@
+"""Single layers of a network as ONNX nodes, with the weights that they have now."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from stages.errors import StageError
+from stages.policy.network.visual import Residual
+from stages.policy.onnx.graph import Graph
+
+_LAYER_NORM_EPSILON = 1e-5
+
+
+def array(tensor: Tensor) -> NDArray[np.float32]:
+    """A parameter's numbers."""
+    numbers: NDArray[np.float32] = tensor.detach().cpu().numpy()
+    return numbers
+
+
+def apply(graph: Graph, module: nn.Module, x: str) -> str:
+    """What a layer, or layers in a row, make of `x`.
+
+    Raises:
+        StageError: if it is none of the layers that our networks are made of.
+    """
+    match module:
+        case nn.Sequential():
+            for layer in module:
+                x = apply(graph, layer, x)
+            return x
+        case nn.Linear():
+            return graph.node(
+                "Gemm", x, graph.constant(array(module.weight)), graph.constant(array(module.bias)), transB=1
+            )
+        case nn.Conv2d():
+            return _convolution(graph, module, x)
+        case nn.MaxPool2d():
+            side, stride = int(module.kernel_size), int(module.stride)  # type: ignore[arg-type]  # ours are square
+            return graph.node("MaxPool", x, kernel_shape=[side, side], strides=[stride, stride])
+        case Residual():
+            return graph.node("Add", x, apply(graph, module.layers, x))
+        case nn.SiLU():
+            return swish(graph, x)
+        case nn.Tanh():
+            return graph.node("Tanh", x)
+        case nn.ReLU():
+            return graph.node("Relu", x)
+        case nn.ELU():
+            return graph.node("Elu", x, alpha=float(module.alpha))
+        case nn.LeakyReLU():
+            return graph.node("LeakyRelu", x, alpha=float(module.negative_slope))
+    raise StageError(f"a layer of kind {type(module).__name__} can't be written to ONNX")
+
+
+def swish(graph: Graph, x: str) -> str:
+    """x·sigmoid(x)."""
+    return graph.node("Mul", x, graph.node("Sigmoid", x))
+
+
+def linear_of_things(graph: Graph, weight: Tensor, bias: Tensor | None, x: str) -> str:
+    """A linear layer over the last axis of `x` [B, n, W]."""
+    x = graph.node("MatMul", x, graph.constant(array(weight).T))
+    return x if bias is None else graph.add(x, array(bias))
+
+
+def layer_norm(graph: Graph, x: str, axis: int) -> str:
+    """Zero mean and unit variance over the last axis, whose number is `axis`."""
+    centred = graph.node("Sub", x, graph.node("ReduceMean", x, axes=[axis], keepdims=1))
+    variance = graph.node("ReduceMean", graph.node("Mul", centred, centred), axes=[axis], keepdims=1)
+    return graph.node("Div", centred, graph.node("Sqrt", graph.add(variance, _LAYER_NORM_EPSILON)))
+
+
+def lstm_step(graph: Graph, lstm: nn.LSTM, x: str, h: str, c: str) -> tuple[str, str]:
+    """One step of an LSTM over rows: its new output and cell [B, size].
+
+    Written out, since there is only ever one step: so no runtime's idea of sequences and layouts matters.
+    """
+    size = lstm.hidden_size
+    weights = [graph.constant(array(getattr(lstm, name))) for name in ("weight_ih_l0", "bias_ih_l0")]
+    of_memory = [graph.constant(array(getattr(lstm, name))) for name in ("weight_hh_l0", "bias_hh_l0")]
+    gates = graph.node("Add", graph.node("Gemm", x, *weights, transB=1), graph.node("Gemm", h, *of_memory, transB=1))
+    parts = [graph.columns(gates, i * size, (i + 1) * size, 4 * size) for i in range(4)]
+    let_in, forget, let_out = (graph.node("Sigmoid", parts[i]) for i in (0, 1, 3))
+    new = graph.node("Mul", let_in, graph.node("Tanh", parts[2]))
+    cell = graph.node("Add", graph.node("Mul", forget, c), new)
+    return graph.node("Mul", let_out, graph.node("Tanh", cell)), cell
+
+
+def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Linear, ...], heads: int) -> str:
+    """`residual_attention` of `stages.policy.network.attention`: [B, W] of `x` [B, things, W].
+
+    Args:
+        graph: where it is built.
+        x: [B, things, W].
+        there: [B, things] 1 where there is a thing, else 0.
+        things: their greatest number.
+        layers: query, key, value and out.
+        heads: of the attention.
+    """
+    query, key, value, out = layers
+    width = out.in_features
+    x = layer_norm(graph, x, 2)
+
+    def by_heads(layer: nn.Linear, *axes: int) -> str:
+        made = graph.reshape(linear_of_things(graph, layer.weight, layer.bias, x), -1, things, heads, width // heads)
+        return graph.node("Transpose", made, perm=axes)
+
+    scores = graph.node("MatMul", by_heads(query, 0, 2, 1, 3), by_heads(key, 0, 2, 3, 1))
+    never = graph.add(graph.multiply(graph.reshape(there, -1, 1, 1, things), 1e8), -1e8)
+    weights = graph.node("Softmax", graph.node("Add", graph.multiply(scores, 1 / sqrt(width)), never), axis=3)
+    gathered = graph.node("Transpose", graph.node("MatMul", weights, by_heads(value, 0, 2, 1, 3)), perm=[0, 2, 1, 3])
+    found = linear_of_things(graph, out.weight, out.bias, graph.reshape(gathered, -1, things, width))
+    x = layer_norm(graph, graph.node("Add", x, found), 2)
+    total = graph.reshape(graph.node("MatMul", graph.reshape(there, -1, 1, things), x), -1, width)
+    count = graph.clip(graph.node("MatMul", there, graph.constant(np.ones((things, 1)))), 1.0, float(things))
+    return graph.node("Div", total, count)
+
+
+def _convolution(graph: Graph, module: nn.Conv2d, x: str) -> str:
+    assert module.bias is not None, "our convolutions have one"
+    vertical, horizontal = (int(side) for side in module.padding)
+    return graph.node(
+        "Conv",
+        x,
+        graph.constant(array(module.weight)),
+        graph.constant(array(module.bias)),
+        kernel_shape=list(module.kernel_size),
+        strides=list(module.stride),
+        pads=[vertical, horizontal, vertical, horizontal],
+        dilations=list(module.dilation),
+        group=module.groups,
+    )

@@ -1,0 +1,125 @@
+"""A policy as an ONNX model that Unity runs: ML-Agents' format, version 3 (see `contract`).
+
+What ML-Agents' policies don't have is a memory of the previous action. Unity can't be asked for it, as it doesn't give
+continuous ones, so it travels in the model's memory. As it depends on which of the two kinds of actions Unity takes
+(drawn or deterministic), there is a memory for each, side by side: [h, c, previous action] of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from queues.messages import Array, PolicyUpdate
+from stages.errors import StageError
+from stages.policy.design import PolicyDesign
+from stages.policy.layout import NORMALIZER_MEAN
+from stages.policy.network.actor import ActorNetwork
+from stages.policy.observations import ObservationLayout
+from stages.policy.onnx import contract
+from stages.policy.onnx.body import Remembered, Seen, see, think
+from stages.policy.onnx.graph import BATCH, OPSET, Graph
+from stages.policy.onnx.heads import Acted, Heads
+from stages.policy.onnx.layers import apply
+from stages.policy.torch_policy import untrained_actor
+
+LATER_OPSET = 15
+"""For networks of a user's own whose operations the usual set does not have."""
+
+
+def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
+    """A policy as the content of an `.onnx` file.
+
+    Args:
+        design: what it is built from.
+        update: its weights.
+
+    Raises:
+        StageError: if the update does not fit the design, or a network of the user's own can't be written to ONNX.
+        LoadError: if the design names a network of the user's own that can't be loaded.
+    """
+    tensors = update.tensors()
+    vectors = ObservationLayout(design.spec).vector_size
+    if (NORMALIZER_MEAN in tensors) != (design.settings.normalize and vectors > 0):
+        raise StageError(f"{update.behavior_id}: its network_settings.normalize is not as it was for this policy")
+    actor = untrained_actor(design)
+    actor.load_acting(tensors)
+    about = f"{update.behavior_id}, step {update.step}"
+    if design.settings.network is None:
+        return _Model(design, actor, tensors, OPSET).to_bytes(about)
+    try:
+        return _Model(design, actor, tensors, OPSET).to_bytes(about)
+    except StageError:
+        return _Model(design, actor, tensors, LATER_OPSET).to_bytes(about)
+
+
+class _Model:
+    """One model, built as it is made."""
+
+    def __init__(self, design: PolicyDesign, actor: ActorNetwork, tensors: dict[str, Array], opset: int) -> None:
+        self._graph = Graph(design.spec.name, opset)
+        self._design = design
+        self._actor = actor
+        actions = design.spec.actions
+        seen = see(self._graph, design, actor.body, tensors)
+        choices = actions.mask_size
+        masks = self._graph.input(contract.ACTION_MASKS, (choices,)) if choices else None
+        self._heads = Heads(self._graph, design, actor.log_sigma, masks)
+        way = (design.memory_size + design.previous_action_size) if design.memory_size else 0
+        self._state_size = 2 * way
+        if way:
+            memories = self._graph.reshape(
+                self._graph.input(contract.RECURRENT_IN, (1, self._state_size)), -1, self._state_size
+            )
+            drawn, drawn_after = self._recurrent(seen, memories, 0, deterministic=False)
+            chosen, chosen_after = self._recurrent(seen, memories, way, deterministic=True)
+            after = self._graph.beside([drawn_after, chosen_after])
+        else:
+            encoding, _, _ = think(self._graph, design, actor.body, seen, None)
+            heads = apply(self._graph, actor.action, encoding)
+            drawn, chosen = (self._heads.act(heads, deterministic) for deterministic in (False, True))
+            after = None
+        self._give(drawn, chosen, after)
+
+    def to_bytes(self, about: str) -> bytes:
+        return self._graph.to_bytes(about)
+
+    def _recurrent(self, seen: Seen, memories: str, start: int, deterministic: bool) -> tuple[Acted, str]:
+        """Act by one of the two memories, which starts at that column; the actions, and that memory after them."""
+        graph, half = self._graph, self._design.memory_size // 2
+        edges = np.cumsum([start, half, half, self._design.previous_action_size]).tolist()
+        h, c, previous = (graph.columns(memories, a, b, self._state_size) for a, b in pairwise(edges))
+        remembered = Remembered(h, c, self._heads.before(previous))
+        encoding, h_after, c_after = think(graph, self._design, self._actor.body, seen, remembered)
+        assert h_after is not None
+        assert c_after is not None
+        acted = self._heads.act(apply(graph, self._actor.action, encoding), deterministic)
+        return acted, graph.beside([h_after, c_after, self._heads.features(acted)])
+
+    def _give(self, drawn: Acted, chosen: Acted, after: str | None) -> None:
+        """The outputs, in ML-Agents' order."""
+        actions = self._design.spec.actions
+        self._number(contract.VERSION_NUMBER, [contract.VERSION])
+        self._number(contract.MEMORY_SIZE, [self._state_size])
+        if drawn.continuous is not None and chosen.continuous is not None:
+            shape = (BATCH, actions.continuous_size)
+            self._graph.output(contract.CONTINUOUS, drawn.continuous, shape)
+            self._number(contract.CONTINUOUS_SIZE, [actions.continuous_size])
+            self._graph.output(contract.DETERMINISTIC_CONTINUOUS, chosen.continuous, shape)
+        if drawn.discrete:
+            shape = (BATCH, len(drawn.discrete))
+            self._graph.output(contract.DISCRETE, self._graph.beside(drawn.discrete), shape, integers=True)
+            self._number(contract.DISCRETE_SIZES, [actions.discrete_branches])
+            self._graph.output(
+                contract.DETERMINISTIC_DISCRETE, self._graph.beside(chosen.discrete), shape, integers=True
+            )
+        if after is not None:
+            state = self._graph.reshape(after, -1, 1, self._state_size)
+            self._graph.output(contract.RECURRENT_OUT, state, (BATCH, 1, self._state_size))
+
+    def _number(self, name: str, numbers: Sequence[object]) -> None:
+        """A constant among the outputs: Unity reads these off the model's first run."""
+        array = np.array(numbers, np.float32)
+        self._graph.output(name, self._graph.constant(array), array.shape)

@@ -1,0 +1,82 @@
+"""An ONNX model in onnxruntime, looked at as Unity looks at it: names, shapes, and the constants of a run on zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+from stages.errors import StageError
+
+Floats = NDArray[np.float32]
+
+MISSING = "playing an .onnx model needs onnxruntime: python -m pip install 'headrace[onnx]'"
+
+
+class Runtime:
+    """A model, ready to run; computes in one thread, as actors have small batches and processes beside them.
+
+    Args:
+        model: the file, or its content.
+
+    Attributes:
+        shapes: of the inputs by name, without the batch's axis; None stands for a size that is open.
+        outputs: names, in their order.
+
+    Raises:
+        StageError: if onnxruntime is not installed or can't run the file, or an input is not of float32.
+    """
+
+    def __init__(self, model: Path | bytes) -> None:
+        self._where = str(model) if isinstance(model, Path) else "the exported model"
+        self._session = _session(model, self._where)
+        self.shapes: dict[str, tuple[int | None, ...]] = {}
+        for given in self._session.get_inputs():
+            if given.type != "tensor(float)":
+                raise StageError(f"{self._where}: its input {given.name} is a {given.type}, expected tensor(float)")
+            if not given.shape or isinstance(given.shape[0], int):
+                raise StageError(
+                    f"{self._where}: its input {given.name} has the shape {given.shape}, whose first axis is not open: "
+                    "expected a model for any number of agents, as ML-Agents exports them"
+                )
+            self.shapes[given.name] = tuple(n if isinstance(n, int) else None for n in given.shape[1:])
+        self.outputs = tuple(given.name for given in self._session.get_outputs())
+
+    def run(self, outputs: Sequence[str], inputs: Mapping[str, Floats]) -> list[Array]:
+        """The outputs of these names.
+
+        Raises:
+            StageError: if the model fails.
+        """
+        try:
+            return self._session.run(list(outputs), dict(inputs))  # type: ignore[no-any-return]  # untyped
+        except Exception as error:  # its errors have no class in common but this one
+            raise StageError(f"{self._where}: the model failed: {error}") from error
+
+    def constants(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """The whole numbers that those of these outputs hold which there are, found as Unity finds them."""
+        present = [name for name in names if name in self.outputs]
+        zeros = {name: np.zeros((1, *(n or 1 for n in shape)), np.float32) for name, shape in self.shapes.items()}
+        found = self.run(present, zeros)
+        return {name: tuple(int(n) for n in array.reshape(-1)) for name, array in zip(present, found, strict=True)}
+
+
+def _session(model: Path | bytes, where: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise StageError(f"{where}: {MISSING}") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        content = model.read_bytes() if isinstance(model, Path) else model
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except OSError as error:
+        raise StageError(f"{where}: can't be read: {error.strerror}") from error
+    except Exception as error:
+        raise StageError(f"{where}: is no model that onnxruntime can run: {error}") from error
