@@ -171,10 +171,9 @@ class EnvironmentSettings(Settings):
         if self.kind == "mlagents" and self.factory is None:
             message = "says not what 'factory' to make it by; add 'factory: my_module:make_environment' or the like"
             findings.append(Finding((), message, (("factory",),)))
-        for name in changed(self):
-            if name not in (*_OF_UNITY[self.kind], *_PETTINGZOO_ALONE):
-                findings.append(Finding((name,), f"does not go with kind '{self.kind}'; leave it out", (("kind",),)))
-        return findings
+        strange = [name for name in changed(self) if name not in (*_OF_UNITY[self.kind], *_PETTINGZOO_ALONE)]
+        message = f"does not go with kind '{self.kind}'; leave it out"
+        return [*findings, *(Finding((name,), message, (("kind",),)) for name in strange)]
 
     def _about_pettingzoo_keys(self) -> list[Finding]:
         if self.kind == "pettingzoo":

@@ -89,7 +89,7 @@ def _about_unity(config: RunConfig) -> Iterator[Finding]:
     settings, replicas = config.env_settings, config.pipeline.hosts.actors.replicas
     if settings.env_path is None:
         involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
-        only = "of what? Add 'environment', or env_path (--env); without them it is the Unity Editor, of which there is one"
+        only = "of what? Add 'environment', or env_path (--env); without them it is the Unity Editor, which is one"
         if settings.num_envs > 1:
             yield Finding(("env_settings", "num_envs"), f"{settings.num_envs} environments {only}", involved)
         elif replicas > 1:

@@ -146,14 +146,12 @@ def describe(config: RunConfig) -> str:
         lines.append(f"replay of {', '.join(config.replay.streams)} (speed {config.replay.speed})")
     elif demonstrated(config):
         lines.append(f"demonstrations for {', '.join(demonstrated(config))}, over and over; nobody acts")
-    elif config.environment is not None:
-        environment = config.environment
-        what = environment.id or environment.factory
+    else:
         lines.append(
             f"{hosts.actors.replicas} actor host{'s' if hosts.actors.replicas > 1 else ''} ({hosts.actors.kind}): "
             + " → ".join([ACTOR_STAGES, *(p.name for p in placed(config, "agent_processor", in_main=False))])
         )
-        lines.append(f"  environment: {environment.kind} {what}, {environment.num_envs} instances per actor")
+        lines.append(f"  environment: {_played(config)}")
     lines += [
         f"environment parameter {name}: {_told(each)}" for name, each in (config.environment_parameters or {}).items()
     ]
@@ -167,6 +165,21 @@ def describe(config: RunConfig) -> str:
         + (", deterministic" if config.pipeline.deterministic else "")
     )
     return "\n".join(lines)
+
+
+def _played(config: RunConfig) -> str:
+    """What the agents act in, in words."""
+    environment, unity = config.environment, config.env_settings
+    if environment is not None:
+        what = environment.id or environment.factory
+        return f"{environment.kind} {what}, {environment.num_envs} instances per actor"
+    if unity.env_path is None:
+        return "the Unity Editor, on port 5004"
+    last = unity.base_port + unity.num_envs * config.pipeline.hosts.actors.replicas - 1
+    ports = f"ports {unity.base_port} to {last}" if unity.base_port else "any free ports"
+    if last == unity.base_port:
+        ports = f"port {last}"
+    return f"unity {unity.env_path}, {unity.num_envs} instances per actor, on {ports}"
 
 
 def _told(parameter: EnvironmentParameter) -> str:

@@ -172,10 +172,7 @@ def _check(config: RunConfig) -> None:
             f"in one run; train {', '.join(offline)} in a run of its own, or let it imitate a `teacher` of this run."
         )
     if config.environment is None and config.replay is None and not offline:
-        raise RunError(
-            "nothing to run: the configuration has neither an `environment` section (kind: builtin or gymnasium) nor "
-            "`replay`. Unity builds and the Unity Editor come with a later version."
-        )
+        _check_unity(config)
     if config.replay is not None:
         _check_streams(config.replay.streams)
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
@@ -186,6 +183,18 @@ def _check(config: RunConfig) -> None:
         mistakes += check_stages(config)
     if mistakes:
         raise RunError("\n".join(map(str, mistakes)))
+
+
+def _check_unity(config: RunConfig) -> None:
+    """See that there is something to start, before a folder is made for the run."""
+    from stages.unity.executable import find_executable
+
+    path = config.env_settings.env_path
+    try:
+        if path is not None:
+            find_executable(Path(path))
+    except StageError as error:
+        raise RunError(str(error)) from error
 
 
 def _check_streams(streams: Sequence[str]) -> None:

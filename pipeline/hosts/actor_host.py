@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from config import RunConfig
@@ -62,10 +63,10 @@ class ActorHost:
             self._told.set()
         lineups = Lineups(policy_maker(config), self_play_of(config))
         environment = EnvironmentStage(
-            group_maker(config),
+            group_maker(config, plan.seed, plan.replica, plan.folder),
             lineups,
             plan.replica * AGENT_ID_RANGE,
-            deterministic=_acts_deterministically(config),
+            deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
         )
         limits = config.env_settings
         self._actor = Actor(
@@ -227,14 +228,22 @@ def self_play_of(config: RunConfig) -> Callable[[str], bool]:
     return lambda name: config.behavior_settings(name).self_play is not None
 
 
-def group_maker(config: RunConfig) -> Callable[[], EnvironmentGroup]:
+def group_maker(
+    config: RunConfig, seed: int = 0, replica: int = 0, run_folder: Path | None = None
+) -> Callable[[], EnvironmentGroup]:
     """What builds an actor's environments.
 
-    Raises:
-        StageError: if the configuration names no environment that runs here.
+    Args:
+        config: the run's configuration.
+        seed: the run's; with `replica` and `run_folder` it is of interest to Unity, which is numbered over all actors.
+        replica: of the actor.
+        run_folder: `results/<run-id>`.
     """
     settings = config.environment
-    assert settings is not None, "checked before any host starts"
+    if settings is None:
+        from stages.environment.unity import make_unity_group
+
+        return lambda: make_unity_group(config, seed, replica, run_folder)
     told = bool(config.environment_parameters)
     return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder, told)
 
@@ -257,7 +266,3 @@ def rows_per_batch(config: RunConfig) -> int:
 
 def _records(config: RunConfig) -> bool:
     return config.record is not None and "agent_processor" in config.record.edges
-
-
-def _acts_deterministically(config: RunConfig) -> bool:
-    return any(settings.network_settings.deterministic for settings in config.behaviors.values())

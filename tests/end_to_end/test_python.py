@@ -146,8 +146,9 @@ def test_a_failure_is_an_exception_that_says_which_stage_and_how_to_go_on(tmp_pa
 
 def test_what_can_not_start_is_an_exception_and_leaves_no_folder(tmp_path):
     plain = changed(PLAIN, {})
-    del plain["environment"]
-    with pytest.raises(RunError, match="nothing to run"):
+    plain["environment"] = None
+    plain["env_settings"]["env_path"] = str(tmp_path / "no_such_game")
+    with pytest.raises(RunError, match="no Unity executable at .*no_such_game"):
         run_here(plain, tmp_path, "run")
     assert not (tmp_path / "run").exists()
 

@@ -1,0 +1,94 @@
+"""Which episode each agent of a Unity is in: Unity tells of agents and endings, and counts no episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.slots import NOBODY, Numbers, Slots, enlarged
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The episodes of a message's rows: n rows, the first `ended` of them endings."""
+
+    episode_ids: Numbers
+    """[n]"""
+    first: NDArray[np.bool_]
+    """[n] whether nothing of the row's episode came before it."""
+    generations: NDArray[np.int32]
+    """[ended] generation of the environment parameters that the ended episodes began under."""
+
+
+class Episodes:
+    """The running episodes of one behaviour's agents in one Unity.
+
+    Episodes are numbered in the order in which they begin, over all agents: so an agent's numbers rise, whether it
+    keeps its id over its episodes (as in newer packages) or not, and nothing is kept of agents that have ended.
+
+    Args:
+        first_number: number of the first episode.
+    """
+
+    def __init__(self, first_number: int = 0) -> None:
+        self.next_number = first_number
+        """Of the episode that begins next."""
+        self._slots = Slots(16)
+        self._numbers = np.zeros(self._slots.total, np.int64)
+        self._generations = np.zeros(self._slots.total, np.int32)
+        self._last = b""
+        self._again = Entered(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.int32))
+
+    def enter(self, agent_ids: Numbers, ended: int, generation: int) -> Entered:
+        """Take a message in: endings end their agents' episodes, then those who decide and have none begin one.
+
+        Args:
+            agent_ids: [n] of the rows, no agent twice among the endings or among the rest.
+            ended: how many rows are endings.
+            generation: of the parameters that episodes begin under now.
+        """
+        key = b"" if ended else agent_ids.tobytes()
+        if key and key == self._last:
+            return self._again  # the common message: the same agents as before, none of which has ended
+        episode_ids = np.empty(len(agent_ids), np.int64)
+        first = np.zeros(len(agent_ids), np.bool_)
+        ending = self._slots.find(agent_ids[:ended])
+        known = ending != NOBODY
+        episode_ids[:ended] = self._numbers[ending]
+        generations = self._generations[ending]
+        episode_ids[:ended][~known] = self._number(ended - int(np.count_nonzero(known)))
+        generations[~known] = generation
+        first[:ended] = ~known
+        if known.any():
+            self._slots.remove(ending[known])
+        deciding = self._slots.find(agent_ids[ended:])
+        fresh = deciding == NOBODY
+        if fresh.any():
+            deciding[fresh] = self._begin(agent_ids[ended:][fresh], generation)
+        episode_ids[ended:] = self._numbers[deciding]
+        first[ended:] = fresh
+        self._last = agent_ids[ended:].tobytes()
+        self._again = Entered(episode_ids[ended:], np.zeros(len(deciding), np.bool_), np.empty(0, np.int32))
+        return Entered(episode_ids, first, generations)
+
+    def begin_anew(self) -> None:
+        """All agents begin anew, without an ending."""
+        used = self._slots.used()
+        if len(used):
+            self._slots.remove(used)
+        self._last = b""
+
+    def _number(self, count: int) -> Numbers:
+        first, self.next_number = self.next_number, self.next_number + count
+        return np.arange(first, first + count)
+
+    def _begin(self, agent_ids: Numbers, generation: int) -> Numbers:
+        slots = self._slots.add(agent_ids)
+        if self._slots.total > len(self._numbers):
+            self._numbers = enlarged(self._numbers, self._slots.total)
+            self._generations = enlarged(self._generations, self._slots.total)
+        self._numbers[slots] = self._number(len(agent_ids))
+        self._generations[slots] = generation
+        return slots

@@ -1,0 +1,214 @@
+"""Several Unity programs, or the Editor, as one environment group: each steps on its own, none waits for another.
+
+A tick holds the agents of those that have answered. One that breaks is started again alone, while the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from queues.specs import BehaviorSpec
+from stages.environment.parameters import EpisodeParameters
+from stages.environment.protocol import ActionBatch, StepResult
+from stages.environment.unity.instance import Answer, UnityInstance
+from stages.environment.unity.rows import Part, agent_steps, decision_rows
+from stages.environment.unity.telling import joined
+from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from stages.restarts import RestartBudget
+from stages.unity.actions import action_protos
+from stages.unity.errors import UnityEnded
+
+log = logging.getLogger(__name__)
+
+
+class UnityGroup:
+    """A group of Unity programs. They are started at the first reset, all at once.
+
+    Args:
+        make: makes an instance of its number in the group; given the environment parameters, None without any.
+        num_envs: instances.
+        restarts: makes an instance's restart limits.
+        editor: whether it is the Unity Editor: stopped by its user, it ends the run.
+        in_step: whether each tick waits for all of them, so that runs can be repeated.
+        clock: seconds, for the restart limits.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int, EpisodeParameters | None], UnityInstance],
+        num_envs: int,
+        restarts: Callable[[], RestartBudget],
+        editor: bool = False,
+        in_step: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.num_envs = num_envs
+        self._specs: dict[str, BehaviorSpec] = {}
+        self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
+        self._make = make
+        self._parameters: EpisodeParameters | None = None
+        self._instances: list[UnityInstance] = []
+        self._announced_by: dict[str, str] = {}
+        self._budgets = [restarts() for _ in range(num_envs)]
+        self._editor = editor
+        self._in_step = in_step
+        self._clock = clock
+        self._under_way: dict[asyncio.Task[Answer], int] = {}
+        """Exchanges that were not answered yet. Each is awaited by a later `step` or `reset`, or ended by `close`."""
+        self._asked: dict[int, dict[str, slice]] = {}
+        """The instances that wait for actions, with their places among the last tick's decisions."""
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Tell these to all instances, with their first orders and whenever they change."""
+        self._parameters = parameters
+
+    async def reset(self, seed: int | None = None) -> StepResult:
+        """Let all agents of all instances begin anew.
+
+        The seed means nothing to Unity, which takes one only as it starts: then each gets the run's seed + its number.
+
+        Raises:
+            StageError: if an instance can't be used, or broke too often.
+            EnvironmentEnded: if the Editor was stopped.
+        """
+        if not self._instances:
+            self._instances = [self._make(index, self._parameters) for index in range(self.num_envs)]
+        while self._under_way:  # Unity can be told to begin anew only where it waits for us
+            await self._gather(everyone=True)
+        self._asked = {}
+        for index, instance in enumerate(self._instances):
+            self._send(index, instance.reset() if instance.connected else instance.begin())
+        answers: dict[int, Answer] = {}
+        while self._under_way:
+            answers |= (await self._gather(everyone=True))[0]
+        return self._result(dict(sorted(answers.items())), [])
+
+    async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Send actions to the instances that asked for them, and wait until at least one has answered.
+
+        Cancelled, it leaves nothing but `close` to be done.
+
+        Raises:
+            StageError: if an instance broke too often.
+            EnvironmentEnded: if the Editor was stopped.
+        """
+        asked, self._asked = self._asked, {}
+        for index, places in asked.items():
+            self._send(index, self._instances[index].step(self._orders(actions, places)))
+        return self._result(*await self._gather(everyone=self._in_step))
+
+    async def close(self) -> None:
+        """End all connections, at once and whatever they are doing; closing twice is allowed."""
+        tasks, self._under_way = [*self._under_way], {}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled() and task.exception() is not None:
+                log.debug("what was still under way failed: %s", task.exception())
+        async with asyncio.TaskGroup() as closing:
+            for instance in self._instances:
+                closing.create_task(instance.close())
+
+    def _send(self, index: int, exchange: Any) -> None:
+        self._under_way[asyncio.create_task(exchange)] = index
+
+    def _orders(self, actions: Mapping[str, ActionBatch], places: Mapping[str, slice]) -> dict[str, Any]:
+        return {
+            behavior_id: action_protos(
+                self.behavior_specs[behavior_id],
+                actions[behavior_id].continuous[place],
+                actions[behavior_id].discrete[place],
+            )
+            for behavior_id, place in places.items()
+        }
+
+    async def _gather(self, everyone: bool) -> tuple[dict[int, Answer], list[int]]:
+        """Wait for an answer, or for everyone's; gives all answers there are, and the instances that broke."""
+        until = asyncio.ALL_COMPLETED if everyone else asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait(self._under_way, return_when=until)
+        answers: dict[int, Answer] = {}
+        broken: list[int] = []
+        for task in sorted(done, key=lambda task: self._under_way[task]):
+            index = self._under_way[task]
+            error = task.exception()
+            if error is None:
+                del self._under_way[task]
+                answers[index] = task.result()
+            elif isinstance(error, UnityEnded) and self._editor:
+                raise EnvironmentEnded(str(error)) from error
+            elif isinstance(error, BrokenEnvironmentError | UnityEnded):
+                self._restart(index, error)
+                del self._under_way[task]
+                broken.append(index)
+            else:
+                raise error
+        return answers, broken
+
+    def _restart(self, index: int, error: Exception) -> None:
+        """Begin an instance anew, as often as the restart limits allow.
+
+        Raises:
+            StageError: if they don't.
+        """
+        instance, budget = self._instances[index], self._budgets[index]
+        if self._editor and not instance.connected:
+            raise StageError(str(error)) from error
+        refusal = budget.refusal(self._clock())
+        if refusal is not None:
+            raise StageError(f"{error}\nIt is not restarted again: {refusal}.") from error
+        budget.spend(self._clock())
+        log.warning(
+            "%s\nRestarting %s (restart %d)%s.",
+            error,
+            instance.where,
+            budget.count,
+            "; the others go on" if self.num_envs > 1 else "",
+        )
+        self._send(index, instance.begin())
+
+    def _result(self, answers: Mapping[int, Answer], broken: Sequence[int]) -> StepResult:
+        self._announce(answers)
+        parts: dict[str, list[Part]] = {}
+        for behavior_id in self.behavior_specs:
+            found = [(index, a.rows[behavior_id]) for index, a in answers.items() if behavior_id in a.rows]
+            if found:
+                parts[behavior_id] = found
+        places = decision_rows(parts)
+        for index, answer in answers.items():
+            if answer.decides:
+                self._asked[index] = places[index]
+            else:  # nobody has to be waited for
+                self._send(index, self._instances[index].step({}))
+        return StepResult(
+            {behavior_id: agent_steps(found, self.behavior_specs[behavior_id]) for behavior_id, found in parts.items()},
+            statistics=joined(answer.statistics for answer in answers.values()),
+            lost=np.array(broken, np.int32) if broken else None,
+        )
+
+    def _announce(self, indices: Iterable[int]) -> None:
+        """Take up new behaviours.
+
+        Raises:
+            StageError: if two instances have different behaviours of one id.
+        """
+        for index in indices:
+            instance = self._instances[index]
+            for behavior_id, spec in instance.specs.items():
+                known = self._specs.get(behavior_id)
+                if known is None:
+                    self._specs[behavior_id] = spec
+                    self._announced_by[behavior_id] = instance.where
+                elif known is not spec and known != spec:
+                    raise StageError(
+                        f"{instance.where}: behaviour {behavior_id!r} has {spec.observations} and {spec.actions}, but "
+                        f"{self._announced_by[behavior_id]} has {known.observations} and {known.actions}; all Unity "
+                        "programs of a run must be builds of one scene"
+                    )
