@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from config import CompletionCriteria, Curriculum, EnvironmentParameter
+from config import (
+    CompletionCriteria,
+    ConstantSampler,
+    Curriculum,
+    EnvironmentParameter,
+    GaussianSampler,
+    MultiRangeSampler,
+    UniformSampler,
+)
 from config.parameters import ParameterValue
 from stages.environment.parameters import EnvironmentParameters
 from stages.trainer.stage import TrainerReport
@@ -153,8 +161,8 @@ class Curricula:
         self._news = set(state["news"])
 
     def describe(self) -> list[str]:
-        """Where each curriculum stands, in words."""
-        return [f"{self._named(name)}, of {len(self._courses[name])}" for name in self._lessons]
+        """Where each curriculum stands, in ML-Agents' words, which other tools look for."""
+        return [self._described(name) for name in self._lessons]
 
     def _judge(self, name: str, criteria: CompletionCriteria, reached: Reached) -> str | None:
         """Why a parameter's lesson is learned, in words; None if it is not."""
@@ -192,7 +200,12 @@ class Curricula:
         assert criteria is not None, "it was judged by it"
         self._lessons[name] += 1
         log.info("%s: %s", self._named(name), reason)
+        log.info("%s", self._described(name))
         return criteria.require_reset
+
+    def _described(self, name: str) -> str:
+        lesson = self._courses[name][self._lessons[name]]
+        return f"Parameter '{name}' is in lesson '{lesson.name}' and has value '{_in_words(lesson.value)}'."
 
     def _named(self, name: str) -> str:
         lesson = self._lessons[name]
@@ -224,3 +237,18 @@ def _criteria(parameters: Mapping[str, EnvironmentParameter] | None) -> list[Com
 
 def _plain(value: ParameterValue) -> Any:
     return value if isinstance(value, float) else value.model_dump(mode="json")
+
+
+def _in_words(value: ParameterValue) -> str:
+    """A value as ML-Agents' messages have it."""
+    match value:
+        case UniformSampler(sampler_parameters=drawn):
+            return f"Uniform sampler: min={drawn.min_value}, max={drawn.max_value}"
+        case GaussianSampler(sampler_parameters=drawn):
+            return f"Gaussian sampler: mean={drawn.mean}, stddev={drawn.st_dev}"
+        case MultiRangeSampler(sampler_parameters=drawn):
+            return f"MultiRangeUniform sampler: intervals={[list(each) for each in drawn.intervals]}"
+        case ConstantSampler(sampler_parameters=drawn):
+            return f"Float: value={drawn.value}"
+        case number:
+            return f"Float: value={number}"

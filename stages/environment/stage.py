@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from queues.messages import Array, Columns, PolicyUpdate, StepBatch
 from queues.specs import BehaviorSpec, behavior_name
 from stages.environment.games import GameWatch
-from stages.environment.lineup import Lineup, Lineups, Player
+from stages.environment.lineup import Lineup, Lineups, Player, nobody
 from stages.environment.parameters import EpisodeParameters, tell
 from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, Measured, StepResult
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
@@ -43,7 +43,7 @@ class EnvironmentStage(Source[StepBatch]):
         make_group: builds the group; called again when it has to be restarted.
         lineups: who plays with which policy.
         first_agent_id: added to the group's agent ids, so that they are unique across actors.
-        deterministic: act by the mean and the most likely choice.
+        deterministic: tells of a behaviour name whether its agents act by the mean and the most likely choice.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class EnvironmentStage(Source[StepBatch]):
         make_group: Callable[[], EnvironmentGroup],
         lineups: Lineups,
         first_agent_id: int = 0,
-        deterministic: bool = False,
+        deterministic: Callable[[str], bool] = nobody,
     ) -> None:
         self._make_group = make_group
         self._lineups = lineups
@@ -227,8 +227,9 @@ class EnvironmentStage(Source[StepBatch]):
         observations = tuple(o[deciding] for o in steps.observations)
         agent_ids = steps.agent_ids + self._first_agent_id
         count = len(agent_ids) - steps.ended
-        nobody: Parts = [(self._lineups.current, None)]
-        parts = self._lineups.split(steps.env_ids[deciding]) if count else nobody
+        alone: Parts = [(self._lineups.current, None)]
+        parts = self._lineups.split(steps.env_ids[deciding]) if count else alone
+        greedy = self._deterministic(behavior_name(behavior_id))
         players = _by_player(parts, behavior_id)
         memories = self._memories_of(behavior_id, players[0][0].policy)
         recall = None
@@ -236,9 +237,9 @@ class EnvironmentStage(Source[StepBatch]):
             memories.forget(agent_ids[: steps.ended])
             recall = memories.recall(agent_ids[deciding], steps.episode_ids[deciding])
         if len(players) == 1:
-            decision = self._act(players[0][0], observations, steps.action_masks, recall)
+            decision = self._act(players[0][0], observations, steps.action_masks, recall, greedy)
         else:
-            decision = self._decide_mixed(players, observations, steps.action_masks, recall, count)
+            decision = self._decide_mixed(players, observations, steps.action_masks, recall, greedy, count)
         stamp = _Stamp(count, parts, behavior_id)
         if memories is not None and decision.recall is not None:
             self._to_remember.append((memories, agent_ids[deciding], steps.episode_ids[deciding], decision.recall))
@@ -305,8 +306,9 @@ class EnvironmentStage(Source[StepBatch]):
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
         recall: Recall | None,
+        greedy: bool,
     ) -> Decision:
-        decision = player.policy.act(observations, masks, self._random, self._deterministic, recall)
+        decision = player.policy.act(observations, masks, self._random, greedy, recall)
         if masks is not None:
             return Decision(decision.actions, {**decision.columns, "action_masks": masks}, decision.recall)
         return decision
@@ -317,6 +319,7 @@ class EnvironmentStage(Source[StepBatch]):
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
         recall: Recall | None,
+        greedy: bool,
         count: int,
     ) -> Decision:
         """One act() per player, put together again in the order of the rows."""
@@ -327,7 +330,7 @@ class EnvironmentStage(Source[StepBatch]):
             assert rows is not None
             part_masks = masks[rows] if masks is not None else None
             part_recall = None if recall is None else Recall(recall.memories[rows], recall.previous_actions[rows])
-            part = self._act(player, tuple(o[rows] for o in observations), part_masks, part_recall)
+            part = self._act(player, tuple(o[rows] for o in observations), part_masks, part_recall, greedy)
             if continuous is None or discrete is None:
                 continuous = np.empty((count, *part.actions.continuous.shape[1:]), np.float32)
                 discrete = np.empty((count, *part.actions.discrete.shape[1:]), np.int32)

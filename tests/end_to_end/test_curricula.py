@@ -55,7 +55,7 @@ def test_a_run_goes_through_its_lessons(tmp_path, caplog):
     }
     assert [name[-1] for _, _, name in notes][-1] == "2"
     said = "\n".join(record.getMessage() for record in caplog.records)
-    assert "Starting with lesson 1 'Low' of 'worth', of 3" in said
+    assert "Parameter 'worth' is in lesson 'Low' and has value 'Float: value=1.0'." in said
     assert "lesson 2 'High' of 'worth': mean reward -1." in said
     assert "lesson 3 'Any' of 'worth': mean reward" in said
 
@@ -98,7 +98,7 @@ def test_a_run_in_processes_that_is_killed_goes_on_with_the_lesson_of_its_checkp
     again = start(changed(plain, {"behaviors__Guess__max_steps": 1000}), "--resume", beside=[TOLD_ENV])
     assert again.wait() == 0, again.output
     assert set(lessons_of(worths(log))) == {2}
-    assert "Starting with lesson 3 'Any' of 'worth', of 3" in again.output
+    assert "Parameter 'worth' is in lesson 'Any' and has value 'Uniform sampler: min=5.0, max=6.0'." in again.output
 
 
 def test_what_is_played_without_learning_is_the_lesson_that_was_reached(tmp_path):

@@ -23,7 +23,7 @@ def test_a_signal_saves_a_checkpoint_and_ends_the_run_well(start, number):
     command.until(lambda: command.output.count("Step: ") > summaries + 1, "further summaries")
     command.interrupt(number)
     assert command.wait() == 0, command.output
-    assert "Training was interrupted" in command.output
+    assert "Learning was interrupted" in command.output
     assert "Traceback" not in command.output
     assert "killed" not in command.output
     states = read_whole_checkpoint(command.run_folder)
@@ -35,7 +35,7 @@ def test_a_second_signal_ends_a_run_at_once_that_can_not_be_drained(start, tmp_p
     command = start(troubled(trouble="hang", once=str(tmp_path / "hangs")), beside=[TROUBLED_ENV])
     command.until((tmp_path / "hangs").exists, "an environment that hangs")
     command.interrupt()
-    command.until(lambda: "Training was interrupted" in command.output, "the first signal's answer")
+    command.until(lambda: "Learning was interrupted" in command.output, "the first signal's answer")
     assert command.process.poll() is None, "with an actor that never answers, draining takes its time"
     command.interrupt()
     assert command.wait() == 130, command.output
@@ -50,7 +50,7 @@ def test_a_last_checkpoint_that_comes_to_nothing_is_a_failure(start):
     learner = command.pid_of("learner-CartPole")
     os.kill(learner, signal.SIGSTOP)
     command.interrupt()
-    command.until(lambda: "Training was interrupted" in command.output, "the signal's answer")
+    command.until(lambda: "Learning was interrupted" in command.output, "the signal's answer")
     os.kill(learner, signal.SIGKILL)
     assert command.wait() == 1, command.output
     assert "the run's last checkpoint could not be written" in command.output

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from config import EnvironmentParameter
+from config import EnvironmentParameter, RunConfig
 from pipeline.curriculum import Curricula, Reached, final_parameters, kept_returns
 from stages.trainer.stage import TrainerReport
 
@@ -292,15 +292,40 @@ def test_those_that_end_together_change_together_and_one_of_them_may_ask_for_a_r
 def test_each_decision_is_explained(caplog):
     caplog.set_level(logging.DEBUG, "pipeline.curriculum")
     school = School(distance=curriculum({"threshold": 0.8, "min_lesson_length": 2}, names=["Near", "Far"]))
-    assert school.curricula.describe() == ["lesson 1 'Near' of 'distance', of 2"]
+    assert school.curricula.describe() == ["Parameter 'distance' is in lesson 'Near' and has value 'Float: value=0.0'."]
     school.hear(0.5)
     school.hear(0.5)
     school.hear(1.1, 0.9)
-    waits, stays, passes = [record.getMessage() for record in caplog.records]
+    waits, stays, passes, begins = [record.getMessage() for record in caplog.records]
     assert waits == "lesson 1 'Near' of 'distance' goes on: 1 of 2 episodes"
     assert stays == "lesson 1 'Near' of 'distance' goes on: mean reward 0.5 is not above 0.8 over 2 episodes"
     assert passes == "lesson 2 'Far' of 'distance': mean reward 1 > 0.8 over 2 episodes"
-    assert [record.levelname for record in caplog.records] == ["DEBUG", "DEBUG", "INFO"]
+    assert begins == "Parameter 'distance' is in lesson 'Far' and has value 'Float: value=1.0'."
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "DEBUG", "INFO", "INFO"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "words"),
+    [
+        ("constant", {"value": 3}, "Float: value=3.0"),
+        ("uniform", {"min_value": 1, "max_value": 2}, "Uniform sampler: min=1.0, max=2.0"),
+        ("gaussian", {"mean": 0.5, "st_dev": 2}, "Gaussian sampler: mean=0.5, stddev=2.0"),
+        (
+            "multirangeuniform",
+            {"intervals": [[0, 1], [3, 4]]},
+            "MultiRangeUniform sampler: intervals=[[0.0, 1.0], [3.0, 4.0]]",
+        ),
+    ],
+)
+def test_what_is_drawn_in_a_lesson_is_told_in_ml_agents_words(kind, parameters, words):
+    value = {"sampler_type": kind, "sampler_parameters": parameters}
+    lessons = [{"name": "Only", "value": value}]
+    config = RunConfig.from_plain(
+        {"behaviors": {"Walk": {}}, "environment_parameters": {"size": {"curriculum": lessons}}}
+    )
+    assert Curricula(config.environment_parameters).describe() == [
+        f"Parameter 'size' is in lesson 'Only' and has value '{words}'."
+    ]
 
 
 # Resuming. -----------------------------------------------------------------------------------------------------------

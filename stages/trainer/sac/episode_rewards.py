@@ -1,4 +1,4 @@
-"""What episodes bring in rewards that are not the environment's, as statistics: trajectories are looked at as they come.
+"""What episodes bring in rewards that are not the environment's, as statistics: each piece is looked at as it comes.
 
 Learning does not depend on it: updates take rewards of the rows that they draw, by what the signals know then.
 """

@@ -19,7 +19,7 @@ from fakes import (
 )
 
 from queues.messages import Assignment
-from stages.environment.lineup import Lineups
+from stages.environment.lineup import Lineups, nobody
 from stages.environment.protocol import StepResult
 from stages.environment.stage import EnvironmentStage
 from stages.errors import BrokenEnvironmentError
@@ -34,7 +34,7 @@ async def started(
     policies=True,
     self_play=False,
     first_agent_id=0,
-    deterministic=False,
+    deterministic=nobody,
     seed=1,
     make_policy=EchoPolicy,
     **options,
@@ -147,9 +147,10 @@ async def test_deciding_again_takes_the_newer_policy_and_the_same_chance():
 
 
 async def test_acting_can_be_deterministic():
-    stage, _ = await started(Cast("Walker", agents=4), deterministic=True)
-    (step,) = stage.decide()
-    assert not step.decisions["log_probs"].any()
+    casts = [Cast("Walker", agents=4), Cast("Runner", agents=3)]
+    stage, _ = await started(*casts, deterministic=lambda name: name == "Walker")
+    drawn = {step.behavior_id: step.decisions["log_probs"].any() for step in stage.decide()}
+    assert drawn == {"Walker": False, "Runner": True}, "each behaviour as it is told"
 
 
 async def test_everything_follows_from_the_seed():
