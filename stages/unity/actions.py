@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from stages.unity.messages import ListAgentActionProto
 
 _CONTINUOUS = 1
 """`SpaceTypeProto` of old packages, whose behaviours have either kind of actions."""
+_SHORT_CHOICES = 128
+"""Choices of a branch up to which each takes one byte."""
 
 
 def action_spec(brain: Any, who: str) -> ActionSpec:
@@ -53,7 +56,7 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
         discrete: [d, branches].
 
     Raises:
-        ValueError: if the arrays are not of these shapes.
+        ValueError: if the arrays are not of these shapes, or a choice is none of its branch.
     """
     actions = spec.actions
     d = len(continuous)
@@ -63,13 +66,72 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
             f"{spec.behavior_id}: actions of shapes {continuous.shape} and {discrete.shape}, expected {expected[0]} "
             f"and {expected[1]}"
         )
+    if actions.discrete_branches:
+        _check_choices(spec, discrete)
+    if max(actions.discrete_branches, default=0) > _SHORT_CHOICES:
+        return _one_by_one(continuous, discrete)
+    return _Pattern.of(actions).filled(continuous, discrete)
+
+
+def _check_choices(spec: BehaviorSpec, discrete: NDArray[np.int32]) -> None:
+    branches = spec.actions.discrete_branches
+    wrong = (discrete < 0) | (discrete >= np.array(branches))
+    if wrong.any():
+        row, branch = (int(index) for index in np.argwhere(wrong)[0])
+        raise ValueError(
+            f"{spec.behavior_id}: choice {discrete[row, branch]} of branch {branch} in row {row}; that branch has the "
+            f"choices 0 to {branches[branch] - 1}"
+        )
+
+
+def _one_by_one(continuous: NDArray[np.float32], discrete: NDArray[np.int32]) -> Any:
     protos = ListAgentActionProto()
-    add = protos.value.add
-    # Packages before 2.0 read the deprecated vector, where choices are numbers like all others.
-    if not actions.discrete_branches:
-        for values in continuous.tolist():
-            add(continuous_actions=values, vector_actions_deprecated=values)
-    else:
-        for values, choices in zip(continuous.tolist(), discrete.tolist(), strict=True):
-            add(continuous_actions=values, discrete_actions=choices, vector_actions_deprecated=values + choices)
+    for values, choices in zip(continuous.tolist(), discrete.tolist(), strict=True):
+        # Packages before 2.0 read the deprecated vector, where choices are numbers like all others.
+        protos.value.add(
+            continuous_actions=values, discrete_actions=choices, vector_actions_deprecated=values + choices
+        )
     return protos
+
+
+class _Pattern:
+    """One agent's actions serialised, into which those of all are written at once.
+
+    As long as choices are one byte, agents' bytes differ in nothing but the actions. Filling in messages agent by agent
+    takes three times as long. What protobuf writes where is seen by changing one field at a time.
+    """
+
+    def __init__(self, actions: ActionSpec) -> None:
+        continuous = np.zeros((1, actions.continuous_size), np.float32)
+        discrete = np.zeros((1, len(actions.discrete_branches)), np.int32)
+        zeros = _one_by_one(continuous, discrete)
+        self._bytes = _serialised(zeros)
+        other = np.full(actions.log_prob_size, 0x01010101, "<u4").view("<f4").tolist()  # of floats without a zero byte
+        self._continuous = self._changed(zeros, "continuous_actions", other[: actions.continuous_size])
+        self._discrete = self._changed(zeros, "discrete_actions", [1] * len(actions.discrete_branches))
+        self._deprecated = self._changed(zeros, "vector_actions_deprecated", other)
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(actions: ActionSpec) -> _Pattern:
+        """The pattern of a behaviour's actions."""
+        return _Pattern(actions)
+
+    def filled(self, continuous: NDArray[np.float32], discrete: NDArray[np.int32]) -> Any:
+        """`ListAgentActionProto` of d agents."""
+        rows = np.tile(self._bytes, (len(continuous), 1))
+        numbers = np.concatenate((continuous, discrete), axis=1, dtype="<f4", casting="same_kind")
+        rows[:, self._deprecated] = numbers.view(np.uint8)
+        rows[:, self._continuous] = numbers[:, : continuous.shape[1]].view(np.uint8)
+        rows[:, self._discrete] = discrete
+        return ListAgentActionProto.FromString(rows.tobytes())
+
+    def _changed(self, zeros: Any, field: str, values: list[float]) -> slice:
+        changed = ListAgentActionProto.FromString(zeros.SerializeToString())
+        getattr(changed.value[0], field)[:] = values
+        at = np.flatnonzero(_serialised(changed) != self._bytes)
+        return slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
+
+
+def _serialised(protos: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(protos.SerializeToString(), np.uint8)

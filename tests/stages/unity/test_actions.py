@@ -57,18 +57,28 @@ def test_contradictions_are_refused():
         action_spec(brain(branches=(3, 0)), "here")
 
 
-@given(st.integers(0, 9), st.integers(0, 3), st.integers(0, 5), st.randoms())
-def test_every_agent_gets_its_row_and_old_packages_theirs(agents, continuous, branches, random):
+@pytest.mark.parametrize("choices", [2, 128, 129, 300])
+@given(agents=st.integers(0, 9), continuous=st.integers(0, 3), branches=st.integers(0, 5), random=st.randoms())
+def test_every_agent_gets_its_row_and_old_packages_theirs(choices, agents, continuous, branches, random):
     values = np.array([[random.uniform(-1, 1) for _ in range(continuous)] for _ in range(agents)], np.float32)
     values = values.reshape(agents, continuous)
-    choices = np.array([[random.randrange(300) for _ in range(branches)] for _ in range(agents)], np.int32)
-    choices = choices.reshape(agents, branches)
-    protos = action_protos(spec_of(continuous, (300,) * branches), values, choices)
+    chosen = np.array([[random.randrange(choices) for _ in range(branches)] for _ in range(agents)], np.int32)
+    chosen = chosen.reshape(agents, branches)
+    protos = action_protos(spec_of(continuous, (choices,) * branches), values, chosen)
     assert len(protos.value) == agents
-    for proto, row, chosen in zip(protos.value, values.tolist(), choices.tolist(), strict=True):
+    for proto, row, of_row in zip(protos.value, values.tolist(), chosen.tolist(), strict=True):
         assert list(proto.continuous_actions) == row
-        assert list(proto.discrete_actions) == chosen
-        assert list(proto.vector_actions_deprecated) == row + chosen
+        assert list(proto.discrete_actions) == of_row
+        assert list(proto.vector_actions_deprecated) == row + of_row
+
+
+@pytest.mark.parametrize("choices", [3, 300])
+@pytest.mark.parametrize("wrong", [-1, 300, 100_000])
+def test_a_choice_that_its_branch_has_not_is_a_mistake(choices, wrong):
+    spec = spec_of(0, (5, choices))
+    expected = rf"^Crawler: choice {wrong} of branch 1 in row 1; that branch has the choices 0 to {choices - 1}$"
+    with pytest.raises(ValueError, match=expected):
+        action_protos(spec, np.zeros((2, 0), np.float32), np.array([[4, 0], [4, wrong]], np.int32))
 
 
 @pytest.mark.parametrize(("continuous", "discrete"), [((2, 3), (2, 1)), ((2, 2), (2, 2)), ((2, 2), (1, 1))])
