@@ -91,6 +91,8 @@ class Exported:
     step: int
     file: str
     reward: float | None
+    onnx: str | None = None
+    """The same policy as an `.onnx` file; None where that could not be made."""
 
 
 @dataclass(frozen=True, slots=True)

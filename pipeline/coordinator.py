@@ -38,7 +38,7 @@ from pipeline.graph import (
 )
 from pipeline.hosts.handle import HostHandle
 from pipeline.hosts.runtime import describe_failure, plain_statistics
-from pipeline.inference import InferenceStage, trained_policy
+from pipeline.inference import InferenceStage, played_file, trained_policy
 from pipeline.launching import Launcher
 from pipeline.lines import Line
 from pipeline.main_path import MainPath, drain
@@ -165,7 +165,7 @@ class Coordinator:
                     task.cancel()
         if self.failure is None:
             self.saving.close()
-        if self.failure is None and not self._playing:
+        if not self._playing:
             self.saving.write_status(final=True)
 
     def _make_reporter(self, timers: Timers, console: bool, progress: Progress) -> Reporter:
@@ -184,7 +184,7 @@ class Coordinator:
 
     async def _start(self) -> None:
         for text in self._curricula.describe():
-            log.info("Starting with %s", text)
+            log.info("%s", text)
         try:
             for replica, name in enumerate(actor_names(self.config)):
                 await self._start_actor(replica, name)
@@ -222,6 +222,10 @@ class Coordinator:
             # The status is written after the manifest: a run that was killed in between has none of this behaviour.
             status = self._folder.read_training_status().behaviors.get(name)
             line.exports = list(status.checkpoints) if status is not None else []
+            log.info("Resuming from %s.", self._resumed.folder if self._resumed is not None else self._folder.path)
+            log.info("Resuming training from step %d.", step)
+        elif not self._playing:
+            log.info("Starting training from step 0 and saving to %s.", self._folder.behavior(name))
         self.reporter.add_behavior(
             name, settings.max_steps, settings.summary_freq, step, settings.model_dump(mode="json")
         )
@@ -251,7 +255,9 @@ class Coordinator:
 
     async def _start_playing(self, line: Line) -> None:
         """In a trainer's place: its newest policy, and somebody who counts what is played with it."""
-        policy = trained_policy(self._folder.path, line.behavior)
+        path = played_file(self.config, self._folder.path, line.behavior)
+        policy = trained_policy(path, line.behavior)
+        log.info("%s is played by %s.", line.behavior, path)
         stage = InferenceStage(line.behavior, self._hear_play)
         nowhere: Any = Nowhere()
         inlet = await self._launcher.gather(line.behavior)
@@ -329,7 +335,7 @@ class Coordinator:
         slot = self._launcher.slot_of(host)
         if slot is None or self._finishing:
             return
-        log.info("Connected new behavior: %s", spec.behavior_id)
+        log.info("Connected new brain: %s", spec.behavior_id)
         self._publisher.add_behavior(spec.behavior_id)
         if spec.name not in self.lines:
             try:
@@ -393,12 +399,13 @@ class Coordinator:
         self._grant(self._ledger.returned(*key, message.total))
 
     def _hear_export(self, message: control.Exported) -> None:
-        entry = CheckpointEntry(message.step, message.file, message.reward, time.time())
+        file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
+        entry = CheckpointEntry(message.step, file, message.reward, time.time(), beside)
         line = self.lines[message.behavior]
         # Whose turn it is not is exported again with every checkpoint, at the same step.
         others = [e for e in line.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
         line.exports = [*others, entry]
-        log.info("Exported %s", message.file)
+        log.info("Exported %s", file)
 
     def _hear_evaluation(self, message: control.Evaluated) -> None:
         log.info(
@@ -488,7 +495,7 @@ class Coordinator:
     async def _watch_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.interrupted = not self._finishing
-        log.info("Stopped." if self._playing else "Training was interrupted. Saving a checkpoint; please wait.")
+        log.info("Stopped." if self._playing else "Learning was interrupted. Please wait while a checkpoint is saved.")
         self._finish()
 
     def _finish(self) -> None:

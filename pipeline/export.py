@@ -6,6 +6,7 @@ The file loads with `torch.load(path, weights_only=True)`. `load_acting_policy` 
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from queues.specs import BehaviorSpec
 from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
+
+NEWEST = "checkpoint.pt"
+"""The newest export once more, by the name that ML-Agents' users give in `init_path`."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +49,14 @@ def export_policy(
     files: FileOperations = REAL,
     learner: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a policy; the oldest beyond `keep_checkpoints` goes (0 or less keeps all).
+    """Write a policy, also as `NEWEST`; the oldest beyond `keep_checkpoints` goes (0 or less keeps all).
 
     Args:
         run_folder: `results/<run-id>`.
         policy: the policy.
         spec: observations and actions.
         settings: the behaviour's settings; its trainer and network settings say how the tensors are used.
-        label: in place of the step in the file's name, such as `best`.
+        label: in place of the step in the file's name, such as `best`; the policy is then not the newest one.
         files: file operations.
         learner: plain values and arrays of numbers, nested in dicts, that a trainer can start from beside the policy.
 
@@ -79,16 +83,38 @@ def export_policy(
     torch.save(content, buffer)
     path = folder / f"{spec.name}-{label if label is not None else policy.step}.pt"
     write_atomic(path, buffer.getvalue(), files=files)
+    if label is None:
+        write_atomic(folder / NEWEST, buffer.getvalue(), files=files)
     if label is None and settings.keep_checkpoints > 0:
         for old in numbered(folder, spec.name)[: -settings.keep_checkpoints]:
+            files.remove(old.with_suffix(".onnx"))  # first, as only a .pt is found again by who is stopped in between
             files.remove(old)
     return path
 
 
-def numbered(folder: Path, behavior: str) -> list[Path]:
+def numbered(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
     """The exports of a behaviour that carry a step in their names, oldest first."""
-    found = [p for p in folder.glob(f"{behavior}-*.pt") if p.stem.removeprefix(f"{behavior}-").isdigit()]
-    return sorted(found, key=lambda p: int(p.stem.removeprefix(f"{behavior}-")))
+    found = [p for p in folder.glob(f"{behavior}-*{suffix}") if p.stem.removeprefix(f"{behavior}-").isdigit()]
+    return sorted(found, key=step_of)
+
+
+def step_of(path: Path) -> int:
+    """The step in an export's name, 0 where it carries none."""
+    step = path.stem.rpartition("-")[2]
+    return int(step) if step.isdigit() else 0
+
+
+def is_export(path: Path) -> bool:
+    """Whether a file is an export of ours, at a glance and without torch; a damaged one counts as such.
+
+    ML-Agents' `.pt` files are called alike, and hold something else.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            return not names or b"network_settings" in archive.read(names[0])
+    except (OSError, zipfile.BadZipFile):
+        return True
 
 
 def read_export(path: Path, folder: Path | None = None) -> Export:

@@ -37,8 +37,11 @@ class Line:
 
     @property
     def export(self) -> Path | None:
-        """The newest exported policy."""
-        return Path(self.exports[-1].file_path) if self.exports else None
+        """The newest exported policy, as a `.pt` file."""
+        if not self.exports:
+            return None
+        newest = self.exports[-1]
+        return Path(newest.auxiliary_file_paths[0] if newest.auxiliary_file_paths else newest.file_path)
 
     def start_at(self, step: int) -> None:
         """The trainer goes on from this step."""

@@ -20,6 +20,7 @@ from pipeline.coordinator import Coordinator
 from pipeline.errors import RunError, RunFailed
 from pipeline.graph import demonstrated
 from pipeline.hosts.custom_stages import check_stages
+from pipeline.inference import plays_given_models
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.run_folder import RunFolder
 from pipeline.seeds import choose_seed
@@ -101,15 +102,16 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
     _check(config)
     settings = config.checkpoint_settings
     going_on = settings.resume or settings.inference
+    known = (Path(settings.results_dir) / settings.run_id).is_dir()
     with RunFolder.create(
         settings.results_dir,
         settings.run_id,
-        resume=going_on,
+        resume=going_on and (known or not plays_given_models(config)),
         force=settings.force,
         configuration=_configuration(config),
     ) as folder:
         checkpoint = newest(folder.checkpoints) if going_on else None
-        if going_on and checkpoint is None:
+        if settings.resume and checkpoint is None:
             log.warning("%s has no whole checkpoint yet: starting from step 0", folder.path)
         if checkpoint is not None and settings.resume:
             checkpoint.check()

@@ -13,9 +13,10 @@ from pipeline.checkpointer import Checkpointer
 from pipeline.control import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
 from pipeline.hosts.handle import HostHandle
 from pipeline.lines import Line
+from pipeline.onnx_export import copy_last
 from pipeline.run_folder import RunFolder
 from pipeline.timers import Timers
-from pipeline.training_status import BehaviorStatus, TrainingStatus
+from pipeline.training_status import BehaviorStatus, CheckpointEntry, TrainingStatus
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Saving:
     def write_status(self, final: bool) -> None:
         """Write `training_status.json` and `timers.json`."""
         behaviors = {
-            name: BehaviorStatus(tuple(line.exports), line.exports[-1] if final and line.exports else None, line.elo)
+            name: BehaviorStatus(tuple(line.exports), self._last(name, line) if final else None, line.elo)
             for name, line in self._lines.items()
         }
         try:
@@ -115,6 +116,9 @@ class Saving:
             self._timers.write(self._folder.timers)
         except OSError as error:
             log.error("the run's status could not be written: %s", error)
+
+    def _last(self, name: str, line: Line) -> CheckpointEntry | None:
+        return copy_last(self._folder.path, name, line.exports[-1], self._folder.files) if line.exports else None
 
     def _announce(self, expected: Iterable[str]) -> tuple[int, Path]:
         number = self._checkpointer.begin(expected, time.monotonic())

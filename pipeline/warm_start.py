@@ -6,7 +6,7 @@ from pathlib import Path
 
 from config import BehaviorSettings, RunConfig
 from pipeline.errors import RunError
-from pipeline.export import numbered, read_export
+from pipeline.export import NEWEST, numbered, read_export
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.trainer.protocol import Trainer
@@ -27,7 +27,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     if init_path is None:
         if folder is None:
             return None
-        found = numbered(folder, behavior)
+        found = [*(path for path in (folder / NEWEST,) if path.is_file()), *numbered(folder, behavior)]
         if not found:
             raise RunError(
                 f"checkpoint_settings.initialize_from: {folder} holds no trained policy ({behavior}-<step>.pt); "
@@ -35,11 +35,16 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
             )
         return found[-1]
     if config.source_folder is not None and (config.source_folder / init_path).is_file():
-        return config.source_folder / init_path
-    if folder is not None and Path(init_path).name == init_path and not Path(init_path).is_file():
+        path = config.source_folder / init_path
+    elif folder is not None and Path(init_path).name == init_path and not Path(init_path).is_file():
         path = folder / init_path
     else:
         path = Path(init_path)
+    if path.suffix == ".onnx":
+        raise RunError(
+            f"behaviors.{behavior}.init_path: {path} is a model for playing (--inference), which can't be trained "
+            "further; give the .pt file that was exported with it"
+        )
     if not path.is_file():
         hint = "" if folder is not None else "; a bare file name needs initialize_from beside it"
         raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}{hint}")

@@ -16,6 +16,7 @@ from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.router import Router
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from pipeline.inference import make_player
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.columns import Column, memory_column
 from queues.ends import Inlet
@@ -61,7 +62,7 @@ class ActorHost:
         self._told = asyncio.Event()
         if not config.environment_parameters:
             self._told.set()
-        lineups = Lineups(policy_maker(config), self_play_of(config))
+        lineups = Lineups(policy_maker(config, plan.folder), self_play_of(config))
         environment = EnvironmentStage(
             group_maker(config, plan.seed, plan.replica, plan.folder),
             lineups,
@@ -216,8 +217,10 @@ def remembered_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict
     return {name: (memory_column(memory.memory_size),) for name, memory in memories.items() if memory is not None}
 
 
-def policy_maker(config: RunConfig) -> Callable[[BehaviorSpec], ActingPolicy]:
-    """What makes acting policies for behaviours."""
+def policy_maker(config: RunConfig, run_folder: Path) -> Callable[[BehaviorSpec], ActingPolicy]:
+    """What makes acting policies for behaviours; where nothing is learned, they may be models from the run's folder."""
+    if config.checkpoint_settings.inference:
+        return lambda spec: make_player(config, run_folder, spec)
     return lambda spec: make_policy(design_of(spec, config.behavior_settings(spec.name), config.source_folder))
 
 

@@ -11,12 +11,14 @@ from pipeline.export import export_policy
 from pipeline.hosts.actor_host import group_maker, policy_maker
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from pipeline.onnx_export import OnnxExporter
 from queues.ends import Inlet
 from queues.messages import PolicyUpdate
 from stages.environment.parameters import EpisodeParameters, tell
 from stages.environment.protocol import EnvironmentGroup
 from stages.evaluation import Evaluation, EvaluationStage
 from stages.loop import Nowhere, StageRunner
+from stages.policy.design import design_of
 
 
 class EvaluationHost:
@@ -31,6 +33,7 @@ class EvaluationHost:
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
         self._runtime = HostRuntime(plan, control, edges)
         self._inlets = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # one per behaviour id
+        self._onnx = OnnxExporter(self._runtime.context("evaluation").log)
 
     async def run(self) -> bool:
         """Run until all policy queues have ended; returns whether it ended well."""
@@ -61,7 +64,7 @@ class EvaluationHost:
         stage = EvaluationStage(
             behavior_id,
             lambda: _told(group_maker(runtime.config)(), parameters),
-            policy_maker(runtime.config),
+            policy_maker(runtime.config, runtime.plan.folder),
             every=settings.every,
             episodes=settings.episodes,
             report=self._report,
@@ -76,7 +79,9 @@ class EvaluationHost:
         runtime, policy = self._runtime, evaluation.policy
         if evaluation.best:
             settings = runtime.config.behavior_settings(evaluation.spec.name)
-            export_policy(runtime.plan.folder, policy, evaluation.spec, settings, label="best")
+            path = export_policy(runtime.plan.folder, policy, evaluation.spec, settings, label="best")
+            design = design_of(evaluation.spec, settings, runtime.config.source_folder)
+            self._onnx.write(path, design, policy)
         runtime.control.send(
             Evaluated(
                 evaluation.spec.behavior_id,

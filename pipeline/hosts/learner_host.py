@@ -23,6 +23,7 @@ from pipeline.graph import teacher_of
 from pipeline.hosts.actor_host import agents_of, remembered_columns
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from pipeline.onnx_export import OnnxExporter
 from pipeline.seeds import derive_seed
 from pipeline.warm_start import initial_policy, warm_start
 from queues.ends import Outlet
@@ -31,6 +32,7 @@ from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
 from stages.loop import ItemSource, StageHooks, StageRunner
+from stages.policy.design import design_of
 from stages.replay.recorder import Recorder
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
@@ -60,6 +62,7 @@ class LearnerHost:
         self._reported_step = 0
         self._saved_step = 0
         self._stopped = asyncio.Event()
+        self._onnx = OnnxExporter(self._runtime.context(TRAINER).log)
 
     async def run(self) -> bool:
         """Run until the inlet has ended; returns whether it ended well."""
@@ -159,7 +162,7 @@ class LearnerHost:
             path = initial_policy(runtime.config, runtime.plan.behavior)
             if path is not None:
                 warm_start(stage.trainer, path, self._spec, self._settings)
-                runtime.context(TRAINER).log.info("%s: starting from %s", runtime.plan.behavior, path)
+                runtime.context(TRAINER).log.info("Initializing from %s.", path)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         assert self._stage is not None, "it is the stage that saves"
@@ -181,12 +184,18 @@ class LearnerHost:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self._runtime.plan, self._stage.trainer
         try:
-            learner = trainer.warm_state()
-            path = export_policy(plan.folder, trainer.policy(), self._spec, self._settings, learner=learner)
+            learner, policy = trainer.warm_state(), trainer.policy()
+            path = export_policy(plan.folder, policy, self._spec, self._settings, learner=learner)
         except OSError as error:  # the checkpoint is what counts; an export can be made from it later
             self._runtime.context(TRAINER).log.warning("exporting the policy failed: %s", error)
             return
-        self._runtime.control.send(Exported(plan.behavior, trainer.step, str(path), self._stage.recent_return))
+        design = design_of(self._spec, self._settings, self._runtime.config.source_folder)
+        onnx = self._onnx.write(path, design, policy)
+        self._runtime.control.send(
+            Exported(
+                plan.behavior, trainer.step, str(path), self._stage.recent_return, None if onnx is None else str(onnx)
+            )
+        )
 
     def _report(self, report: TrainerReport) -> None:
         """Pass on the trainer's report; where a summary becomes due with it, the statistics go before it."""
