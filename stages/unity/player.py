@@ -61,6 +61,8 @@ class Player(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         """Tell that the process has ended; asyncio calls this."""
         self._kill_group()  # while its number can't be another's: what is left of its children
+        assert self._transport is not None
+        self._transport.close()
         self._exited.set()
         assert self.returncode is not None
         self._on_exit(self.returncode)

@@ -87,7 +87,7 @@ class ExchangeServer:
         return port
 
     def _check_port(self) -> None:
-        """Try the port ourselves: gRPC only says that it failed, and not even that where one of two addresses is free."""
+        """Try the port ourselves: gRPC says only that it failed, and not even that where one address of two is free."""
         if not 0 <= self._wanted <= 65_535:
             raise UnityRefused(f"{self._who}: {self._wanted} isn't a port, which is at most 65535; {self._cure}")
         for family, address, _ in _ADDRESSES:
@@ -179,7 +179,7 @@ class ExchangeServer:
         if self._farewell is not None:
             self._news.set()
             return self._farewell
-        if self._call is not None:
+        if self._call is not None or self._interruption is not None:  # nobody may answer it as if it were the first
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"{self._who} is connected with another Unity already: close it, or use another port",

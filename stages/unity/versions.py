@@ -90,7 +90,7 @@ def check(hello: Hello, who: str) -> None:
             f"{who} speaks version {hello.communication_version or 'unknown'} of the communication protocol (its "
             f"package com.unity.ml-agents is {hello.package_version or 'one that does not say its version'}), and here "
             f"it is {COMMUNICATION_VERSION}: the first number must be the same. Put a release of com.unity.ml-agents "
-            "from 1.0 to 4 into the Unity project, and build it again"
+            "from 1.0 on into the Unity project, and build it again"
         )
     if _BASE not in hello.capabilities:
         log.warning(

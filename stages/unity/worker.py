@@ -68,6 +68,7 @@ class UnityWorker:
     Attributes:
         hello: what Unity said of itself; None until it is connected.
         port: where Unity calls; after `start` the real one in place of 0.
+        timeout_s: for the next exchange; may be changed between two.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class UnityWorker:
         self.hello: versions.Hello | None = None
         self._seed = seed
         self._num_areas = num_areas
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._side_channels = side_channels
         self._max_message_bytes = max_message_bytes
         self._server: ExchangeServer | None = None
@@ -103,6 +104,11 @@ class UnityWorker:
         if self.executable is None:
             return f"the Unity Editor (port {self.port})"
         return f"Unity worker {self.worker_id} ({self.executable.path.name}, port {self.port})"
+
+    @property
+    def pid(self) -> int | None:
+        """The executable's process id, also after its end; None for the Editor, and before `start`."""
+        return None if self._player is None else self._player.pid
 
     async def start(self) -> None:
         """Listen, start the executable or wait for the Editor, and greet each other.
@@ -162,8 +168,8 @@ class UnityWorker:
         if player is None:
             if self.hello is not None and not told and not self._over:
                 await server.farewell_taken(_EDITOR_FAREWELL_S)
-        elif self.hello is not None and not self._over and not await player.exited(self._timeout_s):
-            log.warning("%s didn't end within %g s of being asked, and is killed", self.who, self._timeout_s)
+        elif self.hello is not None and not self._over and not await player.exited(self.timeout_s):
+            log.warning("%s didn't end within %g s of being asked, and is killed", self.who, self.timeout_s)
         await self._abandon()
 
     async def _connect(self) -> None:
@@ -202,7 +208,7 @@ class UnityWorker:
         """Let Unity hear our version, which it shows to its user, and then that it is over."""
         assert self._server is not None
         if not self._server.say_farewell(_farewell()):
-            await self._server.farewell_taken(min(_REFUSAL_S, self._timeout_s))
+            await self._server.farewell_taken(min(_REFUSAL_S, self.timeout_s))
 
     async def _exchange(self, command: int, actions: Mapping[str, Any]) -> Any:
         order = _order()
@@ -240,11 +246,11 @@ class UnityWorker:
             UnityEnded: if it says that it is over.
         """
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 request = await self._listening().receive()
         except TimeoutError:
             raise UnityBroken(
-                f"{self.who} {lateness(self._stage, self.executable is None, self._timeout_s)}{self._log_tail()}"
+                f"{self.who} {lateness(self._stage, self.executable is None, self.timeout_s)}{self._log_tail()}"
             ) from None
         except HungUp:
             raise await self._hung_up() from None

@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from typing import Any, Protocol
 
-from stages.unity.messages import QUIT, RESET, UnityOutputProto
 from unity_client import channels as side
 from unity_client.channels import Channels
 from unity_client.connection import Connection
@@ -16,6 +15,8 @@ from unity_client.misbehavior import Misbehavior
 from unity_client.orders import actions_of, check_echo
 from unity_client.report import Report
 from unity_client.says import Act, Behavior, Say, brain_of, info_of
+
+from stages.unity.messages import QUIT, RESET, UnityOutputProto
 
 
 class Scene(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+from unity_client.faults import Closed, Lost, Violation
 
 from stages.unity.messages import CLOSE, EXCHANGE, OK, UnityMessageProto
-from unity_client.faults import Closed, Lost, Violation
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from stages.unity.messages import UnityOutputProto, UnityRLCapabilitiesProto
 from unity_client.connection import Connection
 from unity_client.faults import Violation
+
+from stages.unity.messages import UnityOutputProto, UnityRLCapabilitiesProto
 
 CAPABILITIES = (
     "baseRLCapabilities",

@@ -29,8 +29,8 @@ def main(arguments: list[str]) -> int:
     trouble.before_connecting()
     returncode, reason = _play(options, report, trouble)
     report.write(returncode, reason)
-    if options.misbehave == "wrong-version":
-        hang()  # a real build goes on without its trainer
+    if options.misbehave in ("wrong-version", "never-ends"):
+        hang()  # a real build goes on without its trainer where it is refused; it may also hang as it ends
     return returncode
 
 

@@ -19,6 +19,7 @@ MISBEHAVIORS = (
     "huge-message",
     "never-asks",
     "never-connects",
+    "never-ends",
     "wrong-version",
 )
 

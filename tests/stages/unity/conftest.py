@@ -1,0 +1,34 @@
+"""What tests of Unity share: a free port, and word of a worker that listens for the Editor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+
+@pytest.fixture
+def free_port() -> int:
+    """One that is free."""
+    with closing(socket.create_server(("", 0))) as trial:
+        return int(trial.getsockname()[1])
+
+
+@pytest.fixture
+def listening(caplog: pytest.LogCaptureFixture) -> Iterator[asyncio.Event]:
+    """Set as the worker says that it listens, which is what its user acts on."""
+    event = asyncio.Event()
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage().startswith("Listening on port"):
+                event.set()
+
+    caplog.set_level("INFO")
+    logging.getLogger("stages.unity.worker").addHandler(handler := Watch())
+    yield event
+    logging.getLogger("stages.unity.worker").removeHandler(handler)
