@@ -23,6 +23,8 @@ _FORMER_TRAINERS = {
 }
 """Trainers of ML-Agents' older versions, and what does the same here."""
 
+_NO_PLUGINS = " (ML-Agents' plugins, which it finds by name, do not fit here; docs/extending.md says how to write one)"
+
 _NOT_FOR_BC = {
     "self_play": "its opponents would be what it imitates",
     "behavioral_cloning": "it does nothing else, and its demo_path stands under hyperparameters",
@@ -37,7 +39,7 @@ def _trainer_type(value: object) -> object:
     if value in _FORMER_TRAINERS:
         raise ValueError(f"'{value}' is of an older version of ML-Agents; use {_FORMER_TRAINERS[value]}")
     close = get_close_matches(value.lower(), BUILT_IN, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    hint = f"; did you mean '{close[0]}'?" if close else _NO_PLUGINS
     raise ValueError(f"'{value}' is no trainer; expected {expected}{hint}")
 
 

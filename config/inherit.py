@@ -1,23 +1,19 @@
-"""What happens to the plain data before it is checked: `default_settings` is merged under every behaviour.
-
-Here also the lessons of a curriculum that ML-Agents' own upgrade tool writes (`- Lesson0: {…}`) take the form
-that the schema has (`- {name: Lesson0, …}`).
-"""
+"""What happens to the plain data before it is checked: `default_settings` is merged under every behaviour."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config.behaviors import PPO
 from config.hyperparameters import BUILT_IN
-from config.parameters import Lesson
 
 
 def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Merge `default_settings` and unfold lessons.
+    """Merge `default_settings`.
 
-    A reward signal of `default_settings` is dropped where a behaviour has null for it. So this is to be done once.
+    A reward signal of `default_settings` is dropped where a behaviour has null for it, and so is a hyperparameter
+    that its trainer lacks; for the latter null only says that this is known. So this is to be done once.
 
     Args:
         plain: the YAML as plain data; it is not changed.
@@ -33,9 +29,6 @@ def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]
             name: _inherit(str(name), default, own, warnings) if isinstance(own, Mapping) else own
             for name, own in behaviors.items()
         }
-    parameters = data.get("environment_parameters")
-    if isinstance(parameters, Mapping):
-        data["environment_parameters"] = {name: _unfold(value) for name, value in parameters.items()}
     return data, tuple(warnings)
 
 
@@ -46,7 +39,9 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
     if isinstance(hyperparameters, Mapping) and theirs != ours:
         # Nobody here knows the schema of a trainer of the user's own: nothing of another's is sure to fit.
         known = BUILT_IN[ours].model_fields if isinstance(ours, str) and ours in BUILT_IN else {}
-        dropped = [key for key in hyperparameters if key not in known]
+        foreign = [key for key in hyperparameters if key not in known]
+        own, denied = _without_denied(own, foreign)
+        dropped = [key for key in foreign if key not in denied]
         inherited["hyperparameters"] = {key: value for key, value in hyperparameters.items() if key in known}
         if not inherited["hyperparameters"]:
             del inherited["hyperparameters"]
@@ -65,6 +60,16 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
     return merged
 
 
+def _without_denied(own: Mapping[str, Any], foreign: Sequence[str]) -> tuple[Mapping[str, Any], list[str]]:
+    """Take out the hyperparameters of another trainer that a behaviour has null for; gives what is left, and these."""
+    hyperparameters = own.get("hyperparameters")
+    if not isinstance(hyperparameters, Mapping):
+        return own, []
+    denied = [key for key in foreign if key in hyperparameters and hyperparameters[key] is None]
+    left = {key: value for key, value in hyperparameters.items() if key not in denied}
+    return ({**own, "hyperparameters": left} if denied else own), denied
+
+
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
@@ -74,17 +79,3 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         else:
             merged[key] = value
     return merged
-
-
-def _unfold(parameter: Any) -> Any:
-    if not isinstance(parameter, Mapping) or not isinstance(parameter.get("curriculum"), list):
-        return parameter
-    return {**parameter, "curriculum": [_lesson(lesson) for lesson in parameter["curriculum"]]}
-
-
-def _lesson(lesson: Any) -> Any:
-    if isinstance(lesson, Mapping) and len(lesson) == 1:
-        (name, body), *_ = lesson.items()
-        if name not in Lesson.model_fields and isinstance(body, Mapping):
-            return {"name": name, **body}
-    return lesson

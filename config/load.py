@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from config.check import check
 from config.errors import ConfigError, KeyPath, Mistake, dotted
 from config.explain import show
 from config.inherit import complete
+from config.legacy import Modern, as_yaml, modernise
 from config.overrides import Override, apply, parse
 from config.run import RunConfig
 from config.yaml_reader import Document, read_file, read_text
 
+_CONVERTED = "# Written by run-pipeline --convert. It learns as the old file did.\n"
 _RESUME_YIELDS = "checkpoint_settings.resume: has no effect, because initialize_from was set on the command line"
 _NO_FILE = (
     "no configuration file was given: each behaviour that the environment has learns with the defaults "
@@ -21,42 +24,98 @@ _NO_FILE = (
 )
 
 
-def load_config(path: Path | str | None, overrides: Sequence[str | Override] = ()) -> RunConfig:
-    """Load a configuration.
+def load_config(
+    path: Path | str | None,
+    overrides: Sequence[str | Override] = (),
+    *,
+    curriculum: Path | str | None = None,
+    sampler: Path | str | None = None,
+    lesson: int = 0,
+) -> RunConfig:
+    """Load a configuration, of any version of ML-Agents; what is of an old one is converted, with warnings.
 
     Args:
         path: the YAML file; None: nothing but defaults, for whatever behaviours the environment has.
         overrides: what goes before the file, and the later before the earlier: values, or `path.to.key=value` each,
-            the value read as YAML. List items are named by their index from 0: `pipeline.stages.0.host=main`.
+            the value read as YAML. Keys are those of today, also where the file is old. List items are named by
+            their index from 0: `pipeline.stages.0.host=main`.
+        curriculum: old lessons that the file does not have itself: a file, or a folder with one for each behaviour.
+        sampler: a file of old samplers, which the file does not have itself.
+        lesson: the lesson that all curricula begin with, from 0.
 
     Raises:
-        ConfigError: with every mistake in file and overrides.
+        ConfigError: with every mistake in files and overrides.
     """
+    return _check(_read(path, curriculum, sampler, lesson), overrides)
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A file in today's form."""
+
+    text: str
+    """The YAML; as it stood where nothing had to be done."""
+    warnings: tuple[str, ...]
+    """What was done, and what else its writer should know."""
+
+
+def convert(
+    path: Path | str, curriculum: Path | str | None = None, sampler: Path | str | None = None, lesson: int = 0
+) -> Converted:
+    """Write a file of any version of ML-Agents in today's form.
+
+    Args:
+        path: the YAML file.
+        curriculum: old lessons to put into it: a file, or a folder with one for each behaviour.
+        sampler: a file of old samplers to put into it.
+        lesson: the lesson that all curricula are to begin with, from 0.
+
+    Raises:
+        ConfigError: with every mistake in the files; what is written can be loaded.
+    """
+    modern = _read(path, curriculum, sampler, lesson)
+    warnings = _check(modern, ()).warnings
+    if modern.unchanged:
+        return Converted(Path(path).read_text(encoding="utf-8-sig"), warnings)
+    return Converted(f"{_CONVERTED}{as_yaml(modern.data, modern.notes.comments)}", warnings)
+
+
+def _read(path: Path | str | None, curriculum: Path | str | None, sampler: Path | str | None, lesson: int) -> Modern:
     document = read_text("default_settings: {}", "") if path is None else read_file(Path(path))
+    _expect_map(document)
+    return modernise(
+        document,
+        curriculum=None if curriculum is None else Path(curriculum),
+        sampler=None if sampler is None else Path(sampler),
+        lesson=lesson,
+    )
+
+
+def _check(modern: Modern, overrides: Sequence[str | Override]) -> RunConfig:
     given, wrong_arguments = parse(overrides)
-    data, sets, misplaced = apply(_as_map(document), given)
-    mistakes = [*document.mistakes, *wrong_arguments, *misplaced]
+    data, sets, misplaced = apply(modern.data, given)
+    mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
     yields = _resume_yields(data, sets)
     if yields:
         data = {**data, "checkpoint_settings": {**data["checkpoint_settings"], "resume": False}}
-    completed, warnings = complete(data)
+    completed, inherited = complete(data)
     try:
-        config = check(RunConfig, completed, lambda place, message: _locate(document, sets, place, message))
+        config = check(RunConfig, completed, lambda place, message: _locate(modern, sets, place, message))
     except ConfigError as error:
         mistakes += error.mistakes
+    name = modern.document.name
     if mistakes:
-        raise ConfigError(sorted(mistakes, key=lambda each: (each.file != document.name, each.line or 0)))
-    notes = (*((_NO_FILE,) if path is None else ()), *warnings, *((_RESUME_YIELDS,) if yields else ()))
-    return config.loaded(None if path is None else Path(path), notes)
+        raise ConfigError(sorted(mistakes, key=lambda each: (each.file != name, each.line or 0)))
+    notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings, *inherited, *((_RESUME_YIELDS,) if yields else ()))
+    return config.loaded(Path(name) if name else None, notes)
 
 
-def _as_map(document: Document) -> dict[str, Any]:
+def _expect_map(document: Document) -> None:
     if document.data is None:
         raise ConfigError([Mistake(document.name, None, "", "is empty; expected at least 'behaviors'")])
     if not isinstance(document.data, dict):
         message = f"holds {show(document.data)}; expected a map with 'behaviors' and other sections"
         raise ConfigError([Mistake(document.name, document.line_of(()), "", message)])
-    return document.data
 
 
 def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bool:
@@ -71,10 +130,11 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
     )
 
 
-def _locate(document: Document, overrides: Sequence[Override], path: KeyPath, message: str) -> Mistake:
+def _locate(modern: Modern, overrides: Sequence[Override], path: KeyPath, message: str) -> Mistake:
     for override in reversed(overrides):
         shared = min(len(path), len(override.path))
         # An override is to blame for what it sets, and for the maps around it that it made.
-        if path[:shared] == override.path[:shared] and (shared == len(override.path) or not document.has(path)):
+        if path[:shared] == override.path[:shared] and (shared == len(override.path) or not modern.has(path)):
             return Mistake(override.name, None, dotted(path), message)
-    return Mistake(document.name, document.line_of(path), dotted(path), message)
+    place = modern.place(path)
+    return Mistake(place.file, place.line, dotted(path), message)

@@ -41,20 +41,24 @@ class _Composer(yaml.SafeLoader):
 class Document:
     """One YAML text: its plain data, and where in the text each value stands."""
 
-    def __init__(self, name: str, data: Any, root: yaml.Node | None, mistakes: Sequence[Mistake]) -> None:
+    def __init__(
+        self, name: str, data: Any, root: yaml.Node | None, mistakes: Sequence[Mistake], *, last_counts: bool = False
+    ) -> None:
         self.name = name
         """The file as the user named it."""
         self.data = data
         """Dicts with text keys, lists, and scalars."""
         self.mistakes = tuple(mistakes)
         """Keys that stand twice and the like: what is wrong, though the rest can be read."""
-        self._root = root
+        self.root = root
+        """What PyYAML made of it; None for an empty file."""
+        self._last_counts = last_counts
 
     def has(self, path: KeyPath) -> bool:
         """Whether something stands at a path."""
-        node = self._root
+        node = self.root
         for part in path:
-            found = None if node is None else _step(node, part)
+            found = None if node is None else _step(node, part, self._last_counts)
             if found is None:
                 return False
             node = found[1]
@@ -62,11 +66,11 @@ class Document:
 
     def line_of(self, path: KeyPath) -> int | None:
         """Give the line, from 1, of a key or of the nearest thing around it; None for an empty file."""
-        if self._root is None:
+        if self.root is None:
             return None
-        node, line = self._root, self._root.start_mark.line + 1
+        node, line = self.root, self.root.start_mark.line + 1
         for part in path:
-            found = _step(node, part)
+            found = _step(node, part, self._last_counts)
             if found is None:
                 break
             place, node = found
@@ -122,6 +126,19 @@ def read_text(text: str, name: str) -> Document:
     return Document(name, data, root, reader.mistakes)
 
 
+def last_of_repeated(document: Document) -> tuple[Document, tuple[Mistake, ...]]:
+    """Read a document anew in the way of those who let the last of several equal keys count.
+
+    Returns:
+        The document, without mistakes about such keys; and these.
+    """
+    if document.root is None:
+        return document, ()
+    reader = _Reader(document.name, last_counts=True)
+    data = reader.value(document.root, ())
+    return Document(document.name, data, document.root, reader.mistakes, last_counts=True), tuple(reader.repeated)
+
+
 def _syntax(error: yaml.MarkedYAMLError) -> str:
     told = [part for part in (error.context, error.problem) if part]
     hint = "; indent with spaces" if error.problem and "'\\t'" in error.problem else ""
@@ -131,9 +148,13 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
 class _Reader:
     """Makes plain data of nodes, and collects mistakes on the way."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, last_counts: bool = False) -> None:
         self.mistakes: list[Mistake] = []
+        self.repeated: list[Mistake] = self.mistakes
+        if last_counts:  # it is no mistake then, but remarkable
+            self.repeated = []
         self._name = name
+        self._last_counts = last_counts
         self._open: set[int] = set()  # nodes being read: an alias to one of them would have no end
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -159,13 +180,17 @@ class _Reader:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._wrong(key, path, "a key must be a single word, not a map or list")
-            elif key.tag == _MERGE:
+                continue
+            if key.tag == _MERGE:
                 merged = self._merged(value, path) | merged
-            elif key.value in own:
-                self._wrong(key, (*path, key.value), f"stands here twice (first in line {lines[key.value]})")
-            else:
-                own[key.value] = self.value(value, (*path, key.value))
-                lines[key.value] = key.start_mark.line + 1
+                continue
+            if key.value in own:
+                message = f"stands here twice (first in line {lines[key.value]})"
+                self.repeated.append(self._mistake(key, (*path, key.value), message))
+                if not self._last_counts:
+                    continue
+            lines.setdefault(key.value, key.start_mark.line + 1)
+            own[key.value] = self.value(value, (*path, key.value))
         return merged | own
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
@@ -196,7 +221,10 @@ class _Reader:
             self._wrong(node, path, f"the tag '{node.tag}' has no meaning here; leave it out")
 
     def _wrong(self, node: yaml.Node, path: KeyPath, message: str) -> None:
-        self.mistakes.append(Mistake(self._name, node.start_mark.line + 1, dotted(path), message))
+        self.mistakes.append(self._mistake(node, path, message))
+
+    def _mistake(self, node: yaml.Node, path: KeyPath, message: str) -> Mistake:
+        return Mistake(self._name, node.start_mark.line + 1, dotted(path), message)
 
 
 def _plain_scalar(text: str) -> Any:
@@ -212,18 +240,18 @@ def _plain_scalar(text: str) -> Any:
     return text if number is None else number
 
 
-def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+def _step(node: yaml.Node, part: str | int, last_counts: bool) -> tuple[yaml.Node, yaml.Node] | None:
     """Go one key or index down: the node that names the place, and the node that stands there."""
     if isinstance(node, yaml.SequenceNode):
         inside = isinstance(part, int) and part < len(node.value)
         return (node.value[part], node.value[part]) if inside else None
     if not isinstance(node, yaml.MappingNode):
         return None
-    for key, value in node.value:
+    for key, value in reversed(node.value) if last_counts else node.value:
         if key.tag != _MERGE and key.value == part:
             return key, value
     for source in _merge_sources(node):
-        found = _step(source, part)
+        found = _step(source, part, last_counts)
         if found is not None:
             return found
     return None

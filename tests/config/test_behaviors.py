@@ -136,10 +136,7 @@ MISTAKES = [
         "num_update: 1",
         "num_update: unknown key, from an older format of ML-Agents; its place now is 'hyperparameters.st",
     ),
-    (
-        "pretraining: {}",
-        "pretraining: unknown key, from an older format of ML-Agents; its place now is 'behavioral_clo",
-    ),
+    ("pretraining: {}", "behavioral_cloning.demo_path: is required but missing: Demonstrations"),
     ("max_steps: 1.7", "max_steps: 1.7 does not fit; expected a whole number"),
     ("max_steps: true", "max_steps: true does not fit; expected a whole number"),
     ("max_steps: many", "max_steps: 'many' does not fit; expected a whole number"),
@@ -161,7 +158,7 @@ MISTAKES = [
         "use_recurrent: unknown key, from an older format of ML-Agents; its place now is",
     ),
     (
-        "trainer: ppo",
+        "trainer_type: ppo, trainer: ppo",
         "trainer: unknown key, from an older format of ML-Agents; its place now is 'trainer_type'",
     ),
     (
@@ -226,10 +223,6 @@ MISTAKES = [
     ),
     ("self_play: {window: 0}", "self_play.window: 0 is out of range"),
     ("self_play: {save_steps: 0}", "self_play.save_steps: 0 is out of range"),
-    (
-        "self_play: {play_against_current_self_ratio: 1}",
-        "self_play.play_against_current_self_ratio: unknown key, from",
-    ),
     ("self_play: {opponents: uniform}", "self_play.opponents: 'uniform' is no way to choose opponents; expected"),
     (
         "self_play: {opponents: Prioritised}",

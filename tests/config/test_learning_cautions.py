@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from config import RunConfig
@@ -12,7 +14,6 @@ LENGTH = "network_settings.memory.sequence_length: "
 
 WARNINGS = [
     ("threaded: true", "threaded: has no meaning here"),
-    ("framework: tensorflow", "framework: has no meaning"),
     (
         "self_play: {team_change: 500001}",
         "self_play.team_change: 500001 steps are more than max_steps (500000), so one team",
@@ -21,14 +22,6 @@ WARNINGS = [
     (
         "reward_signals: {extrinsic: {network_settings: {}}}",
         "reward_signals.extrinsic.network_settings: has no meaning",
-    ),
-    (
-        "reward_signals: {curiosity: {encoding_size: 64}}",
-        "reward_signals.curiosity.encoding_size: is deprecated; it was taken for network_settings.hidden_units",
-    ),
-    (
-        "reward_signals: {rnd: {encoding_size: 64, network_settings: {}}}",
-        "reward_signals.rnd.encoding_size: is deprecated; network_settings go before it",
     ),
     (
         "reward_signals: {gail: {demo_path: a, network_settings: {memory: {}}}}",
@@ -109,6 +102,25 @@ def test_what_hardly_does_what_was_meant_gives_a_warning(load, body: str, expect
     assert warning.startswith(f"behaviors.B.{expected}")
     # Hosts and resumed runs get plain data, in which every key is given.
     assert RunConfig.from_plain(config.to_plain()).warnings == (warning,)
+
+
+OLD_IN_PLAIN_DATA: list[tuple[dict[str, Any], str]] = [  # in files these are converted, see legacy/
+    ({"framework": "tensorflow"}, "framework: has no meaning"),
+    (
+        {"reward_signals": {"curiosity": {"encoding_size": 64}}},
+        "reward_signals.curiosity.encoding_size: is deprecated; it was taken for network_settings.hidden_units",
+    ),
+    (
+        {"reward_signals": {"rnd": {"encoding_size": 64, "network_settings": {}}}},
+        "reward_signals.rnd.encoding_size: is deprecated; network_settings go before it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), OLD_IN_PLAIN_DATA, ids=["framework", "encoding_size", "both sizes"])
+def test_old_keys_of_plain_data_give_a_warning(body: dict[str, Any], expected: str):
+    (warning,) = RunConfig.from_plain({"behaviors": {"B": body}}).warnings
+    assert warning.startswith(f"behaviors.B.{expected}")
 
 
 QUIET = [

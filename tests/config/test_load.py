@@ -285,14 +285,6 @@ def test_an_unlisted_behavior_without_default_settings_is_a_mistake(load, tmp_pa
 WARNINGS = [
     ("default_settings: {threaded: true}", "default_settings.threaded: has no meaning here"),
     (
-        "behaviors: {B: {}}\ncheckpoint_settings: {load_model: true}",
-        "checkpoint_settings.load_model: is deprecated",
-    ),
-    (
-        "behaviors: {B: {}}\ncheckpoint_settings: {train_model: true}",
-        "checkpoint_settings.train_model: is deprec",
-    ),
-    (
         "behaviors: {B: {}}\ncheckpoint_settings: {resume: true, initialize_from: a}",
         "checkpoint_settings.initialize_from: has no effect",
     ),
@@ -331,8 +323,12 @@ def test_an_ordinary_configuration_gives_no_warning(load):
     assert load(BASE + "    env_settings: {seed: 3, num_envs: 2}\n    engine_settings: {width: 84}\n").warnings == ()
 
 
-def test_load_model_is_taken_for_resume(load):
-    assert load("behaviors: {B: {}}\ncheckpoint_settings: {load_model: true}").checkpoint_settings.resume
+def test_load_model_and_train_model_of_plain_data_give_a_warning():
+    plain = {"behaviors": {"B": {}}, "checkpoint_settings": {"load_model": True, "train_model": True}}
+    config = RunConfig.from_plain(plain)  # in files they are converted, see legacy/
+    assert config.checkpoint_settings.resume
+    keys = [warning.split(":")[0] for warning in config.warnings]
+    assert keys == ["checkpoint_settings.load_model", "checkpoint_settings.train_model"]
 
 
 # --- plain data
@@ -632,9 +628,9 @@ def test_a_file_for_ml_agents_with_memory_imitation_and_all_signals_loads(load):
     assert stacker.checkpoint_interval == 100_000
     assert isinstance(runner.hyperparameters, SACHyperparameters)
     assert (runner.hyperparameters.steps_per_update, runner.max_steps) == (12, 3_000_000)
-    assert [warning.split(": ")[0] for warning in config.warnings] == [
+    assert [warning.removeprefix(f"{config.path}:35: ").split(": ")[0] for warning in config.warnings] == [
+        "reward_signals.gail.encoding_size",
         "behaviors.Stacker.reward_signals.extrinsic.network_settings",
-        "behaviors.Stacker.reward_signals.gail.encoding_size",
         "behaviors.Runner.time_horizon",
     ]
 

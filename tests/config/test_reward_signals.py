@@ -133,7 +133,7 @@ MISTAKES = [
     ("{gail: {demo_path: a, use_vale: true}}", ".gail.use_vale: unknown key; did you mean 'use_vail'?"),
     ("{gail: {demo_path: a, use_actions: 1}}", ".gail.use_actions: 1 does not fit; expected true or false"),
     ("{curiosity: {learning_rate: 0}}", ".curiosity.learning_rate: 0 is out of range"),
-    ("{curiosity: {encoding_size: 0}}", ".curiosity.encoding_size: 0 is out of range"),
+    ("{curiosity: {encoding_size: 0}}", ".curiosity.network_settings.hidden_units: 0 is out of range"),
     ("{curiosity: {demo_path: a}}", ".curiosity.demo_path: unknown key here; it belongs under 'behaviors.B.reward_si"),
     (
         "{curiosity: {hidden_units: 9}}",

@@ -1,0 +1,228 @@
+"""One flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, as a block of today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from config.explain import suggest
+from config.legacy import keys
+from config.legacy.imitation import convert_bc
+from config.legacy.old import Notes, Old, Target, integral, is_number, truth
+from config.legacy.signals import PACES, convert_cloning, convert_self_play, convert_signals, pace
+
+Flat = Mapping[str, Old]
+"""A flat block, what it takes from `default` included: old values by key."""
+
+_CURIOSITY = ("use_curiosity", "curiosity_strength", "curiosity_enc_size")
+
+
+def convert_block(flat: Flat, section: Old, target: Target) -> None:
+    """Convert a block.
+
+    Args:
+        flat: its keys.
+        section: the section that it stands in, to blame for what it lacks.
+        target: where the new form goes.
+    """
+    trainer = _trainer(flat, section, target)
+    if trainer is None:
+        return
+    _about_other_keys(flat, trainer, target.notes)
+    shipped = keys.SHIPPED[trainer]
+    lacking = [key for key in shipped if key not in flat]
+    if lacking:
+        message = f"lacks {', '.join(lacking)}, which old versions asked for; what their files came with is written"
+        target.notes.warn(section.place, str(section.path[-1]), message)
+    if trainer == "bc":
+        convert_bc(flat, section, target)
+    else:
+        _convert_paces(flat, trainer, section, target)
+    for key, place in keys.MOVED[trainer].items():
+        if key in flat:
+            target.notes.warn(flat[key].place, key, f"is '{place}' now")
+            target.put(place, _value(key, flat[key].value), flat[key])
+        elif key in shipped:
+            target.put(place, shipped[key], section)
+    _convert_memory(flat, target)
+    if trainer != "bc":
+        _convert_rewards(flat, section, target)
+        _convert_more(flat, target)
+    for key in keys.STAYED:
+        if key in flat and not (trainer == "bc" and key in ("max_steps", "summary_freq")):
+            target.put(key, _value(key, flat[key].value), flat[key])
+
+
+def _value(key: str, value: Any) -> Any:
+    return value if key in keys.FRACTIONS else truth(integral(value))
+
+
+def _trainer(flat: Flat, section: Old, target: Target) -> str | None:
+    """Write the trainer; what it is called here, None if there is nothing to go on with."""
+    old = flat.get("trainer")
+    if old is None:
+        name = section.path[-1] if section.path else "it"
+        message = (
+            f"says no trainer, nor does 'default'; add 'trainer: ppo' or the like to '{name}' (a file without "
+            "'behaviors' is read as one for ML-Agents before 0.16)"
+        )
+        target.notes.wrong(section.place, section.path, message)
+        return None
+    trainer = keys.TRAINERS.get(str(old.value))
+    if trainer is None:
+        words = list(keys.TRAINERS)
+        message = f"{old.value!r} is no trainer; expected one of {', '.join(words)}{suggest(str(old.value), words)}"
+        target.notes.wrong(old.place, old.path, message)
+        return None
+    target.notes.warn(old.place, "trainer", "is 'trainer_type' now")
+    target.put("trainer_type", trainer, old)
+    return trainer
+
+
+def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
+    known = keys.known(trainer)
+    for key, old in flat.items():
+        if key in known:
+            continue
+        if key in keys.GONE:
+            notes.warn(old.place, key, keys.GONE[key])
+        elif key in keys.EVERY:
+            whose = " and ".join(sorted(each for each in keys.MOVED if key in keys.known(each)))
+            notes.warn(old.place, key, f"is a key of {whose}, without meaning to {trainer}: left out")
+        else:
+            hint = suggest(key, sorted(keys.EVERY)) or "; leave it out"
+            notes.wrong(old.place, old.path, f"unknown key, also to old versions of ML-Agents{hint}")
+
+
+def _convert_paces(flat: Flat, trainer: str, section: Old, target: Target) -> None:
+    """What PPO and SAC do not say in the same words as today: schedules and how often SAC learns."""
+    if "learning_rate_schedule" not in flat:
+        comment = ""
+        if trainer == "sac":
+            comment = "as the old sac had it; today's default is constant"
+            message = "is not given: old sac lowered its learning rate linearly, so 'linear' is written"
+            target.notes.warn(section.place, "learning_rate_schedule", message)
+        target.put("hyperparameters.learning_rate_schedule", "linear", section, comment)
+    if trainer == "sac":
+        _convert_updates(flat, section, target)
+    else:
+        _refuse_paces(flat, trainer, target.notes)
+    if "time_horizon" in flat:
+        target.put("time_horizon", integral(flat["time_horizon"].value), flat["time_horizon"])
+    else:
+        target.put("time_horizon", keys.SHIPPED[trainer]["time_horizon"], section)
+    for key in ("max_steps", "summary_freq"):
+        if key not in flat:
+            target.put(key, keys.SHIPPED[trainer][key], section)
+
+
+def _convert_updates(flat: Flat, section: Old, target: Target) -> None:
+    """`train_interval` and `num_update` are one number now, and so are those of the signals."""
+    notes, hyper = target.notes, "hyperparameters"
+    interval, updates = (_count(flat.get(key), notes) for key in ("train_interval", "num_update"))
+    pair = [flat[key] for key in ("train_interval", "num_update") if key in flat]
+    if "steps_per_update" in flat:
+        for old in pair:
+            notes.wrong(old.place, old.path, "stands beside 'steps_per_update', which says the same; keep that one")
+        steps = flat["steps_per_update"].value
+    else:
+        steps = integral(interval / updates)
+        for old in pair:
+            message = f"is '{hyper}.steps_per_update' now, which is train_interval / num_update"
+            notes.warn(old.place, str(old.path[-1]), message)
+        target.put(f"{hyper}.steps_per_update", steps, pair[0] if pair else section)
+    signals = flat.get("reward_signals")
+    own_updates, own_steps = (pace(signals, name, notes) for name in PACES)
+    if own_updates is not None:
+        key, new = f"reward_signals.{PACES[0]}", f"{hyper}.reward_signal_steps_per_update"
+        notes.warn(own_updates.place, key, f"is '{new}' now, which is train_interval / {PACES[0]}")
+        target.put(new, integral(interval / own_updates.value), own_updates)
+    elif own_steps is not None:
+        new = f"{hyper}.reward_signal_steps_per_update"
+        notes.warn(own_steps.place, f"reward_signals.{PACES[1]}", f"is '{new}' now")
+        target.put(new, integral(own_steps.value), own_steps)
+
+
+def _count(old: Old | None, notes: Notes) -> float:
+    if old is None:
+        return 1
+    if is_number(old.value) and old.value > 0:
+        return float(old.value)
+    notes.wrong(old.place, old.path, f"{old.value!r} does not fit; expected a number greater than 0")
+    return 1
+
+
+def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
+    signals = flat.get("reward_signals")
+    for name in PACES:
+        old = pace(signals, name, notes)
+        if old is not None:
+            notes.warn(
+                old.place, f"reward_signals.{name}", f"is a key of sac; without meaning to {trainer}, it is left out"
+            )
+
+
+def _convert_memory(flat: Flat, target: Target) -> None:
+    """`use_recurrent` and the two keys beside it are the section `memory` now, which is there or not."""
+    place, recurrent = "network_settings.memory", flat.get("use_recurrent")
+    wanted = False if recurrent is None else truth(recurrent.value)
+    if recurrent is not None:
+        target.notes.warn(recurrent.place, "use_recurrent", f"is '{place}' now, which is not there for false")
+        if not isinstance(wanted, bool):
+            message = f"{recurrent.value!r} does not fit; expected true or false"
+            target.notes.wrong(recurrent.place, recurrent.path, message)
+    for key, value in (("sequence_length", keys.SEQUENCE_LENGTH), ("memory_size", keys.MEMORY_SIZE)):
+        if key in flat:
+            target.notes.warn(flat[key].place, key, f"is '{place}.{key}' now, where use_recurrent was true")
+        if wanted is True:
+            target.put(f"{place}.{key}", integral(flat[key].value) if key in flat else value, flat.get(key, recurrent))
+
+
+def _convert_rewards(flat: Flat, section: Old, target: Target) -> None:
+    """Signals as such, or, before there were any, `gamma` and `use_curiosity`."""
+    signals = flat.get("reward_signals")
+    if signals is not None:
+        epochs = flat["num_epoch"].value if "num_epoch" in flat else None
+        convert_signals(signals, target, epochs)
+        for key in ("gamma", *_CURIOSITY):
+            if key in flat:
+                message = "has had no effect since there are reward_signals, which say it themselves; it is left out"
+                target.notes.warn(flat[key].place, key, message)
+        return
+    _convert_before_signals(flat, section, target)
+
+
+def _convert_before_signals(flat: Flat, section: Old, target: Target) -> None:
+    gamma: Any = 0.99
+    target.put("reward_signals.extrinsic.strength", 1.0, section)
+    if "gamma" in flat:
+        gamma = flat["gamma"].value
+        target.notes.warn(flat["gamma"].place, "gamma", "is 'reward_signals.extrinsic.gamma' now")
+    target.put("reward_signals.extrinsic.gamma", gamma, flat.get("gamma", section))
+    if "use_curiosity" not in flat or truth(flat["use_curiosity"].value) is not True:
+        for key in _CURIOSITY:
+            if key in flat:
+                target.notes.warn(
+                    flat[key].place, key, "is 'reward_signals.curiosity' now, which is not there for false"
+                )
+        return
+    place = "reward_signals.curiosity"
+    for key, below, value in (
+        ("use_curiosity", "", None),
+        ("curiosity_strength", ".strength", 0.01),
+        ("curiosity_enc_size", ".network_settings.hidden_units", 128),
+    ):
+        if key in flat:
+            target.notes.warn(flat[key].place, key, f"is '{place}{below}' now")
+        if below:
+            target.put(f"{place}{below}", flat[key].value if key in flat else value, flat.get(key, section))
+    target.put(f"{place}.gamma", gamma, flat["use_curiosity"])
+    target.put(f"{place}.learning_rate", 3e-4, flat["use_curiosity"])
+
+
+def _convert_more(flat: Flat, target: Target) -> None:
+    for name in ("pretraining", "behavioral_cloning"):
+        if name in flat:
+            convert_cloning(flat[name], target, name)
+    if "self_play" in flat:
+        convert_self_play(flat["self_play"], target, flat=True)

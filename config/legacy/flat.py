@@ -1,0 +1,116 @@
+"""Files of flat blocks: `default`, and a section for each behaviour that is laid over it or names another section."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from config.explain import show, suggest
+from config.legacy import keys
+from config.legacy.block import convert_block
+from config.legacy.inheritance import in_order, own_part
+from config.legacy.old import Notes, Old, Target
+
+DEFAULT = "default"
+_COUNTED_BY_ENVIRONMENT = {"max_steps": 50000, "summary_freq": 1000}
+
+
+def convert_sections(sections: Mapping[str, Old], target: Target, *, renamed: bool) -> None:
+    """Convert sections to `default_settings` and `behaviors`.
+
+    Args:
+        sections: by name; `default` among them, if there is one.
+        target: the top of the new file.
+        renamed: whether they stood at the top of the old file, and not under `behaviors` already.
+    """
+    default = sections.get(DEFAULT)
+    behaviors = {name: old for name, old in sections.items() if name != DEFAULT}
+    if renamed:
+        _tell_new_names(default, behaviors, target.notes)
+    shared = _convert_default(default, behaviors, target)
+    for name, section in behaviors.items():
+        body = _follow(name, sections, target.notes)
+        if body is None:
+            continue
+        made = Target(target.notes, ("behaviors", name))
+        target.notes.origins[made.path] = section.place
+        inherited = dict(default.items()) if default is not None else {}
+        convert_block({**inherited, **dict(body.items())}, section, made)
+        block = in_order(made.data)
+        target.put_at(("behaviors", name), block if shared is None else own_part(shared, block))
+
+
+def _tell_new_names(default: Old | None, behaviors: Mapping[str, Old], notes: Notes) -> None:
+    if default is not None:
+        notes.warn(default.place, DEFAULT, "is 'default_settings' now")
+    if behaviors:
+        names = list(behaviors)
+        first = behaviors[names[0]]
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        message = "stand under 'behaviors' now" if len(names) > 1 else "stands under 'behaviors' now"
+        notes.warn(first.place, shown, message)
+
+
+def _convert_default(default: Old | None, behaviors: Mapping[str, Old], target: Target) -> dict[str, Any] | None:
+    """Write `default_settings`, if behaviours that are not listed could learn by it; gives what it says."""
+    if default is None:
+        return None
+    if not isinstance(default.value, dict):
+        target.notes.wrong(default.place, default.path, f"is {show(default.value)}; expected a map of keys and values")
+        return None
+    flat = dict(default.items())
+    if behaviors and not _is_whole(flat):
+        message = "can't stand alone (no trainer, or nothing to imitate): it is written into each behaviour instead"
+        target.notes.warn(default.place, DEFAULT, message)
+        return None
+    made = Target(target.notes, ("default_settings",))
+    target.notes.origins[made.path] = default.place
+    convert_block(flat, default, made)
+    _about_counting(flat, target.notes)
+    block = in_order(made.data)
+    target.data["default_settings"] = block
+    return block
+
+
+def _about_counting(flat: Mapping[str, Old], notes: Notes) -> None:
+    """Files of versions that counted the environment's steps are told by the numbers that they came with."""
+    if any(key not in flat or flat[key].value != value for key, value in _COUNTED_BY_ENVIRONMENT.items()):
+        return
+    old, path = flat["max_steps"], ("default_settings", "max_steps")
+    message = (
+        "the file seems to be of a version that counted the environment's steps; now each agent's step counts, so "
+        "multiply max_steps and summary_freq by the number of agents to train as long"
+    )
+    notes.warn(old.place, "max_steps", message)
+    notes.comments[path] = "counts the steps of all agents now; if it once counted the environment's, multiply it"
+
+
+def _is_whole(flat: Mapping[str, Old]) -> bool:
+    trainer = flat["trainer"].value if "trainer" in flat else None
+    if keys.TRAINERS.get(str(trainer)) != "bc":
+        return trainer is not None
+    sources = [flat[key].value for key in ("demo_path", "brain_to_imitate") if key in flat]
+    # The files that old versions came with have a placeholder there: `<Your_Demo_File>.demo`.
+    return bool(sources) and not any("<" in str(source) for source in sources)
+
+
+def _follow(name: str, sections: Mapping[str, Old], notes: Notes) -> Old | None:
+    """Find the section whose keys count: that of the name, or the one that it names, and so on."""
+    seen, here = [name], sections[name]
+    while isinstance(here.value, str):
+        other = here.value
+        if other in seen:
+            notes.wrong(sections[name].place, sections[name].path, f"names itself, by way of {', '.join(seen)}")
+            return None
+        if other not in sections:
+            hint = suggest(other, list(sections)) or f"; there are {', '.join(sections)}"
+            notes.wrong(here.place, here.path, f"names a section '{other}' that there is not{hint}")
+            return None
+        notes.warn(here.place, str(here.path[-1]), f"has the keys of '{other}', which are written out now")
+        seen.append(other)
+        here = sections[other]
+    if not isinstance(here.value, dict):
+        message = f"is {show(here.value)}; expected a map of keys and values, or the name of another section"
+        notes.wrong(here.place, here.path, message)
+        return None
+    return here

@@ -1,0 +1,66 @@
+"""What a behaviour has to say itself, so that with `default_settings` below it becomes what it was in an old file.
+
+An old section was laid over `default` key by key at the top only: its `reward_signals` replaced those of the default.
+Today maps are merged all the way down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from config.behaviors import BehaviorSettings
+from config.errors import KeyPath
+from config.schema import fields_of, models_at
+
+_PACE, _SIGNALS_PACE = "steps_per_update", "reward_signal_steps_per_update"
+
+
+def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what is left of a block when all that `default_settings` gives it anyway is left out.
+
+    Args:
+        default: the `default_settings`.
+        whole: the block.
+    """
+    own = _difference(default, whole, (), whole)
+    return {"trainer_type": whole["trainer_type"], **own} if "trainer_type" in whole else own
+
+
+def in_order(block: Mapping[str, Any], path: KeyPath = (), whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Give a block with its keys in the order in which today's are documented."""
+    whole = block if whole is None else whole
+    known = [key for model in models_at(BehaviorSettings, path, dict(whole)) for key in fields_of(model)]
+    ordered = sorted(block.items(), key=lambda item: known.index(item[0]) if item[0] in known else len(known))
+    return {key: in_order(value, (*path, key), whole) if isinstance(value, dict) else value for key, value in ordered}
+
+
+def _difference(
+    default: Mapping[str, Any], part: Mapping[str, Any], path: KeyPath, whole: Mapping[str, Any]
+) -> dict[str, Any]:
+    own = {}
+    unsaid = {key: _otherwise((*path, key), part, whole) for key in default if key not in part}
+    for key, value in {**part, **unsaid}.items():
+        below = default.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            deeper = _difference(below, value, (*path, key), whole)
+            if deeper:
+                own[key] = deeper
+        elif key not in default or value != below:
+            own[key] = value
+    return own
+
+
+def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
+    """What goes for a key that a block does not have: null where it is a section, or a key of another trainer."""
+    key = str(path[-1])
+    if key == _SIGNALS_PACE and _PACE in part:
+        return part[_PACE]
+    for model in models_at(BehaviorSettings, path[:-1], dict(whole)):
+        field = fields_of(model).get(key)
+        if field is not None and not field.is_required():
+            default = field.get_default(call_default_factory=True)
+            return default.model_dump(mode="json", by_alias=True) if isinstance(default, BaseModel) else default
+    return None

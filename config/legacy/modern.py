@@ -1,0 +1,243 @@
+"""From a file of any version of ML-Agents to today's plain data: which version it is of, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from config.errors import KeyPath, Mistake
+from config.legacy import current, keys
+from config.legacy.block import convert_block
+from config.legacy.curricula import convert_curriculum, curricula_in, is_curriculum, read_curricula, skip_lessons
+from config.legacy.flat import DEFAULT, convert_sections
+from config.legacy.inheritance import in_order
+from config.legacy.old import Notes, Old, Place, Target
+from config.legacy.samplers import convert_samplers, is_samplers, read_samplers
+from config.run import RunConfig
+from config.schema import fields_of
+from config.yaml_reader import Document, last_of_repeated
+
+_PARAMETERS = "environment_parameters"
+_OLD_KEYS = ("curriculum", "parameter_randomization", *current.HARDWARE)
+_TODAYS_PARTS = ("trainer_type", "hyperparameters", "network_settings")
+
+Kind = Literal["today's", "flat", "curricula", "samplers"]
+
+
+class Modern:
+    """A file in today's form."""
+
+    def __init__(self, document: Document, notes: Notes, data: Any) -> None:
+        self.document = document
+        """The file as it was read."""
+        self.notes = notes
+        self.data = data
+        """Today's plain data; the document's own where nothing had to be done."""
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether nothing had to be done."""
+        return self.data is self.document.data
+
+    @property
+    def mistakes(self) -> list[Mistake]:
+        """What is wrong with the file so far."""
+        return [*self.document.mistakes, *self.notes.mistakes]
+
+    def has(self, path: KeyPath) -> bool:
+        """Whether something stands at a path of today's data."""
+        here = self.data
+        for part in path:
+            inside = part in here if isinstance(here, dict) else isinstance(here, list) and part in range(len(here))
+            if not inside:
+                return False
+            here = here[part]
+        return True
+
+    def place(self, path: KeyPath) -> Place:
+        """Give the line of the old file that a path of today's data comes from, or of the nearest thing around it."""
+        for length in range(len(path), 0, -1):
+            part = path[:length]
+            if part in self.notes.origins:
+                return self.notes.origins[part]
+            if self.document.has(part):
+                return Place(self.document.name, self.document.line_of(part))
+        return Place(self.document.name, self.document.line_of(()))
+
+
+def modernise(
+    document: Document, curriculum: Path | None = None, sampler: Path | None = None, lesson: int = 0
+) -> Modern:
+    """Give a file's plain data in today's form.
+
+    Args:
+        document: the file.
+        curriculum: a file or folder of old curricula to add.
+        sampler: a file of old samplers to add.
+        lesson: the lesson that all curricula begin with, from 0.
+
+    Raises:
+        ConfigError: if one of the files to add can't be read.
+    """
+    notes = Notes()
+    if not isinstance(document.data, dict):
+        return Modern(document, notes, document.data)
+    kind = _kind(document.data)
+    if kind != "today's":
+        document, repeated = last_of_repeated(document)
+        for each in repeated:
+            notes.warn(Place(each.file, each.line), each.path, f"{each.message}; the last one counts, as it did")
+    made = _Conversion(Old(document.data, document), notes)
+    made.convert(kind)
+    if curriculum is not None:
+        made.curricula += [(name, old, True) for name, old in read_curricula(curriculum).items()]
+    if sampler is not None:
+        made.samplers.append(read_samplers(sampler))
+    data = made.with_parameters()
+    modern = Modern(document, notes, document.data if data == document.data else data)
+    lesson = max(lesson, made.lesson)
+    if lesson and _PARAMETERS in data:
+        begun = skip_lessons(lesson, data[_PARAMETERS], notes, modern.place)
+        modern.data = {**data, _PARAMETERS: begun}
+    return modern
+
+
+def _kind(data: Mapping[str, Any]) -> Kind:
+    if "behaviors" in data or "default_settings" in data:
+        return "today's"
+    if is_curriculum(data) or (data and all(map(is_curriculum, data.values()))):
+        return "curricula"
+    if is_samplers(data):
+        return "samplers"
+    return "flat" if any(_is_block(key, data[key]) for key in _sections(data)) else "today's"
+
+
+def _sections(data: Iterable[str]) -> list[str]:
+    """The keys at the top of a flat file that name a section."""
+    known = {*fields_of(RunConfig), *_OLD_KEYS}
+    return [key for key in data if key not in known]
+
+
+def _is_block(name: str, body: Any) -> bool:
+    """Whether something at the top of a file is a flat block."""
+    if not isinstance(body, dict) or any(part in body for part in _TODAYS_PARTS):
+        return False
+    return name == DEFAULT or any(key in keys.TELLING for key in body)
+
+
+class _Conversion:
+    """One file on its way to today's form.
+
+    Args:
+        whole: all of it.
+        notes: where to say what is done.
+    """
+
+    def __init__(self, whole: Old, notes: Notes) -> None:
+        self._whole = whole
+        self._notes = notes
+        self._top = Target(notes)
+        self.curricula: list[tuple[str, Old, bool]] = []
+        """Whose, what, and whether all of its keys have to be there."""
+        self.samplers: list[Old] = []
+        self.lesson = 0
+        """The lesson to begin with, if the file says so."""
+
+    def convert(self, kind: Kind) -> None:
+        """Convert all but `environment_parameters`, and collect what else goes there."""
+        if kind == "curricula":
+            self._take_curricula()
+        elif kind == "samplers":
+            self._take_samplers()
+        else:
+            self._take_keys(_sections(self._whole.value) if kind == "flat" else [])
+
+    def with_parameters(self) -> dict[str, Any]:
+        """Give all of today's data, `environment_parameters` included."""
+        made = Target(self._notes, (_PARAMETERS,))
+        given = self._whole.value.get(_PARAMETERS)
+        if isinstance(given, dict):
+            current.unfold_lessons(self._whole.at(_PARAMETERS), made)
+        for behavior, old, strict in self.curricula:
+            convert_curriculum(behavior, old, made, strict=strict)
+        for old in self.samplers:
+            convert_samplers(old, made)
+        if made.data or isinstance(given, dict):
+            self._top.data[_PARAMETERS] = made.data
+        return self._top.data
+
+    def _take_curricula(self) -> None:
+        message = "there are lessons only: nothing says how to learn, so it is by the defaults; see --curriculum"
+        self._notes.warn(self._whole.place, "behaviors", message)
+        for name, old in curricula_in(self._whole).items():
+            self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
+            self.curricula.append((name, old, True))
+
+    def _take_samplers(self) -> None:
+        message = "there are samplers only: nothing says how to learn, so it is by the defaults; see --sampler"
+        self._notes.warn(self._whole.place, "default_settings", message)
+        self._top.put("default_settings", {"trainer_type": "ppo"}, self._whole)
+        self.samplers.append(self._whole)
+
+    def _take_keys(self, sections: list[str]) -> None:
+        if sections:
+            blocks = {name: self._whole.at(name) for name in sections}
+            self._take_inner_curricula(blocks)
+            convert_sections(blocks, self._top, renamed=True)
+        moved: dict[str, Old] = {}
+        for key, old in self._whole.items():
+            if key in ("behaviors", "default_settings"):
+                self._take_blocks(key, old)
+            elif key == "checkpoint_settings" and isinstance(old.value, dict):
+                made = Target(self._notes, (key,))
+                moved, self.lesson = current.convert_checkpoints(old, made)
+                self._top.data[key] = made.data
+            elif key in current.HARDWARE:
+                current.convert_hardware(key, old, self._top.data, self._notes)
+            elif key in ("curriculum", "parameter_randomization"):
+                self._take_parameters(key, old)
+            elif key not in sections and key not in self._top.data:
+                self._top.data[key] = old.value
+        current.give_to_blocks(moved, self._top.data, self._notes)
+
+    def _take_blocks(self, key: str, old: Old) -> None:
+        """Take `behaviors` or `default_settings`, whose blocks may be flat."""
+        blocks = dict(old.items()) if key == "behaviors" else {key: old}
+        flat = {name: block for name, block in blocks.items() if current.is_flat(block.value)}
+        if not blocks:
+            self._top.data[key] = old.value  # null, or what the schema refuses
+            return
+        if key == "behaviors":
+            self._take_inner_curricula(blocks)
+            self._top.data[key] = {}
+        if DEFAULT in flat and DEFAULT in blocks:
+            convert_sections(flat, self._top, renamed=False)
+        for name, block in blocks.items():
+            if DEFAULT in flat and name in flat:
+                continue
+            made = Target(self._notes, (key, name) if key == "behaviors" else (key,))
+            if name in flat:
+                convert_block(dict(block.items()), block, made)
+            else:
+                current.convert_current(block, made)
+            if name in flat:
+                made.data = in_order(made.data)
+            self._top.put_at(tuple(map(str, made.path)), made.data if isinstance(block.value, dict) else block.value)
+
+    def _take_inner_curricula(self, blocks: Mapping[str, Old]) -> None:
+        for name, block in blocks.items():
+            if isinstance(block.value, dict) and "curriculum" in block.value:
+                old = block.at("curriculum")
+                self._notes.warn(old.place, "curriculum", f"is '{_PARAMETERS}.<name>.curriculum' now")
+                self.curricula.append((name, old, False))
+
+    def _take_parameters(self, key: str, old: Old) -> None:
+        below = ".<name>.curriculum" if key == "curriculum" else ""
+        self._notes.warn(old.place, key, f"is '{_PARAMETERS}{below}' now")
+        if key == "parameter_randomization":
+            self.samplers.append(old)
+        elif isinstance(old.value, dict):
+            self.curricula += [(name, inner, False) for name, inner in old.items()]
+        else:
+            self._notes.wrong(old.place, old.path, "does not fit; expected a map of behaviours and their curricula")

@@ -1,0 +1,142 @@
+"""What a conversion reads and what it has to say: values of old files with their places, and notes on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from config.errors import KeyPath, Mistake, dotted
+from config.yaml_reader import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file."""
+
+    file: str
+    line: int | None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """A value of an old file, and where it stands."""
+
+    value: Any
+    document: Document
+    path: KeyPath = ()
+
+    @property
+    def place(self) -> Place:
+        """Its line."""
+        return Place(self.document.name, self.document.line_of(self.path))
+
+    def at(self, key: str | int) -> Old:
+        """What stands under a key or an index of it; it must be there."""
+        return Old(self.value[key], self.document, (*self.path, key))
+
+    def items(self) -> Iterator[tuple[str, Old]]:
+        """The keys of a map and what stands under them; none if it is no map."""
+        if isinstance(self.value, dict):
+            for key in self.value:
+                yield key, self.at(key)
+
+
+class Notes:
+    """What is found out while a file is converted."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[Mistake] = []
+        self.comments: dict[KeyPath, str] = {}
+        """What the converted file says beside a key, by its new path."""
+        self.origins: dict[KeyPath, Place] = {}
+        """Where a converted value comes from, by its new path."""
+        self._warnings: dict[tuple[str, str, str], set[int]] = {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One for each old key, in the order of the files, with the other lines that it stands in."""
+        shown = [
+            (file, min(lines, default=0), self._write(*key))
+            for key, lines in self._warnings.items()
+            for file in key[:1]
+        ]
+        return tuple(text for _, _, text in sorted(shown))
+
+    def warn(self, place: Place, key: str, message: str) -> None:
+        """Say something about an old key; the same about the same key elsewhere in the file adds only a line."""
+        lines = self._warnings.setdefault((place.file, key, message), set())
+        if place.line is not None:
+            lines.add(place.line)
+
+    def wrong(self, place: Place, path: KeyPath, message: str) -> None:
+        """Report what can't be converted."""
+        mistake = Mistake(place.file, place.line, dotted(path), message)
+        if mistake not in self.mistakes:  # a default is looked at once for each behaviour that has it
+            self.mistakes.append(mistake)
+
+    def _write(self, file: str, key: str, message: str) -> str:
+        lines = sorted(self._warnings[file, key, message])
+        place = Place(file, lines[0] if lines else None)
+        return f"{place}: {key}: {message}{_also(lines[1:])}"
+
+
+def _also(lines: list[int]) -> str:
+    if not lines:
+        return ""
+    named = ", ".join(map(str, lines[:3]))
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return f" (also in line {named}{more})"
+
+
+class Target:
+    """A part of the new form while it is written: plain data at a path, with notes on where it comes from."""
+
+    def __init__(self, notes: Notes, path: KeyPath = ()) -> None:
+        self.notes = notes
+        self.path = path
+        self.data: dict[str, Any] = {}
+
+    def put(self, keys: str, value: Any, source: Old | Place | None = None, comment: str = "") -> None:
+        """Write a value at keys with dots between them, none of which is a name of the user's choice."""
+        self.put_at(tuple(keys.split(".")), value, source, comment)
+
+    def put_at(self, keys: tuple[str, ...], value: Any, source: Old | Place | None = None, comment: str = "") -> None:
+        """Write a value.
+
+        Args:
+            keys: where, below this part.
+            value: the value.
+            source: where it comes from; None where it stands for nothing in the file.
+            comment: what the converted file says beside it.
+        """
+        inside = self.data
+        for key in keys[:-1]:
+            inside = inside.setdefault(key, {})
+        inside[keys[-1]] = value
+        path = (*self.path, *keys)
+        if source is not None:
+            self.notes.origins[path] = source.place if isinstance(source, Old) else source
+        if comment:
+            self.notes.comments[path] = comment
+
+
+_WORDS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}
+
+
+def truth(value: Any) -> Any:
+    """Take `yes` and `off` for what YAML 1.1 took them for, by which old files were read; leave the rest."""
+    return _WORDS.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def integral(value: Any) -> Any:
+    """Write a whole number as one, however it stood in the file: `5.0e5` is 500000."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number, and not true or false."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
