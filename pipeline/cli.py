@@ -12,16 +12,21 @@ import sys
 from collections.abc import Sequence
 
 from config import ConfigError, RunConfig, load_config
-from pipeline.command import contradictions, parse, program, understand
+from config.load import convert
+from pipeline.command import Request, contradictions, parse, program, understand, version_of
 from pipeline.errors import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
     asked = parse(arguments)
+    if asked.to_demo:
+        return _to_demo(*asked.to_demo)
     try:
         request = understand(asked)
-        config = load_config(request.config, request.overrides)
+        if asked.convert is not None:
+            return _convert(asked.convert, request)
+        config = load_config(request.config, request.overrides, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
             raise CommandError("\n".join(wrong))
@@ -32,14 +37,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    for warning in (*request.warnings, *config.warnings):
-        print(f"warning: {warning}", file=sys.stderr)
+    _warn((*request.warnings, *config.warnings))
     if asked.validate:
         from pipeline.graph import describe
 
         print(describe(config))
         return 0
     return _run(config)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _convert(old: str, request: Request) -> int:
+    """Print a file in today's form, and nothing else on standard output."""
+    converted = convert(old, **request.old_files)
+    _warn(converted.warnings)
+    print(converted.text, end="")
+    return 0
+
+
+def _to_demo(source: str, target: str) -> int:
+    from pipeline.demo_files import to_demo
+    from stages.errors import StageError
+
+    try:
+        print(to_demo(source, target))
+    except StageError as error:
+        print(f"{program()}: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _run(config: RunConfig) -> int:
@@ -51,6 +80,7 @@ def _run(config: RunConfig) -> int:
     from pipeline.errors import RunError, RunFailed, RunFolderError
 
     configure_logging(config.debug)
+    print(_versions())
     try:
         return asyncio.run(_run_with_signals(config))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
@@ -64,6 +94,18 @@ def _run(config: RunConfig) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print(f"{program()}: ended at once; what was not checkpointed is lost", file=sys.stderr)
         return 130
+
+
+def _versions() -> str:
+    """What reports of problems should say, as ML-Agents puts it."""
+    from stages.unity.versions import COMMUNICATION_VERSION
+
+    parts = {
+        "headrace": version_of("headrace"),
+        "Communicator API": COMMUNICATION_VERSION,
+        "PyTorch": version_of("torch"),
+    }
+    return "Version information:\n" + ",\n".join(f"  {name}: {version}" for name, version in parts.items())
 
 
 async def _run_with_signals(config: RunConfig) -> int:

@@ -27,6 +27,8 @@ class Translation:
     """Why the command can't be followed, and what to write instead."""
     replaced: Mapping[str, Any] = field(default_factory=dict)
     """Values of present options, by their attribute, that are to be taken instead of those given."""
+    old_files: Mapping[str, Any] = field(default_factory=dict)
+    """What is to be converted together with the configuration file: keyword arguments of `load_config`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,27 +129,25 @@ def _docker_target_name(asked: argparse.Namespace, given: str) -> Translation:
     )
 
 
-def _curriculum(asked: argparse.Namespace, given: str) -> Translation:
-    return _refuse(
-        f"--curriculum {given}: lessons stand in the configuration file now, under "
-        "environment_parameters.<parameter>.curriculum, each with a name, a value and completion_criteria"
-    )
+def _old_file(flag: str, key: str) -> Callable[[argparse.Namespace, Any], Translation]:
+    def translate(asked: argparse.Namespace, given: Any) -> Translation:
+        warning = (
+            f"{flag}: is of older versions of ML-Agents; what it says stands in the configuration file now, under "
+            f"environment_parameters ('{flag} {given} --convert FILE' writes it so)"
+        )
+        return Translation(warnings=(warning,), old_files={key: given})
 
-
-def _sampler(asked: argparse.Namespace, given: str) -> Translation:
-    return _refuse(
-        f"--sampler {given}: samplers stand in the configuration file now, under environment_parameters.<parameter>, "
-        "each with sampler_type and sampler_parameters"
-    )
+    return translate
 
 
 def _lesson(asked: argparse.Namespace, given: int) -> Translation:
-    if given == 0:
-        return _warn("--lesson: is of older versions of ML-Agents; curricula begin with their first lesson anyhow")
-    return _refuse(
-        f"--lesson {given}: curricula begin with their first lesson; take the first {given} out of each "
-        "environment_parameters.<parameter>.curriculum"
+    if given < 0:
+        return _refuse(f"--lesson {given}: expected the number of a lesson, from 0")
+    warning = (
+        "--lesson: is of older versions of ML-Agents; leave the lessons before it out of "
+        "environment_parameters.<parameter>.curriculum instead"
     )
+    return Translation(warnings=(warning,), old_files={"lesson": given})
 
 
 def _framework(flag: str) -> Callable[[argparse.Namespace, Any], Translation]:
@@ -167,9 +167,9 @@ OLD_OPTIONS = (
     OldOption("--cpu", "--torch-device cpu", _cpu),
     OldOption("--torch", "no effect", _framework("--torch")),
     OldOption("--tensorflow", "no effect", _framework("--tensorflow")),
-    OldOption("--curriculum", "refused: environment_parameters", _curriculum, "PATH"),
-    OldOption("--sampler", "refused: environment_parameters", _sampler, "FILE"),
-    OldOption("--lesson", "refused, unless 0", _lesson, "N", int),
+    OldOption("--curriculum", "environment_parameters", _old_file("--curriculum", "curriculum"), "PATH"),
+    OldOption("--sampler", "environment_parameters", _old_file("--sampler", "sampler"), "FILE"),
+    OldOption("--lesson", "environment_parameters, without the lessons before it", _lesson, "N", int),
     OldOption("--num-runs", "refused, unless 1", _num_runs, "N", int),
     OldOption("--multi-gpu", "refused", _multi_gpu),
     OldOption("--docker-target-name", "refused", _docker_target_name, "NAME"),

@@ -75,7 +75,18 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the pipeline that would be built, or every mistake; run nothing",
     )
-    files.add_argument("--version", action="version", version=f"headrace {headrace_version()}")
+    files.add_argument(
+        "--convert",
+        metavar="OLD",
+        help="print a file of an older version of ML-Agents in today's form; run nothing",
+    )
+    files.add_argument(
+        "--to-demo",
+        metavar=("FROM", "TO"),
+        nargs=2,
+        help="write recorded streams as Unity's .demo files: FROM is what a demo_path may be, TO a file or a folder",
+    )
+    files.add_argument("--version", action="version", version=f"headrace {version_of('headrace')}")
     add_old_options(made.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
     return made
 
@@ -85,9 +96,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser().parse_intermixed_args(arguments)
 
 
-def headrace_version() -> str:
-    """Our own version."""
+def version_of(distribution: str) -> str:
+    """The version of an installed distribution."""
     try:
-        return version("headrace")
+        return version(distribution)
     except PackageNotFoundError:
         return "(not installed)"

@@ -56,7 +56,10 @@ def is_environment(argument: str) -> bool:
     suffix = path.suffix.lower()
     if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:
         return suffix in _EXECUTABLES
-    if path.is_file():
+    if not path.exists():
+        return any(Path(argument + each).exists() for each in _EXECUTABLES)
+    try:
         with path.open("rb") as file:
             return file.read(4).startswith(_PROGRAMS)
-    return any(path.with_name(path.name + each).exists() for each in _EXECUTABLES)
+    except OSError:  # a folder, or somebody else's: reading the configuration says so
+        return False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from config import Override, RunConfig
 from pipeline.command.old_options import translations
@@ -24,6 +26,8 @@ class Request:
     warnings: tuple[str, ...] = ()
     env: str | None = None
     """The Unity executable, if the command names one."""
+    old_files: Mapping[str, Any] = field(default_factory=dict)
+    """Further files of older versions, to be converted with it: keyword arguments of `load_config` and `convert`."""
 
 
 def understand(asked: argparse.Namespace) -> Request:
@@ -50,7 +54,8 @@ def understand(asked: argparse.Namespace) -> Request:
     # What is of old comes first: a present option beside it wins.
     old = [override for each in found for override in each.overrides]
     now = current_overrides(argparse.Namespace(**{**vars(asked), **replaced}))
-    return Request(paths.config, (*old, *now, *asked.set), tuple(warnings), paths.env or asked.env)
+    files = {name: value for each in found for name, value in each.old_files.items()}
+    return Request(paths.config, (*old, *now, *asked.set), tuple(warnings), paths.env or asked.env, files)
 
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:

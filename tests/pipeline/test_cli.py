@@ -7,13 +7,13 @@ import os
 import re
 import subprocess
 import sys
-from functools import reduce
 from pathlib import Path
 
 import pytest
+import yaml
 
-from config import RunConfig, load_config
-from pipeline.cli import main, overrides, parser
+from config import load_config
+from pipeline.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.yaml"))
@@ -197,58 +197,10 @@ def test_what_has_no_effect_is_a_warning_and_no_mistake(tmp_path, capsys):
     assert "behavior Pole:" in shown.out
 
 
-MEANINGS = {
-    ("--run-id", "second"): ("checkpoint_settings.run_id", "second"),
-    ("--resume",): ("checkpoint_settings.resume", True),
-    ("--force",): ("checkpoint_settings.force", True),
-    ("--inference",): ("checkpoint_settings.inference", True),
-    ("--results-dir", "else: where"): ("checkpoint_settings.results_dir", "else: where"),
-    ("--seed", "7"): ("env_settings.seed", 7),
-    ("--num-envs", "3"): ("environment.num_envs", 3),
-    ("--record",): ("record.edges", ("trainer",)),
-    ("--replay", "a.stream", "b c.stream"): ("replay.streams", ("a.stream", "b c.stream")),
-    ("--set", "behaviors.Pole.max_steps=1e6"): ("behaviors.Pole.max_steps", 1_000_000),
-    ("--debug",): ("debug", True),
-}
-"""What each option changes: the key, and the value that it then has."""
-
-
-def value_at(config: RunConfig, path: str) -> object:
-    """Look up a dotted path, through models and maps."""
-    return reduce(lambda at, key: at[key] if isinstance(at, dict) else getattr(at, key), path.split("."), config)
-
-
-def loaded(path: Path, *arguments: str) -> RunConfig:
-    asked = parser().parse_args([str(path), *arguments])
-    return load_config(asked.config, overrides(asked))
-
-
-@pytest.mark.parametrize("arguments", MEANINGS, ids=lambda arguments: arguments[0])
-def test_an_option_stands_for_a_key_of_the_file(arguments, good):
-    key, value = MEANINGS[arguments]
-    plain, asked = loaded(good), loaded(good, *arguments)
-    assert value_at(asked, key) == value
-    assert asked != plain
-
-
-def test_every_option_of_the_help_has_its_meaning_tested():
-    options = set(re.findall(r"^ +(--[a-z-]+)", parser().format_help(), flags=re.MULTILINE))
-    assert options - {"--validate", "--version"} == {arguments[0] for arguments in MEANINGS}
-
-
-def test_without_options_the_file_alone_counts(good):
-    assert loaded(good) == load_config(good)
-
-
-def test_set_wins_over_other_options_and_the_later_over_the_earlier(good):
-    config = loaded(good, "--set", "env_settings.seed=2", "--set", "env_settings.seed=3", "--seed", "1")
-    assert config.env_settings.seed == 3
-
-
-@pytest.mark.parametrize("arguments", [[], ["--seed", "soon"], ["--no-such-option"]])
+@pytest.mark.parametrize("arguments", [["--seed", "soon"], ["--no-such-option"], ["--seed"]])
 def test_a_wrong_command_exits_with_status_2_and_says_how_it_is_used(arguments, good, capsys):
     with pytest.raises(SystemExit) as end:
-        main([str(good), *arguments] if arguments else [])
+        main([str(good), *arguments])
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith("usage: run-pipeline")
 
@@ -273,10 +225,61 @@ def test_a_run_that_can_not_start_says_why_without_a_traceback(arguments, told, 
     assert list(taken.parent.iterdir()) == [taken], "what can't start makes no folder"
 
 
-def test_a_file_that_says_nothing_to_run_is_refused(tmp_path):
-    path = tmp_path / "unity.yaml"
-    path.write_text("behaviors: {Pole: {trainer_type: ppo}}\n", encoding="utf-8")
-    done = command(path, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "`environment`" in done.stderr
-    assert not (tmp_path / "results").exists()
+def test_without_a_file_everything_has_its_default_and_a_warning_says_so(capsys):
+    assert main(["--validate"]) == 0
+    assert "warning: no configuration file was given" in capsys.readouterr().err
+
+
+def test_a_mistake_in_an_option_is_told_with_the_option(good, capsys):
+    assert main([str(good), "--validate", "--num-envs", "0", "--torch-device", "cuda:x"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in told] == ["--num-envs 0", "--num-envs 0", "--torch-device cuda:x"]
+    assert "torch_settings.device: 'cuda:x' is no torch device" in told[-1]
+
+
+def test_a_unity_executable_beside_an_environment_of_the_file_is_refused(good, capsys):
+    assert main([str(good), "--validate", "--env", "Builds/Ball"]) == 2
+    assert "--env Builds/Ball: the configuration's 'environment' section" in capsys.readouterr().err
+
+
+def test_the_name_under_which_it_was_called_is_the_name_that_it_uses(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/mlagents-learn"])
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out.startswith("usage: mlagents-learn [CONFIG] [options]")
+    assert main(["--multi-gpu", "--validate"]) == 2
+    assert capsys.readouterr().err.startswith("mlagents-learn: --multi-gpu: ")
+
+
+def test_an_old_file_is_printed_in_todays_form_and_nothing_beside_it(tmp_path, capsys):
+    path = tmp_path / "old.yaml"
+    path.write_text("default: {trainer: ppo}\nBall: {batch_size: 64, buffer_size: 640}\n", encoding="utf-8")
+    assert main(["--convert", str(path)]) == 0
+    shown = capsys.readouterr()
+    converted = yaml.safe_load(shown.out)
+    assert converted["behaviors"]["Ball"]["hyperparameters"] == {"batch_size": 64, "buffer_size": 640}
+    assert "trainer: is 'trainer_type' now" in shown.err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_old_file_that_can_not_be_converted_is_a_mistake(tmp_path, capsys):
+    assert main(["--convert", str(tmp_path / "missing.yaml")]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, "there is no such file" in shown.err) == ("", True)
+
+
+def test_old_lessons_may_come_beside_an_old_file(tmp_path, capsys):
+    file, lessons = tmp_path / "old.yaml", tmp_path / "lessons.yaml"
+    file.write_text("Ball: {trainer: ppo, batch_size: 64, buffer_size: 640}\n", encoding="utf-8")
+    lessons.write_text(
+        "Ball: {measure: progress, thresholds: [0.5], min_lesson_length: 1, signal_smoothing: true,\n"
+        "       parameters: {size: [1, 2]}}\n",
+        encoding="utf-8",
+    )
+    arguments = ["--curriculum", str(lessons), "--validate"]
+    assert main([str(file), *arguments]) == 0
+    shown = capsys.readouterr()
+    assert "environment parameter size: lessons Lesson0 → Lesson1" in shown.out
+    assert "warning: --curriculum: is of older versions" in shown.err
+    assert main([str(file), *arguments, "--lesson", "1"]) == 0
+    assert "environment parameter size: lessons Lesson1" in capsys.readouterr().out

@@ -1,0 +1,141 @@
+"""What each trainer reports has ML-Agents' names: dashboards made for it find their curves.
+
+The tables are those names, typed in; what Headrace reports beyond them stands apart.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from runs import INLINE, cartpole, cooperating, run_here, sac, streams, taught, volley
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ALL = {
+    "Environment/Cumulative Reward",
+    "Environment/Cumulative Reward_hist",
+    "Environment/Episode Length",
+    "Policy/Entropy",
+    "Policy/Extrinsic Reward",
+    "Policy/Learning Rate",
+    "Losses/Policy Loss",
+    "Losses/Value Loss",
+    "Hyperparameters/text_summary",
+}
+ON_POLICY = ALL | {"Policy/Extrinsic Value Estimate", "Policy/Epsilon", "Policy/Beta"}
+SAC = ALL | {
+    "Policy/Extrinsic Value",
+    "Policy/Continuous Entropy Coeff",
+    "Policy/Discrete Entropy Coeff",
+    "Losses/Q1 Loss",
+    "Losses/Q2 Loss",
+}
+POCA = ON_POLICY | {
+    "Environment/Group Cumulative Reward",
+    "Environment/Group Cumulative Reward_hist",
+    "Policy/Extrinsic Baseline Estimate",
+    "Losses/Baseline Loss",
+}
+SIGNALS = {"Curiosity", "Gail", "Rnd"}
+REWARDS = {f"Policy/{signal} Reward" for signal in SIGNALS}
+LEARNED = {
+    "Losses/Curiosity Forward Loss",
+    "Losses/Curiosity Inverse Loss",
+    "Losses/GAIL Loss",
+    "Policy/GAIL Policy Estimate",
+    "Policy/GAIL Expert Estimate",
+    "Policy/GAIL Grad Mag Loss",
+    "Policy/GAIL Beta",
+    "Losses/GAIL KL Loss",
+    "Losses/RND Loss",
+    "Losses/Pretraining Loss",
+}
+OURS = {"Policy/Lag", "Pipeline/Update Duration", "Pipeline/Update Experiences", "Pipeline/Update Mean Return"}
+OURS |= {"Pipeline/Steps per Second"}
+OURS_SAC = {
+    f"Policy/{what} {kind}" for what in ("Q1", "Q2", "Value", "Log Probability") for kind in ("Min", "Mean", "Max")
+}
+HIDDEN = {"Is Training", "Step"}
+"""For other writers: not in TensorBoard."""
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory) -> str:
+    """A recording on CartPole."""
+    results = tmp_path_factory.mktemp("expert")
+    run_here(cartpole(record__edges=["trainer"], behaviors__CartPole__max_steps=1000, **INLINE), results, "expert")
+    return streams(results / "expert")[0]
+
+
+def everything(demonstrations: str) -> dict:
+    """All reward signals, and cloning."""
+    network = {"network_settings": {"hidden_units": 8}}
+    return {
+        "behaviors__CartPole__reward_signals": {
+            "extrinsic": {},
+            "curiosity": network,
+            "gail": {"demo_path": demonstrations, "use_vail": True, **network},
+            "rnd": network,
+        },
+        "behaviors__CartPole__behavioral_cloning": {"demo_path": demonstrations, "samples_per_update": 100},
+    }
+
+
+def tags(run_folder: Path, behavior: str) -> set[str]:
+    """Everything in a behaviour's event files."""
+    found = EventAccumulator(str(run_folder / behavior)).Reload().Tags()
+    return {tag for kind in ("scalars", "histograms", "tensors") for tag in found[kind]}
+
+
+def gauges(run_folder: Path, behavior: str) -> set[str]:
+    """Statistics in `timers.json`, as far as they are this behaviour's."""
+    names = json.loads((run_folder / "run_logs" / "timers.json").read_text())["gauges"]
+    return {name.removeprefix(f"{behavior}.") for name in names if name.startswith(f"{behavior}.")}
+
+
+def test_ppo_reports_what_it_reports_in_ml_agents(tmp_path):
+    run = run_here(cartpole(**INLINE), tmp_path, "run").folder
+    assert tags(run, "CartPole") - OURS == ON_POLICY
+
+
+def test_poca_reports_what_it_reports_in_ml_agents(tmp_path):
+    run = run_here(cooperating(**INLINE), tmp_path, "run").folder
+    assert tags(run, "Team") - OURS == POCA
+
+
+def test_sac_reports_what_it_reports_in_ml_agents(tmp_path):
+    run = run_here(sac(behaviors__Pendulum__reward_signals={"extrinsic": {}}, **INLINE), tmp_path, "run").folder
+    assert tags(run, "Pendulum") - OURS - OURS_SAC == SAC
+
+
+def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_ppo(demonstrations, tmp_path):
+    run = run_here(cartpole(**INLINE, **everything(demonstrations)), tmp_path, "run").folder
+    estimates = {f"Policy/{signal} Value Estimate" for signal in SIGNALS}
+    assert tags(run, "CartPole") - OURS == ON_POLICY | REWARDS | LEARNED | estimates
+
+
+def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_sac(demonstrations, tmp_path):
+    plain = cartpole(**INLINE, **everything(demonstrations))
+    plain["behaviors"]["CartPole"] |= {"trainer_type": "sac", "max_steps": 600, "summary_freq": 200}
+    plain["behaviors"]["CartPole"]["hyperparameters"] = {"batch_size": 16, "buffer_size": 400, "steps_per_update": 10}
+    run = run_here(plain, tmp_path, "run").folder
+    values = {f"Policy/{signal} Value" for signal in SIGNALS}
+    assert tags(run, "CartPole") - OURS - OURS_SAC == SAC | REWARDS | LEARNED | values
+
+
+def test_self_play_reports_its_rating(tmp_path):
+    run = run_here(volley(**INLINE), tmp_path, "run").folder
+    assert tags(run, "Volley") - OURS - {"Self-play/Skill", "Volley/Match Seconds"} == ON_POLICY | {"Self-play/ELO"}
+
+
+def test_lessons_are_reported_by_the_parameters_name(tmp_path):
+    run = run_here(taught(**INLINE), tmp_path, "run").folder
+    assert tags(run, "Guess") - OURS == ON_POLICY | {"Environment/Lesson Number/worth"}
+
+
+def test_each_statistic_is_a_gauge_of_timers_json_with_dots_and_without_spaces(tmp_path):
+    run = run_here(cartpole(**INLINE), tmp_path, "run").folder
+    scalars = {tag for tag in tags(run, "CartPole") if not tag.endswith(("_hist", "text_summary"))} | HIDDEN
+    named = {tag.replace("/", ".").replace(" ", "") for tag in scalars}
+    assert gauges(run, "CartPole") == {f"{name}.{what}" for name in named for what in ("mean", "sum")}

@@ -1,0 +1,113 @@
+"""Commands of ML-Agents' older versions: followed with a warning that shows today's spelling, or refused with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config import ConfigError, RunConfig, load_config
+from pipeline.command import parse, understand
+from pipeline.command.old_options import OLD_OPTIONS
+from pipeline.errors import CommandError
+
+FILE = "behaviors: {Ball: {}, Bat: {keep_checkpoints: 2}}\nenv_settings: {env_path: Builds/Ball}\n"
+
+FOLLOWED = {
+    ("--load", "--train"): ("checkpoint_settings.resume", True, "--resume"),
+    ("--slow",): ("engine_settings.time_scale", 1.0, "--time-scale 1"),
+    ("--cpu",): ("torch_settings.device", "cpu", "--torch-device cpu"),
+    ("--worker-id", "3"): ("env_settings.base_port", 5008, "--base-port 5008"),
+    ("--worker-id", "3", "--base-port", "6000"): ("env_settings.base_port", 6003, "--base-port 6003"),
+}
+"""What the key is then, and what the warning shows."""
+
+WITHOUT_EFFECT = [("--train",), ("--torch",), ("--tensorflow",), ("--num-runs", "1")]
+
+REFUSED = {
+    ("--multi-gpu",): "--torch-device cuda:1",
+    ("--num-runs", "4", "--run-id", "ball"): "--run-id ball-1 --base-port 5006",
+    ("--docker-target-name", "volume"): "--results-dir /volume/results",
+    ("--lesson", "-1"): "from 0",
+}
+CONVERTED = {"--curriculum": "curriculum", "--sampler": "sampler", "--lesson": "lesson"}
+"""By option: the argument of `load_config`."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def followed(file: Path, *arguments: str) -> tuple[RunConfig, list[str]]:
+    request = understand(parse([str(file), *arguments]))
+    return load_config(request.config, request.overrides, **request.old_files), list(request.warnings)
+
+
+@pytest.mark.parametrize("arguments", FOLLOWED, ids=" ".join)
+def test_it_is_followed_and_the_warning_shows_how_it_is_written_now(arguments, file):
+    key, value, instead = FOLLOWED[arguments]
+    config, warnings = followed(file, *arguments)
+    section, name = key.split(".")
+    assert getattr(getattr(config, section), name) == value
+    assert any(warning.startswith(arguments[0]) and instead in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("arguments", WITHOUT_EFFECT, ids=" ".join)
+def test_what_has_no_effect_is_a_warning(arguments, file):
+    config, (warning,) = followed(file, *arguments)
+    assert config == load_config(file)
+    assert warning.startswith(arguments[0])
+
+
+def test_checkpoints_are_kept_and_made_as_the_command_says_for_every_behaviour(file):
+    config, (kept, made) = followed(file, "--keep-checkpoints", "7", "--save-freq", "3000")
+    assert [settings.keep_checkpoints for settings in config.behaviors.values()] == [7, 7]
+    assert [settings.checkpoint_interval for settings in config.behaviors.values()] == [3000, 3000]
+    assert "'keep_checkpoints: 7'" in kept
+    assert "'checkpoint_interval: 3000'" in made
+
+
+def test_loading_without_training_was_playing_and_the_warning_says_so(file):
+    _, (alone,) = followed(file, "--load")
+    assert "--inference" in alone
+    _, warnings = followed(file, "--load", "--train")
+    assert not any("add --inference" in warning for warning in warnings)
+
+
+def test_todays_option_beside_an_old_one_wins(file):
+    config, _ = followed(file, "--slow", "--time-scale", "3", "--cpu", "--torch-device", "cuda")
+    assert (config.engine_settings.time_scale, config.torch_settings.device) == (3.0, "cuda")
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
+def test_what_can_not_be_followed_is_refused_with_what_to_write(arguments, file):
+    with pytest.raises(CommandError) as refusal:
+        understand(parse([str(file), *arguments]))
+    assert str(refusal.value).startswith(arguments[0])
+    assert REFUSED[arguments] in str(refusal.value)
+
+
+def test_all_refusals_are_told_at_once(file):
+    with pytest.raises(CommandError) as refusal:
+        understand(parse([str(file), "--multi-gpu", "--num-runs", "2"]))
+    assert len(str(refusal.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("option", CONVERTED)
+def test_files_and_lessons_of_old_curricula_are_handed_to_the_conversion(option):
+    request = understand(parse([option, "1"]))
+    assert {name: str(value) for name, value in request.old_files.items()} == {CONVERTED[option]: "1"}
+    assert request.warnings[0].startswith(option)
+
+
+def test_a_mistake_in_an_old_options_value_is_told_with_it(file):
+    with pytest.raises(ConfigError, match="^--save-freq 0: behaviors.Ball.checkpoint_interval: 0 is out of range"):
+        followed(file, "--save-freq", "0")
+
+
+def test_every_old_option_is_tested():
+    tested = {each[0] for each in (*FOLLOWED, *WITHOUT_EFFECT, *REFUSED)} | set(CONVERTED)
+    assert tested | {"--keep-checkpoints", "--save-freq"} == {option.flag for option in OLD_OPTIONS}

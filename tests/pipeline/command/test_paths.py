@@ -1,0 +1,66 @@
+"""Which argument is the configuration file, and which, in old commands, the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.command import parse, understand
+from pipeline.command.paths import Paths, is_environment, sort_out
+from pipeline.errors import CommandError
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    """A folder with a program, a build for Linux, one for macOS, a script and a text."""
+    monkeypatch.chdir(tmp_path)
+    Path("program").write_bytes(b"\x7fELF\x02\x01")
+    Path("Ball.x86_64").write_bytes(b"\x7fELF\x02\x01")
+    Path("Bat.app").mkdir()
+    Path("start").write_text("#!/bin/sh\n")
+    Path("settings").write_text("behaviors: {}\n")
+
+
+@pytest.mark.parametrize(
+    "argument", ["Builds/Ball.exe", "Bat.app", "Bat", "Ball.x86_64", "Ball", "program", "start", "gone.x86"]
+)
+def test_an_executable_is_known_by_its_name_or_by_what_it_holds(argument):
+    assert is_environment(argument)
+
+
+@pytest.mark.parametrize("argument", ["trainer.yaml", "gone.yml", "whole.json", "settings", "nowhere"])
+def test_anything_else_is_a_configuration_file(argument):
+    assert not is_environment(argument)
+
+
+@pytest.mark.parametrize("arguments", [["trainer.yaml", "Ball"], ["Ball", "trainer.yaml"]])
+def test_both_may_be_given_in_either_order(arguments):
+    assert sort_out(arguments, None) == Paths(Path("trainer.yaml"), "Ball")
+
+
+def test_each_may_be_given_alone_or_not_at_all():
+    assert sort_out(["Ball"], None) == Paths(None, "Ball")
+    assert sort_out(["settings"], "Ball") == Paths(Path("settings"), None)
+    assert sort_out([], None) == Paths(None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "told"),
+    [
+        (["a.yaml", "b.yaml"], None, "expected one configuration file, got 2: a.yaml, b.yaml"),
+        (["Ball", "Bat"], None, "more than one environment is given: Ball, Bat"),
+        (["a.yaml", "Ball"], "Bat", "more than one environment is given: Ball, --env Bat"),
+    ],
+)
+def test_more_than_one_of_a_kind_is_refused(arguments, env, told):
+    with pytest.raises(CommandError) as refusal:
+        sort_out(arguments, env)
+    assert told in str(refusal.value)
+
+
+def test_an_environment_as_an_argument_is_taken_for_env_with_a_warning():
+    request = understand(parse(["Ball", "settings", "--train"]))
+    assert (request.config, request.env) == (Path("settings"), "Ball")
+    assert [(each.path, each.value) for each in request.overrides] == [(("env_settings", "env_path"), "Ball")]
+    assert any("write --env Ball" in warning for warning in request.warnings)
