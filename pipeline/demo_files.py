@@ -1,0 +1,88 @@
+"""`--to-demo`: recordings, or any other demonstrations that can be read, as Unity's `.demo` files."""
+
+from __future__ import annotations
+
+import glob
+import logging
+from pathlib import Path
+
+from queues.errors import StreamError
+from queues.stream_reader import StreamReader
+from stages.errors import StageError
+from stages.trainer.imitation import Demonstrations, load_recorded
+from stages.trainer.imitation.unity_demos import write_unity_demo
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".demo"
+
+
+def to_demo(source: str, target: str) -> str:
+    """Write `.demo` files, and say what was written.
+
+    Raises:
+        StageError: with what is wrong.
+    """
+    try:
+        written = write_demos(source, Path(target))
+    except StreamError as error:
+        raise StageError(str(error)) from error
+    return "\n".join(
+        f"{path}: {len(found)} steps of {found.spec.name} in {len(found.episode_lengths)} episodes"
+        for path, found in written.items()
+    )
+
+
+def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
+    """Write demonstrations as `.demo` files.
+
+    Args:
+        source: whatever `demo_path` may be: a stream, a folder, a pattern, `minari:<data set id>`.
+        target: the file, whose name ends with `.demo`; or a folder, which gets a file for each recorded behaviour.
+
+    Returns:
+        What was written where.
+
+    Raises:
+        StageError: if there is nothing to write, it can't be told by a `.demo`, or a file is there already.
+        StreamError: if a stream is no stream.
+    """
+    behaviors = _recorded_behaviors(source)
+    if target.suffix != SUFFIX:
+        return _write_each(source, target, behaviors or [Path(source).stem])
+    if len(behaviors) > 1:
+        raise StageError(
+            f"{target}: a .demo holds a single behaviour, and {source} has {', '.join(behaviors)}; name a folder "
+            "instead, which gets a file for each"
+        )
+    return {target: _write(source, target, behaviors[0] if behaviors else target.stem)}
+
+
+def _write_each(source: str, folder: Path, behaviors: list[str]) -> dict[Path, Demonstrations]:
+    written: dict[Path, Demonstrations] = {}
+    failures: list[StageError] = []
+    for behavior in behaviors:
+        path = folder / f"{behavior}{SUFFIX}"
+        try:
+            written[path] = _write(source, path, behavior)
+        except StageError as error:
+            failures.append(error)
+    if not written:
+        raise failures[0]
+    for failure in failures:
+        log.warning("%s", failure)
+    return written
+
+
+def _write(source: str, path: Path, behavior: str) -> Demonstrations:
+    demonstrations = load_recorded(source, behavior)
+    write_unity_demo(path, demonstrations, behavior)
+    return demonstrations
+
+
+def _recorded_behaviors(source: str) -> list[str]:
+    """The names in the headers of streams; none where it is of another kind, which knows no names or one."""
+    place = Path(source)
+    files = place.iterdir() if place.is_dir() else map(Path, glob.glob(source, recursive=True))
+    streams = [file for file in files if file.suffix == ".stream" and file.is_file()]
+    return sorted({spec.name for file in streams for spec in StreamReader(file).header.specs})
