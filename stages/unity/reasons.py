@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from stages.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
+
 
 class Stage(Enum):
     """How far a connection with Unity has come."""
 
     STARTING = auto()
-    """Not connected yet, or connected and not told to begin."""
+    """Not connected yet."""
+    GREETED = auto()
+    """Connected, and hasn't asked what to do."""
     FIRST_RESET = auto()
     """Told to begin; no agent has been heard of."""
     RUNNING = auto()
@@ -24,6 +28,7 @@ def lateness(stage: Stage, editor: bool, timeout_s: float) -> str:
 _MORE_TIME = "If it only needs longer, raise --timeout-wait (env_settings.timeout_wait)."
 _LATE = {
     Stage.STARTING: "hasn't connected within {seconds}.",
+    Stage.GREETED: "has connected, but hasn't asked for its first order within {seconds}.",
     Stage.FIRST_RESET: "is connected, but within {seconds} no agent has asked for a decision.",
     Stage.RUNNING: "hasn't finished its step within {seconds}: it hangs, or no agent asks for decisions any more.",
 }
@@ -40,6 +45,11 @@ def _cure(stage: Stage, editor: bool) -> str:
             if editor
             else "It runs, so look into its log: whether it has opened, whether its scene has an agent (without one it "
             "doesn't connect), and whether its package com.unity.ml-agents is 1.0 or newer."
+        )
+    if stage is Stage.GREETED:
+        return (
+            "Its log says why; most likely it refuses the versions here, which are "
+            f"{COMMUNICATION_VERSION} of the protocol and {PACKAGE_VERSION} of the package."
         )
     if stage is Stage.FIRST_RESET:
         return _NO_AGENT

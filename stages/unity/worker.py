@@ -136,8 +136,6 @@ class UnityWorker:
             UnityBroken: if it ended, was silent, hung up, or spoke nonsense.
             UnityEnded: if the Editor was stopped.
         """
-        if self._stage is Stage.STARTING:
-            self._stage = Stage.FIRST_RESET
         return await self._exchange(messages.RESET, {})
 
     async def step(self, actions: Mapping[str, Any]) -> Any:
@@ -203,6 +201,7 @@ class UnityWorker:
         order.unity_input.rl_initialization_input.CopyFrom(versions.greeting(self._seed, self._num_areas))
         await self._answer(order.SerializeToString())
         self._unread = True
+        self._stage = Stage.GREETED
 
     async def _turn_away(self) -> None:
         """Let Unity hear our version, which it shows to its user, and then that it is over."""
@@ -221,15 +220,16 @@ class UnityWorker:
             if self._unread:
                 await self._receive()
                 self._unread = False
+                self._stage = Stage.FIRST_RESET
             await self._answer(order.SerializeToString())
             output = (await self._receive()).unity_output
             if not output.HasField("rl_output"):
                 raise self._nonsense("its message says nothing of its agents")
+            self._side_channels.incoming(output.rl_output.side_channel)
         except (UnityBroken, UnityEnded):
             await self._abandon()
             raise
         self._stage = Stage.RUNNING
-        self._side_channels.incoming(output.rl_output.side_channel)
         return output
 
     async def _answer(self, response: bytes) -> None:

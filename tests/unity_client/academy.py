@@ -63,6 +63,7 @@ class Academy:
             Closed: in good order.
             Violation: if the trainer breaks the protocol.
         """
+        self._trouble.after_greeting()
         order = self._connection.exchange()
         if order.rl_input.command != RESET:
             raise Violation("the first order has to be RESET")

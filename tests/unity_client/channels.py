@@ -82,7 +82,8 @@ class Channels:
         elif channel == PARAMETERS:
             self._parameter(message)
         elif channel == FLOATS:
-            self.floats[message.text()] = message.numbers("<f")[0]
+            name = message.text()
+            (self.floats[name],) = message.numbers("<f")
         elif channel == ECHO:
             self._send(ECHO, message.rest()[::-1])
         elif channel == ANALYTICS:

@@ -32,6 +32,10 @@ class Misbehavior:
         if self._kind == "never-connects":
             hang()
 
+    def after_greeting(self) -> None:
+        if self._kind == "refuses-us":
+            hang()
+
     def on_first_order(self) -> None:
         if self._kind == "never-asks":
             hang()

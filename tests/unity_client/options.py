@@ -20,6 +20,7 @@ MISBEHAVIORS = (
     "never-asks",
     "never-connects",
     "never-ends",
+    "refuses-us",
     "wrong-version",
 )
 

@@ -266,8 +266,16 @@ async def test_a_hanging_unity_is_given_up_and_killed(make):
 async def test_a_unity_whose_agents_never_ask_is_told_apart(make):
     worker = make("--misbehave", "never-asks")
     await worker.start()
-    worker.timeout_s = 0.5
-    with pytest.raises(UnityBroken, match=r"within 0\.5 s no agent has asked for a decision.*Decision Requester"):
+    worker.timeout_s = 2.0  # its second message follows the first at once, but has to come within it
+    with pytest.raises(UnityBroken, match=r"within 2 s no agent has asked for a decision.*Decision Requester"):
+        await worker.reset()
+
+
+async def test_a_unity_that_does_not_like_our_greeting_is_told_apart(make):
+    worker = make("--misbehave", "refuses-us")
+    await worker.start()
+    worker.timeout_s = 0.2
+    with pytest.raises(UnityBroken, match=r"hasn't asked for its first order.*refuses the versions here.* 1\.5\.0"):
         await worker.reset()
 
 
