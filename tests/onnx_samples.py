@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from config import NetworkSettings
 from queues.messages import PolicyUpdate
@@ -13,6 +12,7 @@ from stages.policy import ObservationLayout, PolicyDesign, make_policy, policy_l
 from stages.policy.network import ActorNetwork, seeded
 from stages.policy.onnx.model import onnx_model
 from stages.policy.onnx.playing import as_unity_gives_it
+from stages.policy.onnx.runtime import load_onnxruntime
 
 VECTOR = ObservationSpec("vector", (3,))
 CONTINUOUS = ActionSpec(2)
@@ -85,6 +85,7 @@ def inputs_for(design, observations, masks=None, memories=None):
 
 
 def session(model, seed=None):
+    onnxruntime = load_onnxruntime()
     if seed is not None:
         onnxruntime.set_seed(seed)  # of the generators of sessions that are made from now on
     options = onnxruntime.SessionOptions()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,31 @@ class Runtime:
     def constants(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """The whole numbers that those of these outputs hold which there are, found as Unity finds them."""
         present = [name for name in names if name in self.outputs]
-        zeros = {name: np.zeros((1, *(n or 1 for n in shape)), np.float32) for name, shape in self.shapes.items()}
+        if not present:
+            return {}
+        zeros = {
+            name: np.zeros((1, *(1 if n is None else n for n in shape)), np.float32)
+            for name, shape in self.shapes.items()
+        }
         found = self.run(present, zeros)
         return {name: tuple(int(n) for n in array.reshape(-1)) for name, array in zip(present, found, strict=True)}
 
 
+def load_onnxruntime() -> Any:
+    """The package, which from version 1.31 on reports to its makers unless it is told not to before it is imported.
+
+    Raises:
+        ImportError: if it is not installed.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
+
 def _session(model: Path | bytes, where: str) -> Any:
     try:
-        import onnxruntime
+        onnxruntime = load_onnxruntime()
     except ImportError as error:
         raise StageError(f"{where}: {MISSING}") from error
     options = onnxruntime.SessionOptions()

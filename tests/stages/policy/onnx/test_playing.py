@@ -1,0 +1,223 @@
+"""Acting by models: ours decide as the policy does, others' play if they are of the same format, and misfits are named."""
+
+from __future__ import annotations
+
+import builtins
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx_samples import MEMORY, VECTOR, design_for, live_policy, masks_for, seen_by, update_for
+
+from queues.columns import decision_columns
+from queues.messages import PolicyUpdate
+from queues.specs import ActionSpec, ObservationSpec
+from stages.errors import NotFiniteError, StageError
+from stages.policy.memories import AgentMemories
+from stages.policy.onnx import OnnxPolicy
+from stages.policy.onnx.model import onnx_model
+
+HYBRID = ActionSpec(2, (3, 2), masked=True)
+CAMERA = ObservationSpec("camera", (20, 22, 3), "uint8", channels_last=True)
+RANDOM = np.random.default_rng(0)
+
+
+def model_of(design):
+    return onnx_model(design, update_for(design))
+
+
+def both(design):
+    """The live policy, and the one that plays its model."""
+    update = update_for(design)
+    return live_policy(design, update), OnnxPolicy(onnx_model(design, update), design)
+
+
+@pytest.mark.parametrize("squashed", [False, True])
+def test_it_decides_as_the_policy_that_was_exported(squashed):
+    design = design_for(VECTOR, CAMERA, ObservationSpec("height", ()), actions=HYBRID, squashed=squashed)
+    seen, masks = seen_by(design, 6), masks_for(design, 6)
+    ours, theirs = (p.act(seen, masks, RANDOM, deterministic=True) for p in both(design))
+    np.testing.assert_allclose(ours.actions.continuous, theirs.actions.continuous, atol=1e-5)
+    np.testing.assert_array_equal(ours.actions.discrete, theirs.actions.discrete)
+    # An action at the end of its range tells no more where beyond it was drawn.
+    limited = np.clip(ours.columns["continuous_actions"], *((-1, 1) if squashed else (-3, 3)))
+    np.testing.assert_allclose(limited, theirs.columns["continuous_actions"], atol=1e-4)
+
+
+def test_with_a_memory_it_decides_as_the_policy_over_an_episode():
+    design = design_for(actions=HYBRID, memory=MEMORY)
+    policies, recalls = both(design), [None, None]
+    for tick in range(4):
+        seen = seen_by(design, 3, seed=tick)
+        made = [p.act(seen, None, RANDOM, deterministic=True, recall=r) for p, r in zip(policies, recalls, strict=True)]
+        recalls = [decision.recall for decision in made]
+        np.testing.assert_allclose(made[0].actions.continuous, made[1].actions.continuous, atol=1e-5)
+        np.testing.assert_array_equal(made[0].actions.discrete, made[1].actions.discrete)
+    assert recalls[1].memories.shape == (3, 26)
+
+
+def test_agents_memories_of_it_are_kept_as_any_others():
+    design = design_for(actions=HYBRID, memory=MEMORY)
+    policy = both(design)[1]
+    store = AgentMemories.of(policy, HYBRID)
+    ids, episodes = np.array([4, 9]), np.array([0, 0])
+    decision = policy.act(seen_by(design, 2), None, RANDOM, recall=store.recall(ids, episodes))
+    store.keep(ids, episodes, decision.recall)
+    again = store.recall(ids, episodes)
+    np.testing.assert_array_equal(again.memories, decision.recall.memories)
+    np.testing.assert_array_equal(again.previous_actions, decision.recall.previous_actions)
+
+
+def test_its_decisions_have_the_columns_that_trajectories_are_made_of():
+    design = design_for(actions=HYBRID)
+    decision = both(design)[1].act(seen_by(design, 5), None, RANDOM)
+    for column in decision_columns(design.spec):
+        if not column.name.startswith("obs_"):
+            made = decision.columns[column.name]
+            assert (made.shape, made.dtype.name) == ((5, *column.shape), column.dtype), column.name
+
+
+def test_nobody_decides_nothing():
+    for memory in (None, MEMORY):
+        design = design_for(actions=HYBRID, memory=memory)
+        decision = both(design)[1].act(seen_by(design, 0), np.ones((0, 5), bool), RANDOM)
+        assert decision.actions.continuous.shape == decision.actions.discrete.shape == (0, 2)
+
+
+def test_it_counts_as_the_version_that_it_is_told_and_takes_no_weights():
+    design = design_for()
+    policy = both(design)[1]
+    assert policy.version == -1
+    policy.load(PolicyUpdate("Test", 0, np.empty(0, np.float32), (), 700))
+    assert policy.version == 0
+    with pytest.raises(StageError, match="can't be replaced"):
+        policy.load(update_for(design))
+
+
+# Models that others have made. ---------------------------------------------------------------------------------------
+
+
+def others_model(version=3.0, memory=0, sizes=(2,), continuous=0, observed=(3,), unused=True, batch="batch", nan=False):
+    """A model as ML-Agents writes them: unused inputs may be there, and constants come of initializers."""
+    names = {"v": [version], "m": [memory], "d": [list(sizes)], "c": [continuous], "w": np.eye(observed[0])[:, : sum(sizes)]}
+    if nan:
+        names["w"] = np.full((3, sum(sizes)), np.nan)
+    constants = [onnx.numpy_helper.from_array(np.array(value, np.float32), name) for name, value in names.items()]
+    nodes = [
+        helper.make_node("Identity", ["v"], ["version_number"]),
+        helper.make_node("Identity", ["m"], ["memory_size"]),
+    ]
+    outputs = [("version_number", TensorProto.FLOAT, [1]), ("memory_size", TensorProto.FLOAT, [1])]
+    nodes.append(helper.make_node("MatMul", ["obs_0", "w"], ["heads"]))
+    if continuous:
+        for name in ("continuous_actions", "deterministic_continuous_actions"):
+            nodes.append(helper.make_node("Identity", ["heads"], [name]))
+            outputs.append((name, TensorProto.FLOAT, [batch, continuous]))
+        nodes.append(helper.make_node("Identity", ["c"], ["continuous_action_output_shape"]))
+        outputs.append(("continuous_action_output_shape", TensorProto.FLOAT, [1]))
+    else:
+        nodes.append(helper.make_node("Mul", ["heads", "action_masks"], ["logits"]))
+        for name in ("discrete_actions", "deterministic_discrete_actions"):
+            nodes.append(helper.make_node("ArgMax", ["logits"], [name], axis=1, keepdims=1))
+            outputs.append((name, TensorProto.INT64, [batch, 1]))
+        nodes.append(helper.make_node("Identity", ["d"], ["discrete_action_output_shape"]))
+        outputs.append(("discrete_action_output_shape", TensorProto.FLOAT, [1, len(sizes)]))
+    inputs = [("obs_0", [batch, *observed])]
+    if unused or not continuous:
+        inputs.append(("action_masks", [batch, 0 if continuous else sum(sizes)]))
+    if unused:
+        inputs.append(("recurrent_in", [batch, 1, memory]))
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs],
+        [helper.make_tensor_value_info(*output) for output in outputs],
+        constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4).SerializeToString()
+
+
+DISCRETE = design_for(actions=ActionSpec(0, (2,), masked=True))
+CONTINUOUS = design_for(actions=ActionSpec(2))
+
+
+@pytest.mark.parametrize("unused", [False, True])
+def test_others_models_play_with_and_without_inputs_that_nobody_uses(unused):
+    seen = (np.array([[1, 2, 0], [2, 1, 0], [0.3, -0.6, 0]], np.float32),)
+    policy = OnnxPolicy(others_model(unused=unused), DISCRETE)
+    assert policy.act(seen, None, RANDOM).actions.discrete.tolist() == [[1], [0], [0]]
+    masks = np.array([[True, False], [True, True], [True, True]])
+    assert policy.act(seen, masks, RANDOM).actions.discrete.tolist() == [[0], [0], [0]]
+    policy = OnnxPolicy(others_model(unused=unused, continuous=2), CONTINUOUS)
+    np.testing.assert_array_equal(policy.act(seen, None, RANDOM).actions.continuous, seen[0][:, :2])
+
+
+MISFITS = {
+    "observation": (others_model(observed=(4,)), DISCRETE, r"obs_0 of shape \[4\].*gives 'vector' of shape \[3\]"),
+    "rank": (
+        model_of(design_for(ObservationSpec("things", (3, 2)), actions=DISCRETE.spec.actions)),
+        DISCRETE,
+        r"obs_0 of shape \[3, 2\]",
+    ),
+    "too few observations": (
+        others_model(),
+        design_for(VECTOR, ObservationSpec("radar", (7,)), actions=DISCRETE.spec.actions),
+        r"no input obs_1, which is 'radar'",
+    ),
+    "too many observations": (
+        model_of(design_for(VECTOR, ObservationSpec("radar", (7,)), actions=DISCRETE.spec.actions)),
+        DISCRETE,
+        r"wants an input obs_1 \[7\], which the environment does not give",
+    ),
+    "branches": (
+        model_of(design_for(actions=ActionSpec(0, (2, 2)))),
+        DISCRETE,
+        r"branches \[2, 2\], the environment has 0 and \[2\]",
+    ),
+    "kind of actions": (others_model(), CONTINUOUS, r"0 continuous actions.*environment has 2"),
+    "version": (others_model(version=2.0), DISCRETE, "version 2, expected 3"),
+    "fixed batch": (others_model(batch=1), DISCRETE, "first axis is not open"),
+    "no such model": (b"nothing of the kind", DISCRETE, "no model that onnxruntime can run"),
+}
+
+
+@pytest.mark.parametrize("model, design, message", MISFITS.values(), ids=MISFITS)
+def test_a_model_that_does_not_fit_is_refused_with_what_differs(model, design, message):
+    with pytest.raises(StageError, match=message):
+        OnnxPolicy(model, design)
+
+
+def test_a_model_of_another_kind_is_refused_by_name(tmp_path):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
+    other = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value], [other])
+    path = tmp_path / "other.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4).SerializeToString()
+    )
+    with pytest.raises(
+        StageError, match=r"other\.onnx: is no model of ML-Agents' kind: it has no output version_number"
+    ):
+        OnnxPolicy(path, DISCRETE)
+    with pytest.raises(StageError, match=r"absent\.onnx: can't be read: No such file"):
+        OnnxPolicy(tmp_path / "absent.onnx", DISCRETE)
+
+
+def test_actions_that_are_no_numbers_are_not_given_to_the_environment():
+    policy = OnnxPolicy(others_model(continuous=2, nan=True), CONTINUOUS)
+    with pytest.raises(NotFiniteError, match="Test"):
+        policy.act((np.ones((2, 3), np.float32),), None, RANDOM)
+
+
+def test_without_onnxruntime_it_says_what_to_install(monkeypatch):
+    really = builtins.__import__
+
+    def without(name, *rest, **named):
+        if name == "onnxruntime":
+            raise ImportError(name)
+        return really(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(StageError, match=r"pip install 'headrace\[onnx\]'"):
+        OnnxPolicy(others_model(), DISCRETE)
