@@ -17,6 +17,7 @@ import numpy as np
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
 from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
+from stages.errors import EnvironmentEnded
 from stages.policy.protocol import Decision
 from stages.trainer.protocol import Trainer
 
@@ -99,6 +100,8 @@ class CountingGroup:
             agent has episodes of its own.
         delay_s: gives how long a step takes, in seconds; None: `step` and `reset` are not async.
         breaks_at: ticks at which `step` raises; each is taken out when it does.
+        loses_at: instances that the group begins anew by itself, by tick.
+        ends_at: the tick at which it comes to its end in order; -1 for never.
         late: whether behaviours are known only from the first reset on.
         counters: where to count on; those of the group that this one replaces.
     """
@@ -110,6 +113,8 @@ class CountingGroup:
         game_length: int = 0,
         delay_s: Callable[[], float] | None = None,
         breaks_at: set[int] | None = None,
+        loses_at: Mapping[int, Sequence[int]] | None = None,
+        ends_at: int = -1,
         late: bool = False,
         counters: Counters | None = None,
     ) -> None:
@@ -124,6 +129,8 @@ class CountingGroup:
         self._game_length = game_length
         self._delay_s = delay_s
         self._breaks_at = breaks_at if breaks_at is not None else set()
+        self._loses_at = loses_at or {}
+        self._ends_at = ends_at
         self._random = np.random.default_rng(0)
         self._agents: list[_Agent] = []
         self._game_ends: list[int] = []
@@ -158,9 +165,14 @@ class CountingGroup:
         if self.tick in self._breaks_at:
             self._breaks_at.remove(self.tick)
             raise RuntimeError(f"the simulator crashed at tick {self.tick}")
+        if self.tick == self._ends_at:
+            raise EnvironmentEnded("the simulator was switched off")
         self._announce()
         old, self._given = self._given, []
-        result = self._observe()
+        lost = self._loses_at.get(self.tick)
+        if lost is not None:
+            self._lose(lost)
+        result = replace(self._observe(), lost=None if lost is None else np.array(lost, np.int32))
         for array in old:
             array.fill(SPOILT)  # allowed from now on: whoever kept a view is found out
         return self._after(result, self._delay_s)
@@ -182,6 +194,13 @@ class CountingGroup:
         for cast in self._casts:
             if cast.joins_at <= self.tick and cast.behavior_id not in self.behavior_specs:
                 self.behavior_specs[cast.behavior_id] = counting_spec(cast.behavior_id, cast.masked)
+
+    def _lose(self, env_ids: Sequence[int]) -> None:
+        """All agents of these instances begin another episode, without an ending."""
+        for i, agent in enumerate(self._agents):
+            if agent.env in env_ids:
+                self._agents[i] = self._newborn(agent.cast, agent.env, self.tick)
+                self._agents[i].number = agent.number
 
     def _newborn(self, cast: Cast, env: int, born: int) -> _Agent:
         counters = self.counters
@@ -469,8 +488,10 @@ class RecordedStatistics:
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, str], list[float]] = {}
+        self.hows: dict[tuple[str, str], str] = {}
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
+        self.hows[category, name] = how
         self.values.setdefault((category, name), []).append(value)
 
     def extend(self, category: str, name: str, values: Any, how: str = "histogram") -> None:

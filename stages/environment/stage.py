@@ -117,6 +117,8 @@ class EnvironmentStage(Source[StepBatch]):
         self._tick += 1
         self._memories, self._to_remember = {}, []
         self._announce()
+        if self._result.statistics:
+            self._report(self._result.statistics)
         self._finished = {}
         self._lineups.open_games(self.num_envs)
         self._games.begin(self._result)

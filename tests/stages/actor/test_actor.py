@@ -16,6 +16,7 @@ from stages.agent import AgentProcessor
 from stages.environment.gate import CreditGate
 from stages.environment.lineup import Lineups
 from stages.environment.stage import EnvironmentStage
+from stages.errors import EnvironmentEnded
 from stages.loop import StageFailure, run_source
 from stages.restarts import RestartBudget
 from stages.stage import StageContext
@@ -45,6 +46,7 @@ class Rig:
         self.requests = []
         self.seen = []
         self.checkpoints = []
+        self.ends = []
         self.outlet = AgentManagerQueue("out", maxlen)
         counters = Counters()
 
@@ -58,7 +60,7 @@ class Rig:
             EnvironmentStage(make_group, Lineups(EchoPolicy, lambda name: self_play)),
             self.processor,
             CreditGate(lambda *request: self.requests.append(request)),
-            ActorPort(lambda spec: self.seen.append(spec.behavior_id), self.checkpoints.append),
+            ActorPort(lambda spec: self.seen.append(spec.behavior_id), self.checkpoints.append, self.ends.append),
             restarts=restarts,
             resets_at_checkpoints=resets,
             resumed_at=resumed_at,
@@ -510,6 +512,53 @@ async def test_a_broken_environment_is_built_anew_and_only_its_half_made_traject
         assert agents == {3, 4}, "those of the new group"
         assert "the simulator crashed at tick 4. Restarting it (restart 1); 6 steps" in caplog.text.replace("\n", " ")
         assert rig.processor.emitted("Walker") == 20, "credits of the lost steps were used for others"
+
+
+async def test_what_instances_that_begin_anew_left_half_made_is_dropped_and_all_else_goes_on(caplog):
+    async with Rig(FOREVER, num_envs=2, loses_at={5: [1]}) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=30)
+        await asyncio.sleep(20)
+        items = rig.take()
+        assert len(rig.groups) == 1
+        (batch,) = items
+        assert sorted(batch.lengths.tolist()) == [5, 5, 10, 10], "two of four begin at tick 5"
+        assert not batch.truncated.any(), "nothing says that they ended"
+        assert "8 steps of half-made trajectories are dropped with it" in caplog.text
+        assert rig.processor.emitted("Walker") == 30
+
+
+@pytest.mark.parametrize("resets", [False, True])
+async def test_environments_that_end_in_order_end_the_run_with_all_that_was_made(resets):
+    async with Rig(FOREVER, ends_at=5, resets=resets) as rig:
+        rig.actor.take_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=100)
+        await asyncio.sleep(20)
+        assert rig.ends == ["the simulator was switched off"]
+        (batch,) = rig.take()
+        assert (batch.num_rows, batch.truncated.tolist()) == (8, [True, True])
+        rig.actor.request_checkpoint(0)
+        rig.actor.request_stop()
+        assert [type(item) for item in await rig.ended()] == [Barrier]
+        assert rig.groups[0].closed == 1
+
+
+async def test_environments_that_end_before_they_have_begun_end_the_run_too():
+    ended = []
+
+    class Off(CountingGroup):
+        async def reset(self, seed=None):
+            raise EnvironmentEnded("never switched on")
+
+    stage = EnvironmentStage(lambda: Off((FOREVER,)), Lineups(EchoPolicy))
+    actor = Actor(stage, AgentProcessor({}), CreditGate(lambda *request: None), ActorPort(ended=ended.append))
+    task = asyncio.create_task(run_source(actor, AgentManagerQueue("out", 1), StageContext("actor")))
+    await until_blocked()
+    assert ended == ["never switched on"]
+    actor.request_stop()
+    await task
 
 
 async def test_each_restart_has_a_seed_of_its_own():

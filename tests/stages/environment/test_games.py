@@ -190,6 +190,27 @@ def test_an_opponent_s_ending_ends_no_match_while_the_learning_team_plays_on():
     assert [game.generation for game in lineups.games] == [1]
 
 
+def test_a_tick_that_is_about_some_instances_leaves_the_others_games_alone():
+    lineups, watch = watching()
+    away = rows(deciding=[(1, 0), (11, 1)])
+    watch.begin(result(home=rows(deciding=[(0, 0), (2, 0), (10, 1), (12, 1)]), away=away))
+    swap(lineups, 2)
+    assert watch.finish(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)]))) == {}
+    assert watch.finish(result(home=rows((10, 1, -1.0), deciding=[(12, 1)]), away=rows(deciding=[(11, 1)]))) == {}
+    assert [game.generation for game in lineups.games] == [1, 1]
+    assert told(watch.finish(result(home=rows((12, 1, 1.0))))) == {HOME: [1.0]}
+    assert [game.generation for game in lineups.games] == [1, 2]
+
+
+def test_of_a_game_that_was_lost_nothing_is_told_nor_mixed_up_with_the_next():
+    lineups, watch = watching(num_envs=1)
+    watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
+    watch.forget(np.array([0], np.int32))
+    lineups.restart(np.array([0], np.int32))
+    assert watch.finish(result(home=rows(deciding=[(4, 0)]), away=rows(deciding=[(1, 0)]))) == {}
+    assert told(watch.finish(result(home=rows((4, 0, 1.0))))) == {HOME: [1.0]}
+
+
 def test_where_nobody_of_the_learning_team_is_left_an_opponent_s_ending_ends_the_match():
     lineups, watch = watching(num_envs=1)
     watch.begin(result(away=rows(deciding=[(1, 0)])))

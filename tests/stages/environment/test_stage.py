@@ -20,9 +20,9 @@ from fakes import (
 
 from queues.messages import Assignment
 from stages.environment.lineup import Lineups, nobody
-from stages.environment.protocol import StepResult
+from stages.environment.protocol import Measured, StepResult
 from stages.environment.stage import EnvironmentStage
-from stages.errors import BrokenEnvironmentError
+from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.policy.protocol import Decision, Recall
 from stages.stage import StageContext
 
@@ -229,6 +229,66 @@ async def test_the_environment_s_own_numbers_are_reported():
     stage.decide()
     await stage.advance()
     assert statistics.values == {("Walker", "Environment/Hops"): [3.0]}
+
+
+async def test_numbers_are_reported_under_each_behaviour_s_name_and_summarised_as_the_environment_says():
+    class Talkative(CountingGroup):
+        def step(self, actions):
+            result = super().step(actions)
+            return StepResult(result.steps, result.games, {"Goals": Measured((1.0, 2.0), "sum")})
+
+    statistics = RecordedStatistics()
+    casts = [Cast(HOME), Cast(AWAY), Cast("Walker")]
+    stage = EnvironmentStage(lambda: Talkative(casts), Lineups(EchoPolicy))
+    stage.start(StageContext("environment", statistics=statistics))
+    await stage.reset(0)
+    for cast in casts:
+        stage.update(policy_update(cast.behavior_id, 0))
+    stage.decide()
+    await stage.advance()
+    assert statistics.values == {("Ball", "Goals"): [1.0, 2.0], ("Walker", "Goals"): [1.0, 2.0]}
+    assert set(statistics.hows.values()) == {"sum"}
+
+
+async def test_instances_that_the_group_begins_anew_play_their_next_game_under_the_current_lineup():
+    stage, _ = await started(Cast(HOME), Cast(AWAY), num_envs=2, game_length=10**6, self_play=True, loses_at={2: [1]})
+    stage.lineups.assign(assignment(1, 0))
+    stage.decide()
+    await stage.advance()
+    assert stage.lost is None
+    stage.lineups.assign(assignment(2, 0))
+    stage.decide()
+    await stage.advance()
+    assert stage.lost.tolist() == [1]
+    assert [game.generation for game in stage.lineups.games] == [1, 2]
+
+
+async def test_a_group_may_close_asynchronously():
+    class Slow(CountingGroup):
+        async def close(self):
+            self.closed += 1
+
+    groups = []
+    stage = EnvironmentStage(lambda: groups.append(Slow([Cast("Walker")])) or groups[-1], Lineups(EchoPolicy))
+    stage.start(StageContext("environment"))
+    await stage.reset(0)
+    await stage.restart(1)
+    await stage.stop()
+    assert [group.closed for group in groups] == [1, 1]
+
+
+@pytest.mark.parametrize("error", [EnvironmentEnded("stopped"), StageError("cannot be used")])
+async def test_an_end_and_what_no_restart_mends_are_not_taken_for_broken(error):
+    class Ending(CountingGroup):
+        def step(self, actions):
+            raise error
+
+    stage = EnvironmentStage(lambda: Ending([Cast("Walker")]), Lineups(EchoPolicy))
+    stage.start(StageContext("environment"))
+    await stage.reset(0)
+    with pytest.raises(type(error)) as raised:
+        await stage.advance()
+    assert raised.value is error
 
 
 # Broken environments. ------------------------------------------------------------------------------------------------
