@@ -41,9 +41,12 @@ def reports(folder: Path) -> list[dict[str, Any]]:
 
 
 class Actor:
-    """Answers what a Unity asks, by a rule: by default each agent is told what it sees, which solves every scene."""
+    """Answers what a Unity asks, by a rule of the behaviour and the first number that an agent sees.
 
-    def __init__(self, rule: Callable[[float], float] = lambda seen: seen) -> None:
+    By default each is told what it sees, which solves every scene.
+    """
+
+    def __init__(self, rule: Callable[[str, float], float] = lambda behavior, seen: seen) -> None:
         self._rule = rule
         self._specs: dict[str, Any] = {}
 
@@ -59,7 +62,7 @@ class Actor:
 
     def _act(self, behavior: str, info: Any) -> Any:
         spec = self._specs[behavior]
-        told = self._rule(info.observations[0].float_data.data[0])
+        told = self._rule(behavior, info.observations[0].float_data.data[0])
         continuous = [told] * spec.num_continuous_actions
         discrete = [int(told > 0)] * spec.num_discrete_actions
         return AgentActionProto(

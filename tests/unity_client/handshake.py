@@ -26,7 +26,7 @@ def greet(connection: Connection, options: argparse.Namespace) -> Any:
     output = UnityOutputProto()
     hello = output.rl_initialization_output
     hello.name = "AcademySingleton"
-    hello.communication_version = "2.0.0" if options.misbehave == "wrong-version" else options.communication_version
+    hello.communication_version = options.communication_version
     hello.package_version = options.package_version
     hello.log_path = str(options.log_file or "")
     declared = {name: name not in options.lacks for name in CAPABILITIES}

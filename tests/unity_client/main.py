@@ -12,14 +12,14 @@ from unity_client.channels import Channels
 from unity_client.connection import Connection
 from unity_client.handshake import greet
 from unity_client.misbehavior import Misbehavior, hang
-from unity_client.options import parser
+from unity_client.options import options_of
 from unity_client.report import Report
 from unity_client.scenes import make_scene
 
 
 def main(arguments: list[str]) -> int:
     """Run a scene; the return code says how it ended."""
-    options = parser().parse_args(arguments)
+    options = options_of(arguments)
     report = Report(options.report, options.log_file, options.mlagents_port, arguments)
     report.log(f"The stand-in Unity plays the scene {options.scene}")
     if options.mlagents_port is None:

@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 
     unity.add_argument("--scene", choices=SCENES, default="simple")
     unity.add_argument("--report", type=Path, help="folder for <port>-<pid>.json, written at the end")
-    unity.add_argument("--communication-version", default="1.5.0")
+    unity.add_argument("--communication-version", help="1.5.0, or one that nobody speaks if it is to be wrong")
     unity.add_argument("--package-version", default="3.0.0")
     unity.add_argument("--lacks", nargs="*", default=[], help="capabilities that it doesn't declare")
     unity.add_argument("--step-ms", type=float, default=0.0, help="what a step costs at least")
@@ -65,3 +65,11 @@ def parser() -> argparse.ArgumentParser:
     wrong.add_argument("--once", type=Path, help="only whoever creates this file misbehaves")
     wrong.add_argument("--huge-mib", type=float, default=8.0)
     return unity
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """The arguments, with what follows from them."""
+    options = parser().parse_args(arguments)
+    if options.communication_version is None:
+        options.communication_version = "2.0.0" if options.misbehave == "wrong-version" else "1.5.0"
+    return options

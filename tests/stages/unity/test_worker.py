@@ -290,7 +290,7 @@ async def test_a_unity_that_never_connects_is_told_apart_and_killed(make, tmp_pa
 @pytest.mark.parametrize("version", ["2.0.0", "0.15.0", "API-13"])
 async def test_another_version_is_refused_and_the_executable_killed(make, version):
     worker = make("--misbehave", "wrong-version", "--communication-version", version)
-    with pytest.raises(UnityRefused, match=r"speaks version .* of the communication protocol .* here it is 1\.5\.0"):
+    with pytest.raises(UnityRefused, match=rf"speaks version {version} of the communication .* here it is 1\.5\.0"):
         await worker.start()
     assert not alive(worker.pid)
 
