@@ -132,6 +132,11 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
+        if "Policy" in content:
+            raise ValueError(
+                "ML-Agents wrote it, whose networks are built otherwise; train anew, or play the .onnx file beside it "
+                "with --inference"
+            )
         tensors = {name: tensor.numpy() for name, tensor in content["weights"].items()}
         spec = BehaviorSpec.from_plain(content["spec"])
         settings = NetworkSettings.model_validate(content["network_settings"])

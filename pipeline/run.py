@@ -18,6 +18,7 @@ from pipeline.checkpoint import Checkpoint, newest
 from pipeline.clip import write_final_clip
 from pipeline.coordinator import Coordinator
 from pipeline.errors import RunError, RunFailed
+from pipeline.export import NEWEST, is_export
 from pipeline.graph import demonstrated
 from pipeline.hosts.custom_stages import check_stages
 from pipeline.inference import plays_given_models
@@ -177,6 +178,8 @@ def _check(config: RunConfig) -> None:
         _check_unity(config)
     if config.replay is not None:
         _check_streams(config.replay.streams)
+    if config.checkpoint_settings.resume:
+        _check_whose(Path(config.checkpoint_settings.results_dir) / config.checkpoint_settings.run_id)
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
         for name in config.behaviors:
             initial_policy(config, name)
@@ -197,6 +200,16 @@ def _check_unity(config: RunConfig) -> None:
             find_executable(Path(path))
     except StageError as error:
         raise RunError(str(error)) from error
+
+
+def _check_whose(run_folder: Path) -> None:
+    """See that a run to resume is one of ours: in one of ML-Agents, training would begin anew over its files."""
+    theirs = [path for path in sorted(run_folder.glob(f"*/{NEWEST}")) if not is_export(path)]
+    if theirs and newest(run_folder / "checkpoints") is None:
+        raise RunError(
+            f"{run_folder} is a run of ML-Agents, which can't be gone on with here: {theirs[0]} holds networks that "
+            "are built otherwise. Start a run of its own with another --run-id; --inference plays its .onnx files"
+        )
 
 
 def _check_streams(streams: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import torch
 from fakes_files import Faulty, Recorder, Stopped
 
 from config import BehaviorSettings
-from pipeline.export import export_policy, load_acting_policy, numbered, read_export
+from pipeline.export import NEWEST, export_policy, load_acting_policy, numbered, read_export
 from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -36,7 +36,8 @@ def policy(step=100, seed=0, spec=SPEC, settings=SETTINGS):
 
 
 def names(folder):
-    return sorted(path.name for path in (folder / "Ball").iterdir())
+    """All files but the newest export's second name."""
+    return sorted(path.name for path in (folder / "Ball").iterdir() if path.name != NEWEST)
 
 
 def test_a_policy_that_is_read_is_the_one_that_was_written(tmp_path):
@@ -130,6 +131,13 @@ def test_the_newest_by_step_are_kept_and_labelled_ones_are_not_counted(tmp_path)
         export_policy(tmp_path, policy(step), SPEC, SETTINGS)
     assert names(tmp_path) == ["Ball-1000.pt", "Ball-900.pt", "Ball-best.pt"]
     assert [path.stem for path in numbered(tmp_path / "Ball", "Ball")] == ["Ball-900", "Ball-1000"]
+    assert read_export(tmp_path / "Ball" / NEWEST).update.step == 1000
+
+
+def test_what_is_labelled_is_not_the_newest(tmp_path):
+    export_policy(tmp_path, policy(50), SPEC, SETTINGS)
+    export_policy(tmp_path, policy(900), SPEC, SETTINGS, label="best")
+    assert read_export(tmp_path / "Ball" / NEWEST).update.step == 50
 
 
 def test_all_are_kept_where_the_configuration_says_so(tmp_path):
