@@ -21,6 +21,7 @@ from pipeline.curriculum import kept_returns
 from pipeline.export import export_policy
 from pipeline.graph import teacher_of
 from pipeline.hosts.actor_host import agents_of, remembered_columns
+from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
 from pipeline.onnx_export import OnnxExporter
@@ -133,13 +134,15 @@ class LearnerHost:
     def _make_trainer(self) -> Trainer:
         plan = self._runtime.plan
         teacher = teacher_of(self._runtime.config, plan.behavior)
+        device, why = choose_device(self._runtime.config.torch_settings.device)
+        self._runtime.context(TRAINER).log.info("%s learns on %s (%s).", plan.behavior, device, why)
         context = TrainerContext(
             behavior=plan.behavior,
             settings=self._settings,
             spec=self._spec,
             # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
-            device=choose_device(self._runtime.config.torch_settings.device),
+            device=device,
             agents=agents_of(self._runtime.config),
             folder=self._runtime.config.source_folder,
             statistics=self._runtime.statistics,
@@ -245,12 +248,3 @@ class _InletTap:
     def finish(self) -> None:
         """Write the index."""
         self._writer.close()
-
-
-def choose_device(configured: str | None) -> str:
-    """The torch device: the configured one, else `cuda` if there is one, else `cpu`."""
-    if configured is not None:
-        return configured
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
