@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -25,11 +26,13 @@ from stages.environment.protocol import ActionBatch, StepResult
 from stages.environment.unity import UnityGroup, make_unity_group
 from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader
-from stages.unity.messages import AgentInfoProto, BrainParametersProto, ListAgentInfoProto
+from stages.unity.messages import PNG, AgentInfoProto, BrainParametersProto, ListAgentInfoProto
+from stages.unity.png import encoded_png
 
 AGENTS = 64
 FLOATS = 32
 ACTIONS = 4
+SIDE = 84
 STRETCHES = 5
 WARM_UP = 50
 CLIENT_STEP_MS = 10
@@ -40,34 +43,51 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
     os.environ["UNITY_CLIENT_PYTHON"] = sys.executable
     print(f"{AGENTS} agents with {FLOATS} floats and {ACTIONS} continuous actions each, ms of our CPU per step:")
-    read, write = columns(seconds)
+    read, write, pictures = columns(seconds)
     print(f"  reading agents into columns    {read:.3f}")
     print(f"  writing actions                {write:.3f}")
     print(f"  all of an exchange with Unity  {asyncio.run(exchange(seconds)):.3f}   (bar: 1.0)")
+    print(f"  beside: reading as many PNG pictures of {SIDE}×{SIDE} noisy pixels  {pictures:.1f}")
     one, four = (asyncio.run(agent_steps_per_s(clients, seconds)) for clients in (1, 4))
     print(f"agent steps/s where a client's own step takes {CLIENT_STEP_MS} ms:")
     print(f"  1 client   {one:9,.0f}")
     print(f"  4 clients  {four:9,.0f}   {four / one:.2f} times as many (bar: 3)")
 
 
-def columns(seconds: float) -> tuple[float, float]:
-    """Milliseconds of reading and of writing, as they come from the wire and go to it."""
+def columns(seconds: float) -> tuple[float, float, float]:
+    """Milliseconds of reading, of writing and of reading pictures, as they come from the wire and go to it."""
     brain = BrainParametersProto(brain_name="Many?team=0")
     brain.action_spec.num_continuous_actions = ACTIONS
-    data = ListAgentInfoProto(value=[agent(number) for number in range(AGENTS)]).SerializeToString()
-    reader = BehaviorReader(brain, ListAgentInfoProto.FromString(data).value[0], "Unity worker 0")
+    numbers = ListAgentInfoProto(value=map(agent, range(AGENTS))).SerializeToString()
+    pictures = ListAgentInfoProto(value=map(seeing_agent, range(AGENTS))).SerializeToString()
+    reader = BehaviorReader(brain, agent(0), "Unity worker 0")
+    seeing = BehaviorReader(brain, seeing_agent(0), "Unity worker 0")
     continuous = np.zeros((AGENTS, ACTIONS), np.float32)
     discrete = np.zeros((AGENTS, 0), np.int32)
     return (
-        cpu_ms(lambda: reader.read(ListAgentInfoProto.FromString(data).value), seconds),
+        cpu_ms(lambda: reader.read(ListAgentInfoProto.FromString(numbers).value), seconds),
         cpu_ms(lambda: action_protos(reader.spec, continuous, discrete).SerializeToString(), seconds),
+        cpu_ms(lambda: seeing.read(ListAgentInfoProto.FromString(pictures).value), seconds),
     )
 
 
-def agent(number: int) -> AgentInfoProto:
+def agent(number: int) -> Any:
     info = AgentInfoProto(id=number, reward=0.1)
     sensor = info.observations.add(shape=[FLOATS], dimension_properties=[1], name="numbers")
     sensor.float_data.data.extend(np.random.default_rng(number).random(FLOATS).tolist())
+    return info
+
+
+def seeing_agent(number: int) -> Any:
+    pixels = np.random.default_rng(number).integers(0, 64, (3, SIDE, SIDE), np.uint8)
+    info = AgentInfoProto(id=number, reward=0.1)
+    info.observations.add(
+        shape=pixels.shape,
+        compression_type=PNG,
+        compressed_data=encoded_png(pixels),
+        dimension_properties=[1, 2, 2],
+        name="camera",
+    )
     return info
 
 
@@ -77,9 +97,9 @@ def cpu_ms(call: Callable[[], object], seconds: float) -> float:
     for _ in range(STRETCHES):
         calls, begin, until = 0, time.process_time(), time.perf_counter() + seconds / STRETCHES
         while time.perf_counter() < until:
-            for _ in range(100):
+            for _ in range(10):
                 call()
-            calls += 100
+            calls += 10
         stretches.append((time.process_time() - begin) / calls)
     return 1000 * statistics.median(stretches)
 

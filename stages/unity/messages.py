@@ -36,10 +36,24 @@ def _load() -> descriptor_pool.DescriptorPool:
 
 
 _POOL = _load()
+_CLASSES: list[Any] = []
+"""Of everything that messages are made of: protobuf before 4.25 crashes where the class of a message within a message
+was collected as garbage."""
 
 
 def _message(name: str) -> Any:
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"communicator_objects.{name}"))
+    descriptor = _POOL.FindMessageTypeByName(f"communicator_objects.{name}")
+    _keep(descriptor)
+    return message_factory.GetMessageClass(descriptor)
+
+
+def _keep(descriptor: Any) -> None:
+    made = message_factory.GetMessageClass(descriptor)
+    if made not in _CLASSES:
+        _CLASSES.append(made)
+        for field in descriptor.fields:
+            if field.message_type is not None:
+                _keep(field.message_type)
 
 
 UnityMessageProto = _message("UnityMessageProto")
