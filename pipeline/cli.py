@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from config import ConfigError, RunConfig, load_config
 from config.load import convert
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _to_demo(*asked.to_demo)
     try:
         request = understand(asked)
+        if asked.export_onnx is not None:
+            return _export_onnx(asked.export_onnx, request)
         if asked.convert is not None:
             return _convert(asked.convert, request)
         config = load_config(request.config, request.overrides, **request.old_files)
@@ -57,6 +60,21 @@ def _convert(old: str, request: Request) -> int:
     _warn(converted.warnings)
     print(converted.text, end="")
     return 0
+
+
+def _export_onnx(run_folder: Path, request: Request) -> int:
+    """Write a run's .onnx files anew; 1 if some could not be written."""
+    from pipeline.console import configure_logging
+    from pipeline.errors import RunError
+    from pipeline.onnx_export import export_again
+
+    configure_logging(debug=False)
+    try:
+        written = export_again(run_folder, None if request.config is None else request.config.resolve().parent)
+    except RunError as error:
+        print(f"{program()}: {error}", file=sys.stderr)
+        return 2
+    return 0 if written else 1
 
 
 def _to_demo(source: str, target: str) -> int:

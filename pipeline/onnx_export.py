@@ -7,7 +7,6 @@ be made later from the `.pt` (`run-pipeline --export-onnx results/<run-id>`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -95,15 +94,12 @@ def copy_last(run_folder: Path, behavior: str, last: CheckpointEntry, files: Fil
     return replace(last, file_path=str(target))
 
 
-def export_again(run_folder: Path, network_folder: Path | None = None) -> Iterator[Path]:
-    """Make the `.onnx` files of a run anew from its `.pt` files, and each behaviour's last.
+def export_again(run_folder: Path, network_folder: Path | None = None) -> bool:
+    """Make the `.onnx` files of a run anew from its `.pt` files, and each behaviour's last; whether all could be made.
 
     Args:
         run_folder: `results/<run-id>`.
         network_folder: where the YAML lies whose `network_settings.network` names a module beside it.
-
-    Yields:
-        each file that was written.
 
     Raises:
         RunError: if there is nothing to export.
@@ -114,20 +110,26 @@ def export_again(run_folder: Path, network_folder: Path | None = None) -> Iterat
             f"{run_folder} holds no trained policy (<Behavior>/<Behavior>-<step>.pt): give the folder of a run, such "
             "as results/ppo"
         )
-    for behavior in behaviors:
-        exporter = OnnxExporter(check=True)
-        last = None
-        best = run_folder / behavior / f"{behavior}-best.pt"
-        for path in [*([best] if best.is_file() else []), *numbered(run_folder / behavior, behavior)]:
-            try:
-                export = read_export(path, network_folder)
-            except (OSError, ValueError) as error:
-                log.warning("%s", error)
-                continue
-            written = exporter.write(path, export.design, export.update)
-            if written is not None:
-                last = written
-                yield written
-        if last is not None:
-            copied = copy_last(run_folder, behavior, CheckpointEntry(0, str(last), None, 0.0))
-            yield Path(copied.file_path)
+    whole = [_export_behavior(run_folder, behavior, network_folder) for behavior in behaviors]
+    return all(whole)
+
+
+def _export_behavior(run_folder: Path, behavior: str, network_folder: Path | None) -> bool:
+    exporter, last, whole = OnnxExporter(check=True), None, True
+    best = run_folder / behavior / f"{behavior}-best.pt"
+    for path in [*([best] if best.is_file() else []), *numbered(run_folder / behavior, behavior)]:
+        try:
+            export = read_export(path, network_folder)
+        except (OSError, ValueError) as error:
+            log.warning("%s", error)
+            whole = False
+            continue
+        written = exporter.write(path, export.design, export.update)
+        if written is None:
+            whole = False
+            continue
+        log.info("Exported %s", written)
+        last = written
+    if last is not None and last.stem != best.stem:
+        copy_last(run_folder, behavior, CheckpointEntry(0, str(last), None, 0.0))
+    return whole

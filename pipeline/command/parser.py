@@ -86,6 +86,12 @@ def parser() -> argparse.ArgumentParser:
         nargs=2,
         help="write recorded streams as Unity's .demo files: FROM is what a demo_path may be, TO a file or a folder",
     )
+    files.add_argument(
+        "--export-onnx",
+        metavar="RUN_FOLDER",
+        type=Path,
+        help="write the .onnx files of a run, such as results/ppo, anew from its .pt files",
+    )
     files.add_argument("--version", action="version", version=f"headrace {version_of('headrace')}")
     add_old_options(made.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
     return made

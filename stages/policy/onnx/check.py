@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queues.messages import Array, PolicyUpdate
 from queues.specs import ObservationSpec
@@ -20,8 +21,8 @@ _TICKS = 2
 def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str | None:
     """What a model does otherwise than the policy that it was made of; None if nothing.
 
-    Compared are deterministic actions. One agent may choose otherwise, as its two best choices may be equal but for
-    rounding.
+    Compared are deterministic actions. Choices are forbidden by chance, so that not only the best one of each branch
+    has to be the same; and one agent may choose otherwise, as its two best choices may be equal but for rounding.
 
     Raises:
         StageError: if onnxruntime is not installed.
@@ -33,7 +34,8 @@ def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str 
     recalls: list[Recall | None] = [None, None]
     for _ in range(_TICKS):
         seen = tuple(_made_up(spec, random) for spec in design.spec.observations)
-        decisions = [p.act(seen, None, random, True, r) for p, r in zip(both, recalls, strict=True)]
+        masks = _masks(design, random)
+        decisions = [p.act(seen, masks, random, True, r) for p, r in zip(both, recalls, strict=True)]
         recalls = [decision.recall for decision in decisions]
         ours, theirs = (decision.actions for decision in decisions)
         apart = float(np.abs(ours.continuous - theirs.continuous).max(initial=0.0))
@@ -42,6 +44,19 @@ def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str 
         if (ours.discrete != theirs.discrete).any(axis=1).sum() > 1:
             return "its discrete actions are others"
     return None
+
+
+def _masks(design: PolicyDesign, random: np.random.Generator) -> NDArray[np.bool_] | None:
+    """Half of all choices, and one of each branch in any case."""
+    actions = design.spec.actions
+    if not actions.discrete_branches:
+        return None
+    masks = random.random((_ROWS, actions.mask_size)) < 0.5
+    at = 0
+    for size in actions.discrete_branches:
+        masks[np.arange(_ROWS), at + random.integers(0, size, _ROWS)] = True
+        at += size
+    return masks
 
 
 def _made_up(spec: ObservationSpec, random: np.random.Generator) -> Array:

@@ -75,7 +75,7 @@ CASES = {
         {"version_number": [3], "memory_size": [26], "continuous_action_output_shape": [2]},
     ),
 }
-each_case = pytest.mark.parametrize("design, inputs, outputs, constants", CASES.values(), ids=CASES)
+each_case = pytest.mark.parametrize(("design", "inputs", "outputs", "constants"), CASES.values(), ids=CASES)
 
 
 @each_case

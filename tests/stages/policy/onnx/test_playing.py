@@ -100,7 +100,13 @@ def test_it_counts_as_the_version_that_it_is_told_and_takes_no_weights():
 
 def others_model(version=3.0, memory=0, sizes=(2,), continuous=0, observed=(3,), unused=True, batch="batch", nan=False):
     """A model as ML-Agents writes them: unused inputs may be there, and constants come of initializers."""
-    names = {"v": [version], "m": [memory], "d": [list(sizes)], "c": [continuous], "w": np.eye(observed[0])[:, : sum(sizes)]}
+    names = {
+        "v": [version],
+        "m": [memory],
+        "d": [list(sizes)],
+        "c": [continuous],
+        "w": np.eye(observed[0])[:, : sum(sizes)],
+    }
     if nan:
         names["w"] = np.full((3, sum(sizes)), np.nan)
     constants = [onnx.numpy_helper.from_array(np.array(value, np.float32), name) for name, value in names.items()]
@@ -182,7 +188,7 @@ MISFITS = {
 }
 
 
-@pytest.mark.parametrize("model, design, message", MISFITS.values(), ids=MISFITS)
+@pytest.mark.parametrize(("model", "design", "message"), MISFITS.values(), ids=MISFITS)
 def test_a_model_that_does_not_fit_is_refused_with_what_differs(model, design, message):
     with pytest.raises(StageError, match=message):
         OnnxPolicy(model, design)

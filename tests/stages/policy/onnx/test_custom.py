@@ -1,0 +1,84 @@
+"""Networks of a user's own: what torch can write is part of the model, what it can't is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx_samples import MEMORY, VECTOR, design_for, exported, inputs_for, live_policy, run, seen_by, update_for
+
+from queues.specs import ObservationSpec
+from stages.errors import StageError
+from stages.policy.actions import environment_actions
+from stages.policy.onnx.model import onnx_model
+
+HERE = Path(__file__).parent
+EXAMPLE = Path(__file__).parents[4] / "examples" / "custom_network"
+CAMERA = ObservationSpec("camera", (7, 9, 3), "uint8", channels_last=True)
+EVERYTHING = (
+    VECTOR,
+    CAMERA,
+    ObservationSpec("things", (4, 2)),
+    ObservationSpec("height", ()),
+    ObservationSpec("bytes", (3,), "uint8"),
+)
+DESIGNS = {
+    "the example's": design_for(network="my_network:ResidualNetwork", folder=EXAMPLE),
+    "of everything": design_for(*EVERYTHING, network="odd_networks:Mixed", folder=HERE, normalize=True),
+    "squashed": design_for(*EVERYTHING, network="odd_networks:Mixed", folder=HERE, squashed=True),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
+def test_it_is_part_of_the_model(design, rows):
+    update, seen = update_for(design), seen_by(design, rows)
+    found = run(exported(design, update), inputs_for(design, seen))["deterministic_continuous_actions"]
+    means = live_policy(design, update).heads(seen)[0][:, :2]
+    expected = environment_actions(design.spec.actions, np.tanh(means) if design.squashed else means, design.squashed)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.ptp(found) > 0.01
+
+
+def test_a_memory_beside_it_is_used_twice_and_its_nodes_are_there_once():
+    design = design_for(network="my_network:ResidualNetwork", folder=EXAMPLE, memory=MEMORY)
+    nodes = onnx.load_from_string(exported(design)).graph.node
+    assert len([node for node in nodes if node.op_type == "RandomNormalLike"]) == 1
+    names = [node.name for node in nodes]
+    assert len(set(names)) == len(names)
+
+
+def test_what_the_usual_operator_set_lacks_is_written_for_a_later_one():
+    design = design_for(network="odd_networks:Later", folder=HERE, normalize=True)
+    update, seen = update_for(design), seen_by(design, 5)
+    model = exported(design, update)
+    assert onnx.load_from_string(model).opset_import[0].version == 15
+    found = run(model, inputs_for(design, seen))["deterministic_continuous_actions"]
+    np.testing.assert_allclose(
+        found, environment_actions(design.spec.actions, live_policy(design, update).heads(seen)[0], False), atol=1e-5
+    )
+
+
+def test_every_kind_of_network_of_ours_can_be_written_for_the_later_set_too(monkeypatch):
+    """So a network of one's own may stand beside any of it."""
+    monkeypatch.setattr("stages.policy.onnx.model.OPSET", 15)
+    design = design_for(
+        VECTOR,
+        ObservationSpec("camera", (3, 20, 20), "uint8"),
+        ObservationSpec("things", (4, 2)),
+        ObservationSpec("goal", (2,), goal=True),
+        normalize=True,
+        memory=MEMORY,
+    )
+    update, seen = update_for(design), seen_by(design, 3)
+    found = run(exported(design, update), inputs_for(design, seen, memories=np.zeros((3, 1, 16), np.float32)))
+    heads = live_policy(design, update).act(seen, None, np.random.default_rng(0), deterministic=True)
+    np.testing.assert_allclose(found["deterministic_continuous_actions"], heads.actions.continuous, atol=1e-5)
+
+
+def test_what_can_not_be_written_is_named():
+    design = design_for(network="odd_networks:Odd", folder=HERE)
+    with pytest.raises(StageError, match=r"network_settings.network can't be written to ONNX.*sinc"):
+        onnx_model(design, update_for(design))
