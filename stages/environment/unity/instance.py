@@ -56,15 +56,17 @@ class UnityInstance:
     Args:
         worker_id: counts the Unity programs of the run; names it in messages.
         connect: makes a connection and what is told over it; called for each start.
+        blind: whether to warn of pictures, as it is started without graphics.
     """
 
-    def __init__(self, worker_id: int, connect: Callable[[], tuple[Worker, Telling]]) -> None:
+    def __init__(self, worker_id: int, connect: Callable[[], tuple[Worker, Telling]], blind: bool = False) -> None:
         self.worker_id = worker_id
         self.connected = False
         """Whether it was ever heard of."""
         self.specs: dict[str, BehaviorSpec] = {}
         """The behaviours that it has announced, by behaviour id."""
         self._connect = connect
+        self._blind = blind
         self._worker: Worker | None = None
         self._telling: Telling | None = None
         self._brains: dict[str, Any] = {}
@@ -163,5 +165,17 @@ class UnityInstance:
                 f"{known}); is its package com.unity.ml-agents whole, and of one version?"
             )
         reader = BehaviorReader(brain, first, self.where)
+        if self._blind and behavior_id not in self.specs:
+            self._warn_of_darkness(reader.spec)
         self.specs[behavior_id] = reader.spec
         return reader
+
+    def _warn_of_darkness(self, spec: BehaviorSpec) -> None:
+        pictures = [observation.name for observation in spec.observations if observation.kind == "image"]
+        if pictures:
+            log.warning(
+                "%s, behaviour %r, observes pictures (%s), and without graphics Unity's cameras see nothing but black. "
+                "Unless they are no cameras' (but grids, say), leave --no-graphics out; where there is no display, "
+                "xvfb-run before the command makes one",
+                *(self.where, spec.behavior_id, ", ".join(pictures)),
+            )

@@ -39,9 +39,8 @@ def make_unity_group(config: RunConfig, seed: int, replica: int = 0, run_folder:
 
     def make(index: int, parameters: EpisodeParameters | None) -> UnityInstance:
         worker_id = replica * settings.num_envs + index
-        return UnityInstance(
-            worker_id, partial(_connect, config, worker_id, seed, run_folder, channels, parameters=parameters)
-        )
+        connect = partial(_connect, config, worker_id, seed, run_folder, channels, parameters=parameters)
+        return UnityInstance(worker_id, connect, blind=worker_id == first_without_graphics(config))
 
     return UnityGroup(
         make,
@@ -74,6 +73,13 @@ def _connect(
         telling.channels,
     )
     return worker, telling
+
+
+def first_without_graphics(config: RunConfig) -> int | None:
+    """The first worker that is started without graphics: one warning will do."""
+    if config.env_settings.env_path is None:
+        return None
+    return 0 if config.engine_settings.no_graphics else 1 if config.engine_settings.no_graphics_monitor else None
 
 
 def _port(config: RunConfig, worker_id: int) -> int:
