@@ -148,14 +148,17 @@ class BehaviorReader:
             return None
         width = self.spec.actions.mask_size
         masks = [info.action_mask for info in rows]
-        lengths = {len(mask) for mask in masks} - {0, width}
+        lengths = {len(mask) for mask in masks} - {0}
+        if not lengths:  # an agent that forbids nothing sends no mask
+            return np.ones((len(rows), width), np.bool_)
+        lengths.discard(width)
         if lengths:
             row = next(row for row, mask in enumerate(masks) if len(mask) in lengths)
             raise UnityBroken(
                 f"{self._who}, agent {rows[row].id}: its action mask has {len(masks[row])} entries, expected {width}: "
                 f"one for each choice of the branches {list(self.spec.actions.discrete_branches)}"
             )
-        nothing = [False] * width  # an agent that forbids nothing sends no mask
+        nothing = [False] * width
         forbidden = np.array([mask[:] or nothing for mask in masks], np.bool_).reshape(len(rows), width)
         stuck = np.logical_and.reduceat(forbidden, self._branch_starts, axis=1)
         if stuck.any():
