@@ -221,7 +221,8 @@ class Coordinator:
         if step:
             # The status is written after the manifest: a run that was killed in between has none of this behaviour.
             status = self._folder.read_training_status().behaviors.get(name)
-            line.exports = list(status.checkpoints) if status is not None else []
+            entries = status.checkpoints if status is not None else ()
+            line.exports = [entry.within(self._folder.path) for entry in entries]
             log.info("Resuming from %s.", self._resumed.folder if self._resumed is not None else self._folder.path)
             log.info("Resuming training from step %d.", step)
         elif not self._playing:
@@ -400,12 +401,12 @@ class Coordinator:
 
     def _hear_export(self, message: control.Exported) -> None:
         file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
-        entry = CheckpointEntry(message.step, file, message.reward, time.time(), beside)
+        entry = CheckpointEntry(message.step, file, message.reward, time.time(), beside).within(self._folder.path)
         line = self.lines[message.behavior]
         # Whose turn it is not is exported again with every checkpoint, at the same step.
         others = [e for e in line.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
         line.exports = [*others, entry]
-        log.info("Exported %s", file)
+        log.info("Exported %s", entry.file_path)
 
     def _hear_evaluation(self, message: control.Evaluated) -> None:
         log.info(

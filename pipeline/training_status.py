@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 STATUS_FORMAT_VERSION = "0.3.0"
@@ -33,6 +34,16 @@ class CheckpointEntry:
             "creation_time": self.creation_time,
             "auxillary_file_paths": list(self.auxiliary_file_paths),
         }
+
+    def within(self, run_folder: Path) -> CheckpointEntry:
+        """The same with its files named from this folder on, as the user names it: it may have been moved since."""
+
+        def here(file: str) -> str:
+            path = Path(file)
+            return str(run_folder / path.parent.name / path.name)
+
+        beside = tuple(here(file) for file in self.auxiliary_file_paths)
+        return replace(self, file_path=here(self.file_path), auxiliary_file_paths=beside)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> CheckpointEntry:

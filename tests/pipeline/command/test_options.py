@@ -58,7 +58,7 @@ MEANINGS = {
     ("--replay", "a.stream", "b c.stream"): ("replay.streams", ("a.stream", "b c.stream")),
     ("--set", "behaviors.Ball.max_steps=1e6"): ("behaviors.Ball.max_steps", 1_000_000),
 }
-NO_KEYS = {"--validate", "--version", "--convert", "--to-demo"}
+NO_KEYS = {"--validate", "--version", "--convert", "--to-demo", "--export-onnx"}
 
 
 def value_at(config: RunConfig, path: str) -> object:
