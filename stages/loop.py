@@ -71,7 +71,9 @@ class StageFailure(StageError):
         self.stage = stage
         self.doing = doing
         self.cause = cause
-        super().__init__(f"stage {stage} failed {doing}: {type(cause).__name__}: {cause}")
+        # Our own errors say in words what is wrong; of others the kind is half of it.
+        what = f"{cause}" if isinstance(cause, StageError) else f"{type(cause).__name__}: {cause}"
+        super().__init__(f"stage {stage} failed {doing}: {what}")
 
 
 @dataclass(frozen=True)
