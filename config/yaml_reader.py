@@ -93,6 +93,8 @@ def read_file(path: Path) -> Document:
         raise ConfigError([Mistake(name, None, "", f"can't be read: {error.strerror}")]) from error
     try:
         text = raw.decode("utf-8-sig")
+        if path.suffix.lower() == ".json":
+            text = text.replace("\t", " ")  # JSON may have them between its parts, YAML may not
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         message = f"is not UTF-8 (byte {raw[error.start]:#04x}); save the file as UTF-8"

@@ -8,7 +8,7 @@ from typing import Any
 from config.explain import suggest
 from config.legacy import keys
 from config.legacy.imitation import convert_bc
-from config.legacy.old import Notes, Old, Target, integral, is_number, truth
+from config.legacy.old import Notes, Old, Target, above_zero, integral, truth
 from config.legacy.signals import PACES, convert_cloning, convert_self_play, convert_signals, pace
 
 Flat = Mapping[str, Old]
@@ -88,7 +88,7 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
             notes.warn(old.place, key, keys.GONE[key])
         elif key in keys.EVERY:
             whose = " and ".join(sorted(each for each in keys.MOVED if key in keys.known(each)))
-            notes.warn(old.place, key, f"is a key of {whose}, without meaning to {trainer}: left out")
+            notes.warn(old.place, key, f"is a key of {whose}, without meaning to {trainer}: left out", idle=True)
         else:
             hint = suggest(key, sorted(keys.EVERY)) or "; leave it out"
             notes.wrong(old.place, old.path, f"unknown key, also to old versions of ML-Agents{hint}")
@@ -119,7 +119,7 @@ def _convert_paces(flat: Flat, trainer: str, section: Old, target: Target) -> No
 def _convert_updates(flat: Flat, section: Old, target: Target) -> None:
     """`train_interval` and `num_update` are one number now, and so are those of the signals."""
     notes, hyper = target.notes, "hyperparameters"
-    interval, updates = (_count(flat.get(key), notes) for key in ("train_interval", "num_update"))
+    interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", "num_update"))
     pair = [flat[key] for key in ("train_interval", "num_update") if key in flat]
     if "steps_per_update" in flat:
         for old in pair:
@@ -132,34 +132,23 @@ def _convert_updates(flat: Flat, section: Old, target: Target) -> None:
             notes.warn(old.place, str(old.path[-1]), message)
         target.put(f"{hyper}.steps_per_update", steps, pair[0] if pair else section)
     signals = flat.get("reward_signals")
-    own_updates, own_steps = (pace(signals, name, notes) for name in PACES)
+    own_updates, own_steps = (pace(signals, name) for name in PACES)
     if own_updates is not None:
         key, new = f"reward_signals.{PACES[0]}", f"{hyper}.reward_signal_steps_per_update"
         notes.warn(own_updates.place, key, f"is '{new}' now, which is train_interval / {PACES[0]}")
-        target.put(new, integral(interval / own_updates.value), own_updates)
+        target.put(new, integral(interval / above_zero(own_updates, 1, notes)), own_updates)
     elif own_steps is not None:
         new = f"{hyper}.reward_signal_steps_per_update"
         notes.warn(own_steps.place, f"reward_signals.{PACES[1]}", f"is '{new}' now")
         target.put(new, integral(own_steps.value), own_steps)
 
 
-def _count(old: Old | None, notes: Notes) -> float:
-    if old is None:
-        return 1
-    if is_number(old.value) and old.value > 0:
-        return float(old.value)
-    notes.wrong(old.place, old.path, f"{old.value!r} does not fit; expected a number greater than 0")
-    return 1
-
-
 def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
     signals = flat.get("reward_signals")
     for name in PACES:
-        old = pace(signals, name, notes)
+        old = pace(signals, name)
         if old is not None:
-            notes.warn(
-                old.place, f"reward_signals.{name}", f"is a key of sac; without meaning to {trainer}, it is left out"
-            )
+            notes.warn(old.place, f"reward_signals.{name}", f"is a key of sac, without meaning to {trainer}: left out")
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:

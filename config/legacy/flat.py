@@ -25,8 +25,8 @@ def convert_sections(sections: Mapping[str, Old], target: Target, *, renamed: bo
     """
     default = sections.get(DEFAULT)
     behaviors = {name: old for name, old in sections.items() if name != DEFAULT}
-    if renamed:
-        _tell_new_names(default, behaviors, target.notes)
+    if renamed and behaviors:
+        _tell_new_names(behaviors, target.notes)
     shared = _convert_default(default, behaviors, target)
     for name, section in behaviors.items():
         body = _follow(name, sections, target.notes)
@@ -40,15 +40,11 @@ def convert_sections(sections: Mapping[str, Old], target: Target, *, renamed: bo
         target.put_at(("behaviors", name), block if shared is None else own_part(shared, block))
 
 
-def _tell_new_names(default: Old | None, behaviors: Mapping[str, Old], notes: Notes) -> None:
-    if default is not None:
-        notes.warn(default.place, DEFAULT, "is 'default_settings' now")
-    if behaviors:
-        names = list(behaviors)
-        first = behaviors[names[0]]
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        message = "stand under 'behaviors' now" if len(names) > 1 else "stands under 'behaviors' now"
-        notes.warn(first.place, shown, message)
+def _tell_new_names(behaviors: Mapping[str, Old], notes: Notes) -> None:
+    names = list(behaviors)
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    message = "stand under 'behaviors' now" if len(names) > 1 else "stands under 'behaviors' now"
+    notes.warn(behaviors[names[0]].place, shown, message)
 
 
 def _convert_default(default: Old | None, behaviors: Mapping[str, Old], target: Target) -> dict[str, Any] | None:
@@ -60,9 +56,10 @@ def _convert_default(default: Old | None, behaviors: Mapping[str, Old], target: 
         return None
     flat = dict(default.items())
     if behaviors and not _is_whole(flat):
-        message = "can't stand alone (no trainer, or nothing to imitate): it is written into each behaviour instead"
+        message = "says no trainer, or nothing to imitate, so it can't be 'default_settings': each behaviour has it now"
         target.notes.warn(default.place, DEFAULT, message)
         return None
+    target.notes.warn(default.place, DEFAULT, "is 'default_settings' now")
     made = Target(target.notes, ("default_settings",))
     target.notes.origins[made.path] = default.place
     convert_block(flat, default, made)

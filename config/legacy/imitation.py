@@ -7,10 +7,8 @@ counted the former. Ours counts the steps that it learns from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
 from config.legacy import keys
-from config.legacy.old import Old, Target, integral, is_number
+from config.legacy.old import Old, Target, above_zero, integral, is_number
 
 _HYPER = "hyperparameters"
 
@@ -46,8 +44,8 @@ def _warn_of_the_other(other: Old | None, online: bool, target: Target) -> None:
 
 def _convert_amounts(flat: Mapping[str, Old], section: Old, target: Target, *, online: bool) -> None:
     shipped = keys.SHIPPED["bc"]
-    batch = _number(flat.get("batch_size"), shipped["batch_size"])
-    batches = _number(flat.get("batches_per_epoch"), keys.BATCHES_PER_EPOCH)
+    batch = above_zero(flat.get("batch_size"), shipped["batch_size"], target.notes)
+    batches = above_zero(flat.get("batches_per_epoch"), keys.BATCHES_PER_EPOCH, target.notes)
     each_time = integral(batch * batches)
     if "batches_per_epoch" in flat:
         old, message = (
@@ -56,7 +54,7 @@ def _convert_amounts(flat: Mapping[str, Old], section: Old, target: Target, *, o
         )
         target.notes.warn(old.place, "batches_per_epoch", message)
     target.put(
-        f"{_HYPER}.buffer_size", each_time, flat.get("batches_per_epoch", section), "batch_size × batches_per_epoch"
+        f"{_HYPER}.buffer_size", each_time, flat.get("batches_per_epoch", section), "batch_size * batches_per_epoch"
     )
     target.put(f"{_HYPER}.learning_rate_schedule", "constant", section)
     epochs = integral(batches) if online else 1
@@ -70,10 +68,5 @@ def _convert_amounts(flat: Mapping[str, Old], section: Old, target: Target, *, o
         message = f"counted the environment's steps, each of which had {each_time} learned from; now it counts these"
         if key in flat:
             target.notes.warn(flat[key].place, key, message)
-        comment = f"{integral(value)} × {each_time}: it counts the steps that are learned from"
+        comment = f"{integral(value)} * {each_time}: it counts the steps that are learned from"
         target.put(key, integral(value * each_time), flat.get(key, section), comment)
-
-
-def _number(old: Old | None, otherwise: int) -> Any:
-    """Give a number that is one, else what goes for it; the schema says what is wrong with it."""
-    return old.value if old is not None and is_number(old.value) else otherwise

@@ -13,9 +13,11 @@ from pydantic import BaseModel
 
 from config.behaviors import BehaviorSettings
 from config.errors import KeyPath
+from config.legacy.old import is_number
 from config.schema import fields_of, models_at
 
 _PACE, _SIGNALS_PACE = "steps_per_update", "reward_signal_steps_per_update"
+_SAVE, _TURN, _SAVES_IN_A_TURN = "save_steps", "team_change", 5
 
 
 def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,9 +60,15 @@ def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any])
     key = str(path[-1])
     if key == _SIGNALS_PACE and _PACE in part:
         return part[_PACE]
+    if key == _TURN and is_number(part.get(_SAVE)):
+        return _SAVES_IN_A_TURN * part[_SAVE]
     for model in models_at(BehaviorSettings, path[:-1], dict(whole)):
         field = fields_of(model).get(key)
         if field is not None and not field.is_required():
             default = field.get_default(call_default_factory=True)
-            return default.model_dump(mode="json", by_alias=True) if isinstance(default, BaseModel) else default
+            return (
+                default.model_dump(mode="json", by_alias=True, exclude_none=True)
+                if isinstance(default, BaseModel)
+                else default
+            )
     return None

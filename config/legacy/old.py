@@ -55,22 +55,40 @@ class Notes:
         self.origins: dict[KeyPath, Place] = {}
         """Where a converted value comes from, by its new path."""
         self._warnings: dict[tuple[str, str, str], set[int]] = {}
+        self._idle: set[tuple[str, str, str]] = set()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """One for each old key, in the order of the files, with the other lines that it stands in."""
-        shown = [
-            (file, min(lines, default=0), self._write(*key))
-            for key, lines in self._warnings.items()
-            for file in key[:1]
-        ]
-        return tuple(text for _, _, text in sorted(shown))
+        used: dict[tuple[str, str], set[int]] = {}
+        for (file, key, message), lines in self._warnings.items():
+            if (file, key, message) not in self._idle:
+                used.setdefault((file, key), set()).update(lines)
+        told = {
+            each: lines - used.get(each[:2], set()) if each in self._idle else lines
+            for each, lines in self._warnings.items()
+        }
+        first = {each: min(lines, default=0) for each, lines in told.items() if lines or each not in self._idle}
+        return tuple(
+            _write(*each, sorted(told[each]))
+            for each in sorted(first, key=lambda each: (each[0], first[each], *each[1:]))
+        )
 
-    def warn(self, place: Place, key: str, message: str) -> None:
-        """Say something about an old key; the same about the same key elsewhere in the file adds only a line."""
-        lines = self._warnings.setdefault((place.file, key, message), set())
+    def warn(self, place: Place, key: str, message: str, *, idle: bool = False) -> None:
+        """Say something about an old key; the same about the same key elsewhere in the file adds only a line.
+
+        Args:
+            place: where it stands.
+            key: the key.
+            message: what became of it.
+            idle: it is only said that it is of no use to somebody, which goes without saying if it is to others.
+        """
+        told = (place.file, key, message)
+        lines = self._warnings.setdefault(told, set())
         if place.line is not None:
             lines.add(place.line)
+        if idle:
+            self._idle.add(told)
 
     def wrong(self, place: Place, path: KeyPath, message: str) -> None:
         """Report what can't be converted."""
@@ -78,10 +96,10 @@ class Notes:
         if mistake not in self.mistakes:  # a default is looked at once for each behaviour that has it
             self.mistakes.append(mistake)
 
-    def _write(self, file: str, key: str, message: str) -> str:
-        lines = sorted(self._warnings[file, key, message])
-        place = Place(file, lines[0] if lines else None)
-        return f"{place}: {key}: {message}{_also(lines[1:])}"
+
+def _write(file: str, key: str, message: str, lines: list[int]) -> str:
+    place = Place(file, lines[0] if lines else None)
+    return f"{place}: {key}: {message}{_also(lines[1:])}"
 
 
 def _also(lines: list[int]) -> str:
@@ -89,7 +107,7 @@ def _also(lines: list[int]) -> str:
         return ""
     named = ", ".join(map(str, lines[:3]))
     more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    return f" (also in line {named}{more})"
+    return f" (also in {'lines' if lines[1:] else 'line'} {named}{more})"
 
 
 class Target:
@@ -140,3 +158,16 @@ def integral(value: Any) -> Any:
 def is_number(value: Any) -> bool:
     """Whether it is a number, and not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def above_zero(old: Old | None, otherwise: Any, notes: Notes) -> Any:
+    """Give a number that must be greater than 0; what goes for it where it is not there or is another one.
+
+    The latter is a mistake; it is noted here, because what would be computed of it may look all right.
+    """
+    if old is None:
+        return otherwise
+    if is_number(old.value) and old.value > 0:
+        return old.value
+    notes.wrong(old.place, old.path, f"{old.value!r} does not fit; expected a number greater than 0")
+    return otherwise

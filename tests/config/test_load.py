@@ -628,7 +628,7 @@ def test_a_file_for_ml_agents_with_memory_imitation_and_all_signals_loads(load):
     assert stacker.checkpoint_interval == 100_000
     assert isinstance(runner.hyperparameters, SACHyperparameters)
     assert (runner.hyperparameters.steps_per_update, runner.max_steps) == (12, 3_000_000)
-    assert [warning.removeprefix(f"{config.path}:35: ").split(": ")[0] for warning in config.warnings] == [
+    assert [warning.removeprefix(f"{config.path}:40: ").split(": ")[0] for warning in config.warnings] == [
         "reward_signals.gail.encoding_size",
         "behaviors.Stacker.reward_signals.extrinsic.network_settings",
         "behaviors.Runner.time_horizon",

@@ -1,0 +1,95 @@
+"""Old samplers, in files and sections."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import GaussianSampler, MultiRangeSampler, UniformSampler
+
+SAMPLERS = """
+    resampling-interval: 500
+    mass:
+        sampler-type: "uniform"
+        min_value: 0.5
+        max_value: 10
+    gravity:
+        sampler-type: "multirange_uniform"
+        intervals: [[7, 10], [15, 20]]
+    scale:
+        sampler_type: gaussian
+        mean: 1
+        st-dev: .5
+"""
+TODAY = "behaviors: {B: {}}\n"
+
+
+def check_samplers(config) -> None:
+    mass, gravity, scale = (config.environment_parameters[name] for name in ("mass", "gravity", "scale"))
+    assert isinstance(mass, UniformSampler)
+    assert (mass.sampler_parameters.min_value, mass.sampler_parameters.max_value) == (0.5, 10)
+    assert isinstance(gravity, MultiRangeSampler)
+    assert gravity.sampler_parameters.intervals == ((7, 10), (15, 20))
+    assert isinstance(scale, GaussianSampler)
+    assert (scale.sampler_parameters.mean, scale.sampler_parameters.st_dev) == (1, 0.5)
+
+
+def test_a_file_of_samplers_goes_into_the_trainers_file(take, write):
+    taken = take(TODAY, sampler=write(SAMPLERS, "samplers.yaml"))
+    check_samplers(taken.config)
+    assert taken.notes == [
+        "samplers.yaml:1: resampling-interval: is gone: values were drawn every 500 steps, with a reset; now they are "
+        "for each episode",
+        "samplers.yaml:3: sampler-type: is 'environment_parameters.<name>.sampler_type' now (also in line 7)",
+        "samplers.yaml:4: min_value: is 'environment_parameters.<name>.sampler_parameters.min_value' now",
+        "samplers.yaml:5: max_value: is 'environment_parameters.<name>.sampler_parameters.max_value' now",
+        "samplers.yaml:7: sampler-type: multirange_uniform: is "
+        "'environment_parameters.<name>.sampler_type: multirangeuniform' now",
+        "samplers.yaml:8: intervals: is 'environment_parameters.<name>.sampler_parameters.intervals' now",
+        "samplers.yaml:11: mean: is 'environment_parameters.<name>.sampler_parameters.mean' now",
+        "samplers.yaml:12: st-dev: is 'environment_parameters.<name>.sampler_parameters.st_dev' now",
+    ]
+
+
+def test_samplers_may_be_a_section(take):
+    section = "parameter_randomization:" + SAMPLERS.replace("\n", "\n  ")
+    taken = take(
+        f"{TODAY}{section}\n      wind: {{sampler_type: constant, sampler_parameters: {{value: 3}}}}\n      rain: 2"
+    )
+    check_samplers(taken.config)
+    assert taken.config.environment_parameters["rain"] == 2
+    assert "old.yaml:2: parameter_randomization: is 'environment_parameters' now" in taken.notes
+
+
+def test_samplers_alone_load_with_the_defaults_and_that_is_said(take):
+    taken = take(SAMPLERS)
+    check_samplers(taken.config)
+    assert taken.data["default_settings"] == {"trainer_type": "ppo"}
+    assert any("nothing says how to learn, so it is by the defaults; see --sampler" in note for note in taken.notes)
+
+
+MISTAKES = [
+    (
+        SAMPLERS.replace('"uniform"', "unifrm"),
+        "samplers.yaml:3: environment_parameters.mass.sampler_type: 'unifrm' is not",
+    ),
+    (
+        SAMPLERS.replace("min_value: 0.5", "min: 0"),
+        "samplers.yaml:2: mass: lacks 'min_value', which the sampler 'uniform'",
+    ),
+    (
+        SAMPLERS.replace("max_value: 10", "max_value: 0"),
+        "samplers.yaml:4: environment_parameters.mass.sampler_parameters.min_value: 0.5 is greater than max_value (0)",
+    ),
+    ("resampling-interval: 5", "samplers.yaml:1: holds no samplers; expected resampling-interval, and parameters"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[expected for _, expected in MISTAKES])
+def test_what_is_wrong_with_samplers_is_told_where_they_stand(refuse, write, text: str, expected: str):
+    assert refuse(TODAY, sampler=write(text, "samplers.yaml"))[0].startswith(expected)
+
+
+def test_a_parameter_can_not_have_lessons_and_a_sampler(refuse, write):
+    text = "behaviors: {B: {curriculum: {thresholds: [1], parameters: {mass: [1, 2]}}}}"
+    (mistake,) = refuse(text, sampler=write(SAMPLERS, "samplers.yaml"))
+    assert mistake.startswith("samplers.yaml:2: mass: is given already (")
