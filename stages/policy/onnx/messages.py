@@ -54,12 +54,12 @@ def _pool() -> descriptor_pool.DescriptorPool:
     return pool
 
 
-_POOL = _pool()
+def _classes() -> dict[str, Any]:
+    pool = _pool()
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}")) for name in _FIELDS}
 
 
-def _message(name: str) -> Any:
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"onnx.{name}"))
+_CLASSES = _classes()
+"""All of them are kept: protobuf before 4.25 crashes where the class of a message within a message is gone."""
 
-
-ModelProto = _message("ModelProto")
-NodeProto = _message("NodeProto")
+ModelProto = _CLASSES["ModelProto"]
