@@ -14,7 +14,7 @@ from pathlib import Path
 
 from config import ConfigError, RunConfig, load_config
 from config.load import convert
-from pipeline.command import Request, contradictions, parse, program, understand, version_of
+from pipeline.command import Request, contradictions, parse, program, understand
 from pipeline.errors import CommandError
 
 
@@ -98,7 +98,6 @@ def _run(config: RunConfig) -> int:
     from pipeline.errors import RunError, RunFailed, RunFolderError
 
     configure_logging(config.debug)
-    print(_versions())
     try:
         return asyncio.run(_run_with_signals(config))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
@@ -112,18 +111,6 @@ def _run(config: RunConfig) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print(f"{program()}: ended at once; what was not checkpointed is lost", file=sys.stderr)
         return 130
-
-
-def _versions() -> str:
-    """What reports of problems should say, as ML-Agents puts it."""
-    from stages.unity.versions import COMMUNICATION_VERSION
-
-    parts = {
-        "headrace": version_of("headrace"),
-        "Communicator API": COMMUNICATION_VERSION,
-        "PyTorch": version_of("torch"),
-    }
-    return "Version information:\n" + ",\n".join(f"  {name}: {version}" for name, version in parts.items())
 
 
 async def _run_with_signals(config: RunConfig) -> int:

@@ -27,6 +27,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.seeds import choose_seed
 from pipeline.self_play import check_samplers
 from pipeline.statistics_writers import check_writers
+from pipeline.versions import version_information
 from pipeline.warm_start import initial_policy
 from queues.errors import StreamError
 from stages.errors import StageError
@@ -76,7 +77,7 @@ class RunOptions:
     progress: Progress = field(default_factory=lambda: Progress(enabled=False))
     """The live table."""
     console: bool = False
-    """Log a line per summary, as ML-Agents does."""
+    """Log versions and a line per summary, as ML-Agents does."""
 
 
 def run(config: RunConfig, options: RunOptions | None = None) -> RunResult:
@@ -117,6 +118,8 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
         if checkpoint is not None and settings.resume:
             checkpoint.check()
         seed = _seed(config, checkpoint)
+        if options.console:
+            log.info("%s", version_information())
         async with Coordinator(config, folder, seed, checkpoint, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
         result = _result(coordinator, folder)

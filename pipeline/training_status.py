@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from pipeline.versions import version_of
 
 STATUS_FORMAT_VERSION = "0.3.0"
 
@@ -110,13 +111,6 @@ def _versions() -> dict[str, str]:
     """ML-Agents refuses a status without these three keys; other values than its own it only warns about."""
     return {
         "stats_format_version": STATUS_FORMAT_VERSION,
-        "mlagents_version": f"headrace {_version('headrace')}",
-        "torch_version": _version("torch"),
+        "mlagents_version": f"headrace {version_of('headrace', 'unknown')}",
+        "torch_version": version_of("torch", "unknown"),
     }
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:  # a checkout that was not installed
-        return "unknown"

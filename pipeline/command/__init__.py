@@ -1,6 +1,6 @@
 """The command line: its options, those of ML-Agents' older versions, and what they stand for."""
 
-from pipeline.command.parser import parse, parser, program, version_of
+from pipeline.command.parser import parse, parser, program
 from pipeline.command.request import Request, contradictions, understand
 
-__all__ = ["Request", "contradictions", "parse", "parser", "program", "understand", "version_of"]
+__all__ = ["Request", "contradictions", "parse", "parser", "program", "understand"]

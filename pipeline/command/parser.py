@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pipeline.command.old_options import add_old_options
 from pipeline.command.options import OPTIONS
+from pipeline.versions import version_of
 
 OURS = "run-pipeline"
 COMMANDS = (OURS, "mlagents-learn")
@@ -100,11 +100,3 @@ def parser() -> argparse.ArgumentParser:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line; ends the program where it can't be read, as argparse does."""
     return parser().parse_intermixed_args(arguments)
-
-
-def version_of(distribution: str) -> str:
-    """The version of an installed distribution."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "(not installed)"
