@@ -91,8 +91,8 @@ class BehaviorSettings(Settings):
     )
     init_path: Text | None = Field(
         None,
-        description="Weights to start from: a path, or a file name under "
-        "`<results_dir>/<initialize_from>/<behaviour>/`.",
+        description="Weights to start from, a `.pt` file: a path, or a file name under "
+        "`<results_dir>/<initialize_from>/<behaviour>/`. With `inference`, an `.onnx` model that plays.",
     )
     self_play: SelfPlaySettings | None = Field(None, description="Presence turns self-play on.")
     behavioral_cloning: BehavioralCloningSettings | None = Field(
