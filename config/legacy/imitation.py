@@ -7,6 +7,7 @@ counted the former. Ours counts the steps that it learns from.
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 from config.legacy import keys
 from config.legacy.old import Old, Target, above_zero, integral, is_number
 
