@@ -138,7 +138,7 @@ def test_a_wheel_holds_the_packages_their_types_and_the_examples(wheel, checkout
         path.relative_to(checkout).as_posix()
         for package in PACKAGES
         for path in (checkout / package).rglob("*")
-        if path.suffix in (".py", ".yaml") or path.name == "py.typed"
+        if path.suffix in (".py", ".yaml", ".proto", ".binpb") or path.name == "py.typed"
     }
     assert {f"{package}/py.typed" for package in PACKAGES} < wanted
     assert "config/examples/cartpole.yaml" in wanted
@@ -150,7 +150,8 @@ def test_a_wheel_holds_the_packages_their_types_and_the_examples(wheel, checkout
 def test_a_wheel_states_licence_and_command(wheel):
     with zipfile.ZipFile(wheel) as archive:
         texts = {Path(name).name: archive.read(name).decode() for name in archive.namelist() if ".dist-info/" in name}
-    assert "run-pipeline = pipeline.cli:main" in texts["entry_points.txt"]
+    for command in ("run-pipeline", "mlagents-learn"):
+        assert f"{command} = pipeline.cli:main" in texts["entry_points.txt"]
     assert texts["LICENSE"] == (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert re.search(r"^License(-Expression)?: Apache-2.0$", texts["METADATA"], flags=re.MULTILINE)
     assert "Requires-Python: >=3.11" in texts["METADATA"]
