@@ -1,11 +1,12 @@
 """The folder of one run, `results/<run-id>/`, as ML-Agents lays it out, with two folders of our own.
 
     configuration.yaml            the effective options, written when the run starts
-    <Behavior>/                   exports, checkpoints in ML-Agents' form, TensorBoard events
+    <Behavior>/                   exports (<Behavior>-<step>.onnx and .pt, checkpoint.pt), TensorBoard events
     <Behavior>.onnx               the last export
     Pipeline/                     TensorBoard events of queues, stages and hosts
     run_logs/timers.json          see `timers`
     run_logs/training_status.json steps, ratings, lessons and the list of checkpoints, for people and tools
+    run_logs/Player-<n>.log       logs of Unity executables
     checkpoints/                  what `--resume` reads
     streams/                      recordings
     .lock                         there while a process is running the run

@@ -13,6 +13,7 @@ from config import ConfigError, RunConfig, load_config
 from pipeline.command import parse, parser, understand
 from pipeline.command.old_options import OLD_OPTIONS
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
 GYM = """\
 environment: {kind: gymnasium, id: CartPole-v1}
 behaviors:
@@ -90,6 +91,12 @@ def test_an_option_stands_for_a_key_of_the_file(arguments, loaded):
 def test_every_option_of_the_help_has_its_meaning_tested():
     options = set(re.findall(r"^ +(--[a-z-]+)", parser().format_help(), flags=re.MULTILINE))
     assert options - NO_KEYS - {old.flag for old in OLD_OPTIONS} == {arguments[0] for arguments in MEANINGS}
+
+
+def test_every_option_stands_on_the_page_about_the_command_line():
+    page = PAGE.read_text(encoding="utf-8")
+    options = set(re.findall(r"^ +(--[a-z-]+)", parser().format_help(), flags=re.MULTILINE))
+    assert not {option for option in options if not re.search(rf"`{option}[ `]", page)}
 
 
 @pytest.mark.parametrize("text", [GYM, UNITY])
