@@ -9,8 +9,16 @@ class UnityBroken(BrokenEnvironmentError):
     """Unity died, hung, spoke nonsense or closed the connection unasked: a restart may mend it."""
 
 
+class UnityLate(UnityBroken):
+    """Unity was silent for longer than it may."""
+
+
 class UnityRefused(StageError):
     """Unity can't be used as it is set up (version, port, executable): no restart mends that."""
+
+
+class PortUnusable(UnityRefused):
+    """The port that Unity would call is somebody else's."""
 
 
 class UnityEnded(StageError):

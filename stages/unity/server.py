@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 import grpc
 import grpc.aio
 
-from stages.unity.errors import UnityRefused
+from stages.unity.errors import PortUnusable, UnityRefused
 from stages.unity.messages import EXCHANGE
 
 _OPTIONS = (
@@ -101,7 +101,7 @@ class ExchangeServer:
             except OSError as error:
                 if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                     continue
-                raise UnityRefused(self._unusable(error)) from error
+                raise PortUnusable(self._unusable(error)) from error
 
     def _unusable(self, error: OSError) -> str:
         if error.errno == errno.EADDRINUSE:
@@ -115,7 +115,7 @@ class ExchangeServer:
                     return int(port)
             except RuntimeError:  # that is all that gRPC says
                 continue
-        raise UnityRefused(self._unusable(OSError(errno.EADDRINUSE, "in use")))
+        raise PortUnusable(self._unusable(OSError(errno.EADDRINUSE, "in use")))
 
     async def receive(self) -> bytes:
         """Wait for Unity's next call; the one that waits for an answer, if there is one.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from google.protobuf.message import DecodeError
 
 from stages.unity import messages, versions
-from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
+from stages.unity.errors import UnityBroken, UnityEnded, UnityLate, UnityRefused
 from stages.unity.executable import Executable, command_line, player_log, tail
 from stages.unity.messages import UnityMessageProto
 from stages.unity.player import Player, ending
@@ -95,6 +95,9 @@ class UnityWorker:
         self._player: Player | None = None
         self._stage = Stage.STARTING
         self._over = False
+        """Whether everything is released."""
+        self._ended = False
+        """Whether Unity has said that it is over; an executable is then about to end by itself."""
         self._unread = False
         """Whether Unity's next call is still to come, as it is after the greeting; later each answer brings it."""
 
@@ -164,7 +167,7 @@ class UnityWorker:
             return
         told = server.say_farewell(_farewell())
         if player is None:
-            if self.hello is not None and not told and not self._over:
+            if self.hello is not None and not (told or self._ended or self._over):
                 await server.farewell_taken(_EDITOR_FAREWELL_S)
         elif self.hello is not None and not self._over and not await player.exited(self.timeout_s):
             log.warning("%s didn't end within %g s of being asked, and is killed", self.who, self.timeout_s)
@@ -226,7 +229,7 @@ class UnityWorker:
             if not output.HasField("rl_output"):
                 raise self._nonsense("its message says nothing of its agents")
             self._side_channels.incoming(output.rl_output.side_channel)
-        except (UnityBroken, UnityEnded):
+        except UnityBroken:
             await self._abandon()
             raise
         self._stage = Stage.RUNNING
@@ -249,7 +252,7 @@ class UnityWorker:
             async with asyncio.timeout(self.timeout_s):
                 request = await self._listening().receive()
         except TimeoutError:
-            raise UnityBroken(
+            raise UnityLate(
                 f"{self.who} {lateness(self._stage, self.executable is None, self.timeout_s)}{self._log_tail()}"
             ) from None
         except HungUp:
@@ -257,7 +260,7 @@ class UnityWorker:
         return await self._parse(request)
 
     def _listening(self) -> ExchangeServer:
-        if self._server is None or self._over:
+        if self._server is None or self._over or self._ended:
             raise UnityBroken(f"{self.who} isn't connected: it has been closed, has failed, or was never started")
         return self._server
 
@@ -273,6 +276,7 @@ class UnityWorker:
             raise self._nonsense(f"its {len(request):,} bytes are no message of the protocol") from None
         if message.header.status == messages.CLOSE:
             await self._answer(_farewell())  # its call waits for that
+            self._ended = True
             raise UnityEnded(f"{self.who} has closed the connection")
         if message.header.status != messages.OK:
             raise self._nonsense(
