@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 from unity_runs import Actor, NoChannels, alive, build, play, reports
 
-from stages.unity.errors import UnityBroken, UnityRefused
+from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
 from stages.unity.executable import Executable
 from stages.unity.messages import AgentActionProto, ListAgentActionProto
 from stages.unity.worker import Channels, UnityWorker
@@ -373,6 +373,16 @@ async def test_close_lets_unity_end_by_itself(make, tmp_path):
     await worker.close()
     assert reports(tmp_path)[0]["reason"] == "the trainer has closed the connection"
     assert not alive(worker.pid)
+
+
+async def test_a_unity_that_closes_the_connection_is_left_to_end_by_itself(make, tmp_path):
+    worker = make("--misbehave", "stop")
+    await worker.start()
+    with pytest.raises(UnityEnded, match="Unity worker 0 .* has closed the connection"):
+        await play(worker, steps=10)
+    await worker.close()
+    assert not alive(worker.pid)
+    assert reports(tmp_path)[0]["reason"] == "Unity has closed the connection"
 
 
 async def test_close_kills_what_does_not_end(make, caplog):
