@@ -34,7 +34,10 @@ How it is read:
 - `--set path.to.key=value` changes one value; the value is read as YAML. List items go by index:
   `--set pipeline.stages.0.host=main`.
 - `default_settings` is merged, key by key, under every behaviour before defaults are filled in.
-  Hyperparameters that a behaviour's other `trainer_type` lacks are left out, with a warning.
+  Hyperparameters that a behaviour's other `trainer_type` lacks are left out, with a warning; null for such a one says
+  that this is meant.
+- Files of older versions of ML-Agents are converted while they are read, with a warning for each old key; see
+  [migrating.md](migrating.md).
 - What is accepted for ML-Agents' sake but has no effect gives a warning.
 
 The tables give each key's type, default and range. "required" means that there is no default; null stands for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from config.explain import suggest
@@ -17,20 +17,21 @@ Flat = Mapping[str, Old]
 _CURIOSITY = ("use_curiosity", "curiosity_strength", "curiosity_enc_size")
 
 
-def convert_block(flat: Flat, section: Old, target: Target) -> None:
+def convert_block(flat: Flat, section: Old, target: Target, told: Collection[str] = ()) -> None:
     """Convert a block.
 
     Args:
         flat: its keys.
         section: the section that it stands in, to blame for what it lacks.
         target: where the new form goes.
+        told: what was said to be missing already, where it would have come from.
     """
     trainer = _trainer(flat, section, target)
     if trainer is None:
         return
     _about_other_keys(flat, trainer, target.notes)
     shipped = keys.SHIPPED[trainer]
-    lacking = [key for key in shipped if key not in flat]
+    lacking = [key for key in shipped if key not in flat and key not in told]
     if lacking:
         message = f"lacks {', '.join(lacking)}, which old versions asked for; what their files came with is written"
         target.notes.warn(section.place, str(section.path[-1]), message)
@@ -51,6 +52,12 @@ def convert_block(flat: Flat, section: Old, target: Target) -> None:
     for key in keys.STAYED:
         if key in flat and not (trainer == "bc" and key in ("max_steps", "summary_freq")):
             target.put(key, _value(key, flat[key].value), flat[key])
+
+
+def lacks(flat: Flat) -> set[str]:
+    """Give the keys that a block of its trainer should have and has not."""
+    trainer = keys.TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
+    return {key for key in keys.SHIPPED.get(str(trainer), ()) if key not in flat}
 
 
 def _value(key: str, value: Any) -> Any:
@@ -101,7 +108,7 @@ def _convert_paces(flat: Flat, trainer: str, section: Old, target: Target) -> No
         if trainer == "sac":
             comment = "as the old sac had it; today's default is constant"
             message = "is not given: old sac lowered its learning rate linearly, so 'linear' is written"
-            target.notes.warn(section.place, "learning_rate_schedule", message)
+            target.notes.warn(flat["trainer"].place, "learning_rate_schedule", message)
         target.put("hyperparameters.learning_rate_schedule", "linear", section, comment)
     if trainer == "sac":
         _convert_updates(flat, section, target)

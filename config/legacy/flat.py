@@ -7,7 +7,7 @@ from typing import Any
 
 from config.explain import show, suggest
 from config.legacy import keys
-from config.legacy.block import convert_block
+from config.legacy.block import convert_block, lacks
 from config.legacy.inheritance import in_order, own_part
 from config.legacy.old import Notes, Old, Target
 
@@ -35,7 +35,8 @@ def convert_sections(sections: Mapping[str, Old], target: Target, *, renamed: bo
         made = Target(target.notes, ("behaviors", name))
         target.notes.origins[made.path] = section.place
         inherited = dict(default.items()) if default is not None else {}
-        convert_block({**inherited, **dict(body.items())}, section, made)
+        told = lacks(inherited) if shared is not None else ()
+        convert_block({**inherited, **dict(body.items())}, section, made, told)
         block = in_order(made.data)
         target.put_at(("behaviors", name), block if shared is None else own_part(shared, block))
 

@@ -314,3 +314,12 @@ def test_equal_keys_are_mistakes_in_a_file_of_today(refuse):
 def test_a_file_of_today_without_behaviors_is_not_taken_for_an_old_one(refuse):
     (mistake, *_) = refuse("Ball: {trainer_type: ppo, max_steps: 5}")
     assert mistake.startswith("old.yaml:1: Ball: unknown key") or "lists nothing to train" in mistake
+
+
+def test_what_default_lacks_is_told_once_and_not_of_each_section(take):
+    taken = take("default: {trainer: sac}\nA: {}\nB: {summary_freq: 5}\nC: {trainer: ppo}")
+    assert [note.split(",")[0] for note in taken.notes if "lacks" in note] == [
+        "old.yaml:1: default: lacks batch_size",
+        "old.yaml:4: C: lacks beta",
+    ]
+    assert len([note for note in taken.notes if "learning_rate_schedule" in note]) == 1
