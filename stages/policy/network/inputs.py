@@ -28,7 +28,10 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, encoded: Encoded, device: str | torch.device = "cpu") -> Inputs:
         """Encoded observations on a device, without memory. Arrays are shared where the device allows it."""
-        others = tuple(torch.from_numpy(np.ascontiguousarray(other)).to(device) for other in encoded.others)
+        # What came from another process may only be read, and torch knows no such memory.
+        others = tuple(
+            torch.from_numpy(np.require(other, requirements=("C", "W"))).to(device) for other in encoded.others
+        )
         return cls(torch.from_numpy(encoded.vectors).to(device), others)
 
     def rows(self, index: Tensor | slice) -> Inputs:

@@ -138,4 +138,4 @@ class MinibatchMaker:
         return action_features(actions, continuous, discrete)
 
     def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)

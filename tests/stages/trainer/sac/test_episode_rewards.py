@@ -85,3 +85,14 @@ def test_the_environments_own_reward_is_left_to_the_stage():
     trainer = trainer_of("sac", SPEC, statistics=statistics)
     trainer.add(next(pieces_of_one_agent([5], [True])))
     assert statistics.values == {}
+
+
+def test_batches_in_memory_that_may_only_be_read_are_taken_without_a_warning():
+    """As they come from another process; a warning would be an error here, for torch knows no such memory."""
+    (batch,) = pieces_of_one_agent([5], [True])
+    for columns in (batch.rows, batch.trajectories):
+        for column in columns.values():
+            column.setflags(write=False)
+    statistics = Reported()
+    made(statistics).add(batch)
+    assert len(statistics.values["Policy/Rnd Reward"]) == 1
