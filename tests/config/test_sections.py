@@ -191,12 +191,6 @@ def test_thresholds_may_be_negative(load):
     assert config.environment_parameters["h"].curriculum[0].completion_criteria.threshold == -0.5
 
 
-def test_lessons_as_the_upgrade_tool_of_ml_agents_writes_them_are_taken(load):
-    lessons = "[{Lesson0: {value: 1, completion_criteria: {behavior: B}}}, {Lesson1: {value: 2}}]"
-    config = load(f"{ONE}environment_parameters: {{h: {{curriculum: {lessons}}}}}")
-    assert [lesson.name for lesson in config.environment_parameters["h"].curriculum] == ["Lesson0", "Lesson1"]
-
-
 CARTPOLE = "environment: {kind: gymnasium, id: CartPole-v1%s}"
 MISTAKES = [
     ("environment: {}", "environment.kind: is required but missing: `builtin`"),
@@ -205,9 +199,15 @@ MISTAKES = [
         "environment.kind: 'gymnasum' is not known; expected 'builtin', 'gymnasium'",
     ),
     ("environment: {kind: unity, id: A}", "environment.id: does not go with kind 'unity'; leave it out"),
-    ("environment: {kind: unity, outcome: last_reward}", "environment.outcome: does not go with kind 'unity', only with"),
+    (
+        "environment: {kind: unity, outcome: last_reward}",
+        "environment.outcome: does not go with kind 'unity', only with",
+    ),
     ("environment: {kind: mlagents}", "environment: says not what 'factory' to make it by"),
-    ("environment: {kind: mlagents, factory: 'a:b', behavior: B}", "environment.behavior: does not go with kind 'mlagents'"),
+    (
+        "environment: {kind: mlagents, factory: 'a:b', behavior: B}",
+        "environment.behavior: does not go with kind 'mlagents'",
+    ),
     ("environment: {kind: gymnasium}", "environment: says neither what 'id' nor what 'factory' to make"),
     (CARTPOLE % ", factory: 'a:b'", "environment.factory: stands beside 'id'; keep one of the two"),
     (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
@@ -223,8 +223,14 @@ MISTAKES = [
         "environment.factory: does not go with kind 'builtin'",
     ),
     ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments of what? Add 'environment'"),
-    ("pipeline: {hosts: {actors: {replicas: 2}}}", "pipeline.hosts.actors.replicas: 2 actors, each with environments of"),
-    ("env_settings: {env_path: a, side_channels: [b]}", "env_settings.side_channels.0: 'b' is not of the form module:Name"),
+    (
+        "pipeline: {hosts: {actors: {replicas: 2}}}",
+        "pipeline.hosts.actors.replicas: 2 actors, each with environments of",
+    ),
+    (
+        "env_settings: {env_path: a, side_channels: [b]}",
+        "env_settings.side_channels.0: 'b' is not of the form module:Name",
+    ),
     (
         "env_settings: {env_path: a, base_port: 65530, num_envs: 10}",
         "env_settings.base_port: 65530 leaves no ports for 10 environments",
@@ -256,10 +262,6 @@ MISTAKES = [
     ("torch_settings: {devise: cpu}", "torch_settings.devise: unknown key; did you mean 'device'?"),
     ("debug: 'true'", "debug: 'true' does not fit; expected true or false; write true, without quotes"),
     ("monitor: {port: 1}", "monitor: unknown key; expected one of behaviors,"),
-    (
-        "parameter_randomization: {}",
-        "parameter_randomization: unknown key, from an older format of ML-Agents; its",
-    ),
     ("evaluation: {every: 5}", "evaluation: needs 'environment', which says what to play"),
     (CARTPOLE % "" + "\nevaluation: {episodes: 5}", "evaluation.every: is required but missing"),
     (
