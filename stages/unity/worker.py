@@ -97,7 +97,7 @@ class UnityWorker:
         self._over = False
         """Whether everything is released."""
         self._ended = False
-        """Whether Unity has said that it is over; an executable is then about to end by itself."""
+        """Whether Unity has said that it is over; nobody listens then, and an executable is about to end by itself."""
         self._unread = False
         """Whether Unity's next call is still to come, as it is after the greeting; later each answer brings it."""
 
@@ -276,6 +276,7 @@ class UnityWorker:
             raise self._nonsense(f"its {len(request):,} bytes are no message of the protocol") from None
         if message.header.status == messages.CLOSE:
             await self._answer(_farewell())  # its call waits for that
+            await self._listening().close()
             self._ended = True
             raise UnityEnded(f"{self.who} has closed the connection")
         if message.header.status != messages.OK:
