@@ -50,13 +50,13 @@ class OnnxExporter:
             from stages.policy.onnx.model import onnx_model
 
             model = onnx_model(design, policy)
-            self._compare(path, model, design, policy)
             write_atomic(path, model, files=self._files)
         except Exception as error:  # whatever it is: no training ends, and no checkpoint is lost, over this
             self._warn(path, error)
             with suppress(OSError):
                 self._files.remove(path)  # of another policy at the same step, which it is no more
             return None
+        self._compare(path, model, design, policy)
         return path
 
     def _compare(self, path: Path, model: bytes, design: PolicyDesign, policy: PolicyUpdate) -> None:
@@ -65,7 +65,11 @@ class OnnxExporter:
         from stages.policy.onnx.check import difference
 
         self._checked = True
-        problem = difference(design, policy, model)
+        try:
+            problem = difference(design, policy, model)
+        except Exception as error:  # the model may be sound all the same: it is onnxruntime that fails here
+            self._log.warning("%s could not be compared with the policy: %s: %s", path, type(error).__name__, error)
+            return
         if problem is not None:
             self._log.warning("%s does not act as the policy does that it was made of: %s", path, problem)
 

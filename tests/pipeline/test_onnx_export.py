@@ -100,6 +100,12 @@ def test_sound_models_of_every_kind_are_not_suspected(observed, actions, memory)
     assert check.difference(design, update_for(design, seed=9), onnx_model(design, update)) is not None
 
 
+def test_a_comparison_that_fails_costs_a_warning_and_not_the_model(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(check, "OnnxPolicy", lambda model, design: 1 / 0)
+    assert written(tmp_path).is_file()
+    assert "could not be compared with the policy: ZeroDivisionError" in warnings_of(caplog)[0]
+
+
 def test_models_are_made_where_onnxruntime_is_not_installed(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(pipeline.onnx_export, "find_spec", lambda name: None)
     assert written(tmp_path).is_file()
