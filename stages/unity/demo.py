@@ -99,7 +99,7 @@ class DemoReader:
             meta, brain, first = self._overlong(start, end) if end > META_ROOM else self._plain(start, end)
         except (_NotWholeError, ValueError) as error:
             raise StageError(
-                f"{self.path}: not a demonstration: {error}; expected a .demo file of Unity's Demonstration Recorder"
+                f"{self.path}: not a demonstration ({error}); expected a .demo file of Unity's Demonstration Recorder"
             ) from error
         if meta.api_version not in API_VERSIONS:
             raise StageError(

@@ -72,11 +72,11 @@ def test_both_versions_of_the_format_are_read(tmp_path, version):
         (b"", "the file is empty, expected a demonstration"),
         (
             b"# a text file that somebody renamed to .demo, of more than a few bytes\n",
-            "not a demonstration: .*expected a",
+            r"not a demonstration \(.*\); expected a",
         ),
-        (bytes(100), "not a demonstration: no behaviour is described in it"),
-        (b"\xff" * 100, "not a demonstration: has no length at byte 0"),
-        (b"\x05\x08\x01\x12\x01A", "not a demonstration: has no length at byte 33"),
+        (bytes(100), r"not a demonstration \(no behaviour is described in it\)"),
+        (b"\xff" * 100, r"not a demonstration \(has no length at byte 0\)"),
+        (b"\x05\x08\x01\x12\x01A", r"not a demonstration \(has no length at byte 33\)"),
         (b"\x02\x08\x07".ljust(40, b"\0"), "of format version 7, expected 0 or 1; record it again"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_long_name_that_was_written_over_the_description_is_tolerated(tmp_path
 
 def test_a_description_of_which_nothing_is_left_is_refused(tmp_path):
     path = unity_file(tmp_path / "a.demo", episode(3), "x" * 90)
-    with pytest.raises(StageError, match=r"not a demonstration: its header does not fit"):
+    with pytest.raises(StageError, match=r"not a demonstration \(its header does not fit"):
         DemoReader(path)
 
 
