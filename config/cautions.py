@@ -74,7 +74,7 @@ def _about_unity(config: RunConfig) -> Iterator[str]:
     for name in changed(config.env_settings):
         if name in _UNITY_ALONE:
             yield f"env_settings.{name}: has no effect, because 'environment' says what to run"
-    if changed(config.engine_settings):
+    if changed(config.engine_settings) and config.environment.kind != "mlagents":
         yield "engine_settings: has no effect, because only Unity takes it"
 
 

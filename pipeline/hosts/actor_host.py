@@ -239,7 +239,7 @@ def group_maker(
     Args:
         config: the run's configuration.
         seed: the run's; with `replica` and `run_folder` it is of interest to Unity, which is numbered over all actors.
-        replica: of the actor.
+        replica: of the actor; who is none (evaluation) is behind them.
         run_folder: `results/<run-id>`.
     """
     settings = config.environment
@@ -247,6 +247,11 @@ def group_maker(
         from stages.environment.unity import make_unity_group
 
         return lambda: make_unity_group(config, seed, replica, run_folder)
+    if settings.kind == "mlagents":
+        from stages.environment.low_level import make_low_level_group
+
+        first = replica * settings.num_envs
+        return lambda: make_low_level_group(settings, config.engine_settings, config.source_folder, first, seed)
     told = bool(config.environment_parameters)
     return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder, told)
 

@@ -55,7 +55,8 @@ class EvaluationHost:
 
     async def _evaluate(self, inlet: Inlet[PolicyUpdate]) -> None:
         runtime = self._runtime
-        settings = runtime.config.evaluation
+        config = runtime.config
+        settings = config.evaluation
         assert settings is not None, "there is no evaluation host without it"
         behavior_id = inlet.name.partition("/")[2]
         parameters = EpisodeParameters()
@@ -63,7 +64,7 @@ class EvaluationHost:
         parameters.take(final_parameters(runtime.config.environment_parameters))
         stage = EvaluationStage(
             behavior_id,
-            lambda: _told(group_maker(runtime.config)(), parameters),
+            lambda: _told(group_maker(config, runtime.plan.seed, config.pipeline.hosts.actors.replicas)(), parameters),
             policy_maker(runtime.config, runtime.plan.folder),
             every=settings.every,
             episodes=settings.episodes,

@@ -15,6 +15,7 @@ from stages.environment.protocol import Measured
 from stages.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
+    SideChannel,
     SideChannels,
     StatsAggregationMethod,
     StatsSideChannel,
@@ -49,7 +50,7 @@ class Telling:
     ) -> None:
         self.generation = 0
         """Of the parameters that it was told last."""
-        self._parameters = parameters
+        self.parameters = parameters
         self._worker_id = worker_id
         self._seed = seed
         self._told: dict[str, ParameterValue] = {}
@@ -64,16 +65,17 @@ class Telling:
             target_frame_rate=engine.target_frame_rate,
             capture_frame_rate=engine.capture_frame_rate,
         )
-        self.channels = SideChannels(
-            (for_engine, self._for_parameters, self._stats, *channels), f"Unity worker {worker_id}"
-        )
+        self.all: tuple[SideChannel, ...] = (for_engine, self._for_parameters, self._stats, *channels)
+        """Each channel."""
+        self.channels = SideChannels(self.all, f"Unity worker {worker_id}")
+        """All of them, as the bytes of orders and answers."""
 
     def update(self) -> None:
         """See that the parameters as they are now leave with the next order; what has not changed is not sent again.
 
         A sampler that were sent again would begin its numbers anew.
         """
-        parameters = self._parameters
+        parameters = self.parameters
         if parameters is None or (self._told and parameters.generation == self.generation):
             return
         self.generation = parameters.generation

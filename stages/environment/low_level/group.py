@@ -1,0 +1,149 @@
+"""Objects of ML-Agents' interface as one environment group: stepped one after the other, each in each tick."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from queues.specs import BehaviorSpec
+from stages.environment.low_level.reading import behavior_spec, read_steps
+from stages.environment.parameters import EpisodeParameters
+from stages.environment.protocol import ActionBatch, StepResult
+from stages.environment.unity.episodes import Episodes
+from stages.environment.unity.rows import AgentRows, Part, agent_steps, decision_rows
+from stages.environment.unity.telling import Telling, joined
+from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from stages.unity.specs import ActionTuple
+
+log = logging.getLogger(__name__)
+
+_STOPPED = "UnityCommunicatorStoppedException"
+"""By the name of this exception an environment says that it has ended in order, whichever package it is of."""
+Result = TypeVar("Result")
+
+
+class LowLevelGroup:
+    """A group of objects with ML-Agents' `BaseEnv` interface.
+
+    What is asked of them: `behavior_specs`, `reset()`, `step()`, `get_steps(name)`, `set_actions(name, actions)`,
+    `close()`. Behaviours may be known from the first reset on only, and may grow.
+
+    Args:
+        envs: the objects.
+        name: what messages call them.
+        tellings: of each, what is said over the side channels that it was made with; None where it has none.
+    """
+
+    def __init__(self, envs: Sequence[Any], name: str, tellings: Sequence[Telling] | None = None) -> None:
+        self.num_envs = len(envs)
+        self._specs: dict[str, BehaviorSpec] = {}
+        self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
+        self._envs = envs
+        self._name = name
+        self._tellings = tellings or ()
+        self._episodes: list[dict[str, Episodes]] = [{} for _ in envs]
+        self._asked: dict[int, dict[str, slice]] = {}
+        self._closed = False
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Tell these over the environments' side channels."""
+        if not self._tellings:
+            log.warning(
+                "environment_parameters: %s has no way to be told, so they have no effect; let its factory take "
+                "side_channels and hand them on to the environment",
+                self._name,
+            )
+        for telling in self._tellings:
+            telling.parameters = parameters
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Let all agents begin anew. ML-Agents' interface takes no seed; a factory may.
+
+        Raises:
+            BrokenEnvironmentError: if an environment raises, or gives what its specs do not promise.
+            EnvironmentEnded: if it has ended in order.
+        """
+        self._tell()
+        for index, env in enumerate(self._envs):
+            for episodes in self._episodes[index].values():
+                episodes.begin_anew()
+            self._call(index, "reset()", env.reset)
+        return self._read()
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Advance all environments by one step; raises as `reset`."""
+        self._tell()
+        for index, env in enumerate(self._envs):
+            for behavior_id, place in self._asked.get(index, {}).items():
+                batch = actions[behavior_id]
+                chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
+                self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
+            self._call(index, "step()", env.step)
+        return self._read()
+
+    def close(self) -> None:
+        """Close all environments; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        for index, env in enumerate(self._envs):
+            try:
+                env.close()
+            except Exception as error:  # one that fails to close must not hinder the others
+                log.debug("%s: its close() failed: %s", self._who(index), error)
+
+    def _tell(self) -> None:
+        for telling in self._tellings:
+            telling.update()
+
+    def _read(self) -> StepResult:
+        parts: dict[str, list[Part]] = {}
+        for index, env in enumerate(self._envs):
+            for behavior_id, spec in self._call(index, "behavior_specs", _specs_of, env).items():
+                rows = self._rows(index, env, behavior_id, spec)
+                if len(rows.said):
+                    parts.setdefault(behavior_id, []).append((index, rows))
+        self._asked = decision_rows(parts)
+        return StepResult(
+            {behavior_id: agent_steps(found, self._specs[behavior_id]) for behavior_id, found in parts.items()},
+            statistics=joined(telling.heard() for telling in self._tellings),
+        )
+
+    def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> AgentRows:
+        episodes = self._episodes[index].get(behavior_id)
+        if episodes is None:
+            self._announce(index, behavior_id, spec)
+            episodes = self._episodes[index][behavior_id] = Episodes()
+        decisions, endings = self._call(index, "get_steps()", env.get_steps, behavior_id)
+        said = read_steps(self._specs[behavior_id], decisions, endings, self._who(index))
+        generation = self._tellings[index].generation if self._tellings else 0
+        return AgentRows(said, episodes.enter(said.ids.astype("int64"), said.ended, generation))
+
+    def _announce(self, index: int, behavior_id: str, spec: Any) -> None:
+        found = behavior_spec(behavior_id, spec, self._who(index))
+        known = self._specs.setdefault(behavior_id, found)
+        if known != found:
+            raise StageError(
+                f"{self._who(index)}: behaviour {behavior_id!r} has {found.observations} and {found.actions}, but in "
+                f"an instance before it {known.observations} and {known.actions}; all must be alike"
+            )
+
+    def _call(self, index: int, what: str, call: Callable[..., Result], *arguments: Any) -> Result:
+        try:
+            return call(*arguments)
+        except StageError:
+            raise
+        except Exception as error:
+            if any(kind.__name__ == _STOPPED for kind in type(error).__mro__):
+                raise EnvironmentEnded(f"{self._who(index)} has ended: {error}") from error
+            raise BrokenEnvironmentError(
+                f"{self._who(index)}: its {what} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _who(self, index: int) -> str:
+        return self._name if self.num_envs == 1 else f"{self._name}, instance {index}"
+
+
+def _specs_of(env: Any) -> dict[str, Any]:
+    return dict(env.behavior_specs)
