@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,23 @@ class NoChannels:
 def build(folder: Path, *arguments: str) -> Executable:
     """The stand-in Unity, whose logs and reports go to the folder."""
     return Executable(BUILD, (*arguments, "--report", str(folder)), log_folder=folder)
+
+
+def free_port(count: int = 1) -> int:
+    """The first of some ports in a row that nobody listens to."""
+    for base in range(20_000 + os.getpid() % 20_000, 60_000, count):
+        if all(_free(port) for port in range(base, base + count)):
+            return base
+    raise AssertionError("no free ports")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:
