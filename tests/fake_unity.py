@@ -77,7 +77,7 @@ class FakeUnity:
         assert not self.closed, "step after close"
         return await self._answer(actions)
 
-    async def close(self) -> None:
+    async def close(self, patience_s: float | None = None) -> None:
         self.closed += 1
 
     async def _answer(self, order: Any) -> Any:

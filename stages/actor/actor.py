@@ -122,6 +122,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
     def request_stop(self) -> None:
         """Stop stepping; what is held is emitted and the source ends (after a checkpoint that was asked for)."""
         self._stopping = True
+        self._environment.request_stop()
         self._wake.set()
 
     # The loop. -----------------------------------------------------------------------------------------------------

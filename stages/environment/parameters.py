@@ -7,7 +7,7 @@ instance to instance and from episode to episode.
 An environment group that is `Parameterised` is given an `EpisodeParameters` once, and asks it whenever episodes begin.
 An adapter of environments one by one (Gymnasium, PettingZoo) asks with `options`, and passes the answer to the
 environment's `reset`. One whose instances draw values by themselves (Unity, over its side channel) sends `values` on
-whenever `generation` has changed, and tells by `begin` which episodes began.
+whenever `generation` has changed, and says of each ended episode under which it began (`AgentSteps.parameters`).
 """
 
 from __future__ import annotations

@@ -134,6 +134,15 @@ class EnvironmentGroup(Protocol):
 
 
 @runtime_checkable
+class Stoppable(Protocol):
+    """An environment group whose steps may hang."""
+
+    def request_stop(self) -> None:
+        """The run is to end: a `reset` or `step` that still goes on should soon raise `EnvironmentEnded`."""
+        ...
+
+
+@runtime_checkable
 class Rendering(Protocol):
     """An environment group that can be looked at."""
 

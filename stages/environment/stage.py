@@ -20,7 +20,7 @@ from queues.specs import BehaviorSpec, behavior_name
 from stages.environment.games import GameWatch
 from stages.environment.lineup import Lineup, Lineups, Player, nobody
 from stages.environment.parameters import EpisodeParameters, tell
-from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, Measured, StepResult
+from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, Measured, StepResult, Stoppable
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy, Decision, Recall
@@ -170,8 +170,10 @@ class EnvironmentStage(Source[StepBatch]):
             await self.advance()
 
     def request_stop(self) -> None:
-        """Let `produce` end after this tick."""
+        """Let `produce` end after this tick, and this tick end soon."""
         self._stop = True
+        if isinstance(self._group, Stoppable):
+            self._group.request_stop()
 
     def update(self, update: PolicyUpdate) -> None:
         """Act by this policy from the next decision on."""

@@ -157,11 +157,15 @@ class UnityWorker:
         """
         return await self._exchange(messages.STEP, actions)
 
-    async def close(self) -> None:
-        """End the connection, and the executable: it is asked, given `timeout_s`, and then killed.
+    async def close(self, patience_s: float | None = None) -> None:
+        """End the connection, and the executable: it is asked, given some time, and then killed.
 
         Closing twice, or what was never started, is allowed.
+
+        Args:
+            patience_s: how long it may take to end; None for `timeout_s`.
         """
+        patience_s = self.timeout_s if patience_s is None else patience_s
         server, player = self._server, self._player
         if server is None:
             return
@@ -169,8 +173,8 @@ class UnityWorker:
         if player is None:
             if self.hello is not None and not (told or self._ended or self._over):
                 await server.farewell_taken(_EDITOR_FAREWELL_S)
-        elif self.hello is not None and not self._over and not await player.exited(self.timeout_s):
-            log.warning("%s didn't end within %g s of being asked, and is killed", self.who, self.timeout_s)
+        elif self.hello is not None and not self._over and not await player.exited(patience_s):
+            log.warning("%s didn't end within %g s of being asked, and is killed", self.who, patience_s)
         await self._abandon()
 
     async def _connect(self) -> None:

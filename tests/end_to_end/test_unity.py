@@ -252,6 +252,17 @@ def test_one_that_hangs_is_ended_and_started_again(start, tmp_path):
     command.assert_left_nothing()
 
 
+def test_one_that_hangs_does_not_keep_a_run_from_ending(start, tmp_path):
+    """Long before its time is over; with a checkpoint of all that was learned."""
+    plain = unity(tmp_path, "--misbehave", "hang", "--at-step", 150, num_envs=1, debug=True, **LONG)
+    command = start(changed(plain, {"env_settings__timeout_wait": 600}))
+    command.until(lambda: "The stand-in Unity hangs" in command.output, "its word, which debug shows")
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+    assert_saved(command)
+
+
 def test_one_that_is_killed_is_started_again_until_it_may_not_and_the_run_ends_with_a_checkpoint(start, tmp_path):
     command = start(unity(tmp_path, **LONG))
     command.until_checkpoint(0)

@@ -83,6 +83,7 @@ class Misbehavior:
 
 def hang() -> None:
     """Do nothing, as a program that waits for ever."""
+    print("The stand-in Unity hangs from now on", flush=True)
     if hasattr(signal, "alarm"):
         signal.alarm(_FORGOTTEN_S)
     threading.Event().wait()

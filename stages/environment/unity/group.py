@@ -26,6 +26,13 @@ from stages.unity.errors import UnityEnded
 
 log = logging.getLogger(__name__)
 
+_LAST_STEP_S = 1.0
+"""How long a step may take once the run is to end: one that hangs is not waited for."""
+_END_S = 10.0
+"""How long a program may take to end before it is killed."""
+_HUNG_S = 3.0
+"""The same for one that is in the middle of a step, and may hang: hosts that are late are killed, and can kill none."""
+
 
 class UnityGroup:
     """A group of Unity programs. They are started at the first reset, all at once.
@@ -61,6 +68,8 @@ class UnityGroup:
         self._clock = clock
         self._under_way: dict[asyncio.Task[Answer], int] = {}
         """Exchanges that were not answered yet. Each is awaited by a later `step` or `reset`, or ended by `close`."""
+        self._given_up: asyncio.Future[None] | None = None
+        """Done when nobody waits any more for those who step."""
         self._asked: dict[int, dict[str, slice]] = {}
         """The instances that wait for actions, with their places among the last tick's decisions."""
 
@@ -77,6 +86,8 @@ class UnityGroup:
             StageError: if an instance can't be used, or broke too often.
             EnvironmentEnded: if the Editor was stopped.
         """
+        if self._given_up is None:
+            self._given_up = asyncio.get_running_loop().create_future()
         if not self._instances:
             self._instances = [self._make(index, self._parameters) for index in range(self.num_envs)]
         while self._under_way:  # Unity can be told to begin anew only where it waits for us
@@ -103,8 +114,14 @@ class UnityGroup:
             self._send(index, self._instances[index].step(self._orders(actions, places)))
         return self._result(*await self._gather(everyone=self._in_step))
 
+    def request_stop(self) -> None:
+        """The run is to end: a step that goes on for much longer ends the group, as if it had ended in order."""
+        if self._given_up is not None:
+            asyncio.get_running_loop().call_later(_LAST_STEP_S, self._give_up)
+
     async def close(self) -> None:
         """End all connections, at once and whatever they are doing; closing twice is allowed."""
+        stepping = {self._under_way[task] for task in self._under_way if not task.done()}
         tasks, self._under_way = [*self._under_way], {}
         for task in tasks:
             task.cancel()
@@ -114,8 +131,12 @@ class UnityGroup:
             if not task.cancelled() and task.exception() is not None:
                 log.debug("what was still under way failed: %s", task.exception())
         async with asyncio.TaskGroup() as closing:
-            for instance in self._instances:
-                closing.create_task(instance.close())
+            for index, instance in enumerate(self._instances):
+                closing.create_task(instance.close(_HUNG_S if index in stepping else _END_S))
+
+    def _give_up(self) -> None:
+        if self._given_up is not None and not self._given_up.done():
+            self._given_up.set_result(None)
 
     def _send(self, index: int, exchange: Any) -> None:
         self._under_way[asyncio.create_task(exchange)] = index
@@ -132,8 +153,7 @@ class UnityGroup:
 
     async def _gather(self, everyone: bool) -> tuple[dict[int, Answer], list[int]]:
         """Wait for an answer, or for everyone's; gives all answers there are, and the instances that broke."""
-        until = asyncio.ALL_COMPLETED if everyone else asyncio.FIRST_COMPLETED
-        done, _ = await asyncio.wait(self._under_way, return_when=until)
+        done = await self._some_done(everyone)
         answers: dict[int, Answer] = {}
         broken: list[int] = []
         for task in sorted(done, key=lambda task: self._under_way[task]):
@@ -151,6 +171,23 @@ class UnityGroup:
             else:
                 raise error
         return answers, broken
+
+    async def _some_done(self, everyone: bool) -> set[asyncio.Task[Answer]]:
+        """Wait until one exchange is done, or all are.
+
+        Raises:
+            EnvironmentEnded: if the run is to end and somebody hangs.
+        """
+        assert self._given_up is not None, "reset comes first"
+        waiting: set[Any] = {*self._under_way, self._given_up}
+        done: set[Any] = set()
+        while len(waiting) > 1 and (everyone or not done):
+            finished, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._given_up in finished:
+                names = [self._instances[self._under_way[task]].where for task in waiting]
+                raise EnvironmentEnded(f"{', '.join(names) or 'Unity'} was still in a step when the run was to end")
+            done |= finished
+        return done
 
     def _restart(self, index: int, error: Exception) -> None:
         """Begin an instance anew, as often as the restart limits allow.

@@ -19,6 +19,9 @@ from stages.unity.errors import UnityBroken
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_S = 3.0
+"""How long one that broke may take to end before it is killed."""
+
 
 class Worker(Protocol):
     """A connection with a Unity, such as `stages.unity.worker.UnityWorker`; each call waits for Unity's answer."""
@@ -32,8 +35,8 @@ class Worker(Protocol):
     async def step(self, actions: Mapping[str, Any]) -> Any:
         """Let agents act; a `UnityOutputProto`."""
 
-    async def close(self) -> None:
-        """End it, whatever state it is in."""
+    async def close(self, patience_s: float | None = None) -> None:
+        """End it, whatever state it is in; killed if it takes longer than this, None for as long as an exchange may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class UnityInstance:
             UnityRefused: if it can't be used as it is set up.
             UnityEnded: if it ends in order.
         """
-        await self.close()
+        await self.close(patience_s=_PATIENCE_S)
         self._worker, self._telling = self._connect()
         self._brains, self._readers = {}, {}
         await self._worker.start()
@@ -109,12 +112,12 @@ class UnityInstance:
         worker = self._told()
         return await self._answer(await worker.step(actions))
 
-    async def close(self) -> None:
-        """End the connection, if there is one."""
+    async def close(self, patience_s: float | None = None) -> None:
+        """End the connection, if there is one; see `Worker.close`."""
         worker, self._worker = self._worker, None
         if worker is not None:
             try:
-                await worker.close()
+                await worker.close(patience_s)
             except Exception as error:  # what is broken may not even close: that must not hinder the others
                 log.debug("%s: closing it failed: %s", self.where, error)
 

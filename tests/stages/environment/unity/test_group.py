@@ -284,6 +284,35 @@ async def test_closing_ends_all_also_in_the_middle_of_a_step_and_twice():
     assert [each[0].closed for each in world.unities] == [1, 1]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("in_step", [False, True])
+async def test_one_that_hangs_when_the_run_is_to_end_is_not_waited_for(in_step):
+    world = World(walking(0), walking(0), in_step=in_step)
+    await world.reset()
+    for each in world.unities:
+        each[0].may_answer.clear()
+    stepping = asyncio.create_task(world.step())
+    await asyncio.sleep(0.5)
+    world.group.request_stop()
+    with pytest.raises(EnvironmentEnded, match="Unity worker 0.* was still in a step when the run was to end"):
+        await stepping
+    await world.group.close()
+
+
+@pytest.mark.virtual_time
+async def test_one_that_answers_when_the_run_is_to_end_is_waited_for():
+    world = World(walking(0))
+    await world.reset()
+    world.unities[0][0].may_answer.clear()
+    stepping = asyncio.create_task(world.step())
+    await asyncio.sleep(0.5)
+    world.group.request_stop()
+    await asyncio.sleep(0.5)
+    world.unities[0][0].may_answer.set()
+    assert (await stepping).steps[WALKER].agent_ids.tolist() == [0]
+    await world.group.close()
+
+
 async def test_a_group_that_was_never_reset_closes():
     await World(walking(0)).group.close()
 
@@ -303,7 +332,7 @@ async def test_a_cancelled_step_leaves_a_group_that_can_be_closed():
 
 async def test_one_that_fails_to_close_does_not_hinder_the_others():
     class Stubborn(FakeUnity):
-        async def close(self):
+        async def close(self, patience_s=None):
             raise UnityBroken("no")
 
     world = World(Stubborn(walking(0)), walking(0))
