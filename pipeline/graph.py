@@ -176,9 +176,9 @@ def _played(config: RunConfig) -> str:
     if unity.env_path is None:
         return "the Unity Editor, on port 5004"
     last = unity.base_port + unity.num_envs * config.pipeline.hosts.actors.replicas - 1
-    ports = f"ports {unity.base_port} to {last}" if unity.base_port else "any free ports"
-    if last == unity.base_port:
-        ports = f"port {last}"
+    ports = f"ports {unity.base_port} to {last}" if last > unity.base_port else f"port {last}"
+    if not unity.base_port:
+        ports = "any free ports"
     return f"unity {unity.env_path}, {unity.num_envs} instances per actor, on {ports}"
 
 
