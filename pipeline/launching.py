@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from config import RunConfig
-from pipeline.checkpoint import Checkpoint
 from pipeline.control import OpenEdge
 from pipeline.edges import HostLinks, LocalEdges
 from pipeline.graph import learner_name
@@ -17,6 +14,7 @@ from pipeline.hosts.handle import HostHandle
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.lines import Line
 from pipeline.roster import Roster
+from pipeline.run_plan import RunPlan
 from pipeline.wiring import ActorSlot, Wiring
 from queues.ends import Inlet, Outlet
 
@@ -27,34 +25,17 @@ class Launcher:
     """Knows what a host is told at its birth and which queues it needs.
 
     Args:
-        config: what is run.
-        run_folder: `results/<run-id>`.
-        seed: the run's seed.
-        resumed: the checkpoint that the run goes on from.
-        replay_edge: where the recording was taken that stands in an actor's place; empty without one.
+        plan: the run.
         roster: where hosts are started.
         local: where ends of queues are put down for hosts within main's event loop.
         mind: called with each host that was started, to listen to it.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        run_folder: Path,
-        seed: int,
-        resumed: Checkpoint | None,
-        replay_edge: str,
-        roster: Roster,
-        local: LocalEdges,
-        mind: Callable[[HostHandle], None],
-    ) -> None:
-        self._config = config
-        self._run_folder = run_folder
-        self._seed = seed
-        self._resumed = resumed
-        self._replay_edge = replay_edge
+    def __init__(self, plan: RunPlan, roster: Roster, local: LocalEdges, mind: Callable[[HostHandle], None]) -> None:
+        self._run = plan
+        self._hosts = plan.config.pipeline.hosts
         self._roster = roster
-        self._wiring = Wiring(config, local)
+        self._wiring = Wiring(plan.config, local)
         self._mind = mind
         self._sources = 0
         self.actors: dict[int, ActorSlot] = {}
@@ -68,13 +49,19 @@ class Launcher:
         """The actor's place that a host has; None if it has none, or has lost it to a replacement."""
         return next((slot for slot in self.actors.values() if slot.handle is host), None)
 
+    def sources(self) -> list[HostHandle]:
+        """The hosts that produce experience."""
+        return [slot.handle for slot in self.actors.values()]
+
     async def start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> ActorSlot:
         """Start an actor, in place of a dead one where `old` is given."""
         source, self._sources = self._sources, self._sources + 1
-        role: HostRole = "replay" if self._replay_edge else "actor"
-        plan = replace(self._plan(role, name), replica=replica, source=source, replay_edge=self._replay_edge)
+        edge = self._run.replay_edge
+        plan = replace(
+            self._plan("replay" if edge else "actor", name), replica=replica, source=source, replay_edge=edge
+        )
         links = None
-        if self._config.pipeline.hosts.actors.kind == "process":
+        if self._hosts.actors.kind == "process":
             links = self._wiring.actor_links(old.handle.links if old is not None else None)
         slot = ActorSlot(replica, await self._start(plan, links), source)
         if old is not None:
@@ -88,12 +75,9 @@ class Launcher:
         """Start a behaviour's learner and join it to the actors; returns what main has to run on the way."""
         behavior = line.behavior
         slots = list(self.actors.values())
-        plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=line.spec.to_plain())
-        links = self._wiring.learner_links() if self._config.pipeline.hosts.learners.kind == "process" else None
+        links = self._learner_links()
         address = None if through_main else await self._wiring.connect_actors(behavior, slots, links)
-        line.learner = host = await self._start(plan, links)
-        updates = self.ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
-        runners = line.path.policies(updates)
+        host, runners = await self._start_trainer(line, links)
         if address is not None:
             host.control.send(OpenEdge(f"trajectories/{behavior}", address))
         else:
@@ -105,13 +89,9 @@ class Launcher:
 
     async def start_student(self, line: Line) -> list[Runner]:
         """Start a learner that imitates another behaviour: main feeds it, no actor does."""
-        behavior = line.behavior
-        plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=line.spec.to_plain())
-        links = self._wiring.learner_links() if self._config.pipeline.hosts.learners.kind == "process" else None
-        line.learner = host = await self._start(plan, links)
-        updates = self.ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
-        self.ends[f"learn/{behavior}"] = await self._wiring.feed(behavior, host)
-        return line.path.policies(updates)
+        host, runners = await self._start_trainer(line, self._learner_links())
+        self.ends[f"learn/{line.behavior}"] = await self._wiring.feed(line.behavior, host)
+        return runners
 
     def feed_of(self, behavior: str) -> Outlet[Any]:
         """Main's end of the queue that feeds a behaviour's learner."""
@@ -132,8 +112,7 @@ class Launcher:
         """Let a behaviour id be evaluated, in a host of its own; None if it is already."""
         async with self._evaluation_joins:  # each actor announces the behaviour id, maybe while it is being joined
             if self.evaluation is None:
-                inline = self._config.pipeline.hosts.actors.kind == "inline"
-                links = None if inline else self._wiring.evaluation_links()
+                links = None if self._hosts.actors.kind == "inline" else self._wiring.evaluation_links()
                 self.evaluation = ActorSlot(0, await self._start(self._plan("evaluation", "evaluation"), links), -1)
             if behavior_id in self.evaluation.policies:
                 return None
@@ -155,21 +134,32 @@ class Launcher:
         for slot in self.actors.values():
             self._wiring.tell_trajectories(behavior, slot)
 
+    def _learner_links(self) -> HostLinks | None:
+        return self._wiring.learner_links() if self._hosts.learners.kind == "process" else None
+
+    async def _start_trainer(self, line: Line, links: HostLinks | None) -> tuple[HostHandle, list[Runner]]:
+        """A learner that nobody feeds yet, and what brings its policies through main."""
+        behavior = line.behavior
+        plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=line.spec.to_plain())
+        line.learner = host = await self._start(plan, links)
+        updates = self.ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
+        return host, line.path.policies(updates)
+
     async def _start(self, plan: HostPlan, links: HostLinks | None) -> HostHandle:
         host = await self._roster.start(plan, links)
         self._mind(host)
         return host
 
     def _plan(self, role: HostRole, name: str) -> HostPlan:
-        playing = self._config.checkpoint_settings.inference
+        config, folder, resumed = self._run.config, self._run.folder.path, self._run.resumed
         return HostPlan(
             role=role,
             name=name,
-            config=self._config.to_plain(),
-            config_path=str(self._config.path) if self._config.path is not None else None,
-            run_folder=str(self._run_folder.resolve()),
-            run_id=self._run_folder.name,
-            seed=self._seed,
-            resume=self._resumed is not None and not playing,
-            resumed_at=self._resumed.number if self._resumed is not None else -1,
+            config=config.to_plain(),
+            config_path=str(config.path) if config.path is not None else None,
+            run_folder=str(folder.resolve()),
+            run_id=folder.name,
+            seed=self._run.seed,
+            resume=resumed is not None and not self._run.playing,
+            resumed_at=resumed.number if resumed is not None else -1,
         )

@@ -28,7 +28,6 @@ class Line:
     done: bool = False
     next_checkpoint: int = 0
     exports: list[CheckpointEntry] = field(default_factory=list)
-    best: CheckpointEntry | None = None
 
     @property
     def elo(self) -> float | None:
@@ -42,6 +41,11 @@ class Line:
             return None
         newest = self.exports[-1]
         return Path(newest.auxiliary_file_paths[0] if newest.auxiliary_file_paths else newest.file_path)
+
+    def add_export(self, entry: CheckpointEntry) -> None:
+        """A policy was exported; whose turn it is not is exported again with every checkpoint, at the same step."""
+        others = [e for e in self.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
+        self.exports = [*others, entry]
 
     def start_at(self, step: int) -> None:
         """The trainer goes on from this step."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoint import Checkpoint, folder_of, write_part
+from pipeline.checkpoint import folder_of, write_part
 from pipeline.control import CreditsReturned, PartFailed, PartSaved
 from pipeline.graph import part_name
+from pipeline.run_plan import RunPlan
 from pipeline.seeds import derive_seed
 from pipeline.statistics import StatisticsCollector
 from stages.loop import StageHooks
@@ -22,9 +22,7 @@ class MainStages:
     """Main as a host of stages.
 
     Args:
-        run_folder: `results/<run-id>`.
-        seed: the run's seed.
-        resumed: the checkpoint that the run goes on from.
+        plan: the run.
         statistics: where stages report to.
         on_credits: told of credits that a stage ended.
         on_part: told of parts that were written, or could not be.
@@ -32,16 +30,12 @@ class MainStages:
 
     def __init__(
         self,
-        run_folder: Path,
-        seed: int,
-        resumed: Checkpoint | None,
+        plan: RunPlan,
         statistics: StatisticsCollector,
         on_credits: Callable[[CreditsReturned], None],
         on_part: Callable[[PartSaved | PartFailed], None],
     ) -> None:
-        self._run_folder = run_folder
-        self._seed = seed
-        self._resumed = resumed
+        self._plan = plan
         self._statistics = statistics
         self._on_credits = on_credits
         self._on_part = on_part
@@ -51,8 +45,8 @@ class MainStages:
         """The context of a stage."""
         return StageContext(
             name=stage,
-            seed=derive_seed(self._seed, stage),
-            run_folder=self._run_folder,
+            seed=derive_seed(self._plan.seed, stage),
+            run_folder=self._plan.folder.path,
             statistics=self._statistics,
             log=logging.getLogger(f"stages.{stage}"),
         )
@@ -69,7 +63,7 @@ class MainStages:
 
     def save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
         """Write a stage's part of a checkpoint."""
-        folder, name = folder_of(self._run_folder / "checkpoints", number), part_name(stage, MAIN)
+        folder, name = folder_of(self._plan.folder.checkpoints, number), part_name(stage, MAIN)
         try:
             self._on_part(write_part(folder, number, name, state))
         except OSError as error:
@@ -77,7 +71,7 @@ class MainStages:
 
     def saved_state(self, stage: str) -> Mapping[str, Any] | None:
         """What a stage goes on from; None in a fresh run."""
-        if self._resumed is None:
+        if self._plan.resumed is None:
             return None
-        state: Mapping[str, Any] | None = self._resumed.read(part_name(stage, MAIN))
+        state: Mapping[str, Any] | None = self._plan.resumed.read(part_name(stage, MAIN))
         return state

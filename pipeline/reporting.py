@@ -5,14 +5,24 @@ Numbers arrive from the hosts; this keeps them together and knows when a summary
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from pipeline.console import ConsoleWriter
+from pipeline.control import Evaluated
 from pipeline.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
+from pipeline.run_plan import RunPlan
 from pipeline.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
+from pipeline.statistics_writers import make_writers
+from pipeline.tensorboard_writer import TensorboardWriter
+from pipeline.timers import GaugeWriter, Timers
+from queues.specs import behavior_name
 from stages.trainer.stage import TrainerReport
+
+log = logging.getLogger(__name__)
 
 
 class Reporter:
@@ -51,10 +61,6 @@ class Reporter:
         """Seconds that the run has taken, those before a resume included."""
         return self._clock() - self._began_s
 
-    def elapsed(self) -> float:
-        """As `elapsed_s`, for writers that take a function."""
-        return self.elapsed_s
-
     def showing(self) -> AbstractContextManager[Any]:
         """While this is entered, the live table is shown."""
         return self._progress
@@ -79,6 +85,19 @@ class Reporter:
         while report.step >= behavior.next_summary:
             self._summarize(behavior, behavior.next_summary)
             behavior.next_summary += behavior.summary_freq
+
+    def take_evaluation(self, message: Evaluated) -> None:
+        """How a policy did where nothing is learned."""
+        log.info(
+            "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s.",
+            message.behavior,
+            message.step,
+            message.mean,
+            message.deviation,
+            message.episodes,
+            ", the best so far" if message.best else "",
+        )
+        self._collector.add(behavior_name(message.behavior), "Evaluation/Cumulative Reward", message.mean, "last")
 
     def show(self) -> None:
         """Refresh the live table, if it is time to."""
@@ -110,6 +129,21 @@ class Reporter:
         for writer in self._writers:
             writer.write(behavior.name, summaries, step)
             writer.write(PIPELINE, pipeline, step)
+
+
+def open_reporter(
+    plan: RunPlan, collector: StatisticsCollector, timers: Timers, console: bool, progress: Progress
+) -> Reporter:
+    """The reporter of a run with all its writers; `console` asks for a line per summary."""
+    path, training = plan.folder.path, not plan.playing
+    writers: list[StatisticsWriter] = []
+    if training:
+        tensorboard = TensorboardWriter(path, plan.resumed is not None)
+        writers += [tensorboard, GaugeWriter(timers), *make_writers(plan.config, path)]
+    reporter = Reporter(collector, writers, progress, plan.elapsed_before_s, training)
+    if console:
+        writers.append(ConsoleWriter(lambda: reporter.elapsed_s))
+    return reporter
 
 
 class _StageRates:

@@ -65,8 +65,11 @@ class Roster:
         """Wait until every host has ended."""
         await self._all_ended.wait()
 
-    async def kill_after(self, seconds: float) -> None:
-        """Give hosts this long to end by themselves, then kill those that have not."""
+    def kill_later(self, seconds: float) -> None:
+        """Give hosts this long to end by themselves; those that have not are killed then."""
+        self._tasks.create_task(self._kill_after(seconds))
+
+    async def _kill_after(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._all_ended.wait()

@@ -24,6 +24,7 @@ from pipeline.hosts.custom_stages import check_stages
 from pipeline.inference import plays_given_models
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.run_folder import RunFolder
+from pipeline.run_plan import RunPlan
 from pipeline.seeds import choose_seed
 from pipeline.self_play import check_samplers
 from pipeline.statistics_writers import check_writers
@@ -117,14 +118,14 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
             log.warning("%s has no whole checkpoint yet: starting from step 0", folder.path)
         if checkpoint is not None and settings.resume:
             checkpoint.check()
-        seed = _seed(config, checkpoint)
+        plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint)
         if options.console:
             log.info("%s", version_information())
-        async with Coordinator(config, folder, seed, checkpoint, options.console, options.progress) as coordinator:
+        async with Coordinator(plan, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
         result = _result(coordinator, folder)
-        if coordinator.self_play is not None:
-            await asyncio.to_thread(coordinator.self_play.write_league, folder.path)
+        if coordinator.opening.self_play is not None:
+            await asyncio.to_thread(coordinator.opening.self_play.write_league, folder.path)
         if not settings.inference:
             await asyncio.to_thread(_film, config, result)
         return result
@@ -149,15 +150,15 @@ def _configuration(config: RunConfig) -> str:
 
 
 def _result(coordinator: Coordinator, folder: RunFolder) -> RunResult:
-    if coordinator.failure is not None:
-        failure = coordinator.failure
+    failure = coordinator.ending.failure
+    if failure is not None:
         text = failure.message
         if coordinator.saving.newest >= 0:
             text += f"\nGo on from the last checkpoint with: --run-id {folder.run_id} --resume"
         raise RunFailed(text, failure.stage, failure.traceback)
     behaviors = {
         name: BehaviorResult(line.step, line.version, line.recent_return, line.elo, line.export)
-        for name, line in coordinator.lines.items()
+        for name, line in coordinator.opening.lines.items()
     }
     return RunResult(
         folder.run_id,

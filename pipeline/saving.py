@@ -14,7 +14,7 @@ from pipeline.control import BeginCheckpoint, PartFailed, PartSaved, SaveNow, St
 from pipeline.hosts.handle import HostHandle
 from pipeline.lines import Line
 from pipeline.onnx_export import copy_last
-from pipeline.run_folder import RunFolder
+from pipeline.run_plan import RunPlan
 from pipeline.timers import Timers
 from pipeline.training_status import BehaviorStatus, CheckpointEntry, TrainingStatus
 
@@ -25,8 +25,7 @@ class Saving:
     """The checkpoints and status files of a run.
 
     Args:
-        folder: the run's folder.
-        last: number of the checkpoint that the run goes on from, -1 for a fresh run.
+        plan: the run.
         lines: the behaviours that are trained, by name.
         timers: what `timers.json` is written from.
         progress: what main itself goes on from after a resume.
@@ -36,21 +35,23 @@ class Saving:
 
     def __init__(
         self,
-        folder: RunFolder,
-        last: int,
+        plan: RunPlan,
         lines: Mapping[str, Line],
         timers: Timers,
         progress: Callable[[], Mapping[str, Any]],
         lessons: Callable[[], Mapping[str, int]],
         ended: Callable[[str | None], None],
     ) -> None:
-        self._folder = folder
+        self._plan = plan
+        self._folder = plan.folder
         self._lines = lines
         self._timers = timers
         self._progress = progress
         self._lessons = lessons
         self._ended = ended
-        self._checkpointer = Checkpointer(folder.checkpoints, last)
+        self._checkpointer = Checkpointer(
+            plan.folder.checkpoints, plan.resumed.number if plan.resumed is not None else -1
+        )
 
     @property
     def newest(self) -> int:
@@ -62,9 +63,9 @@ class Saving:
         """Whether a checkpoint is under way."""
         return self._checkpointer.busy
 
-    def begin(self, sources: Iterable[HostHandle], expected: Iterable[str], then_stop: bool = False) -> None:
+    def begin(self, sources: Iterable[HostHandle], then_stop: bool = False) -> None:
         """Let the sources put a barrier into their streams, and stop behind it if asked to."""
-        number, folder = self._announce(expected)
+        number, folder = self._announce(self._expected())
         for host in sources:
             host.control.send(BeginCheckpoint(number, str(folder)))
             if then_stop:
@@ -76,11 +77,11 @@ class Saving:
         if number is not None:
             source.control.send(BeginCheckpoint(number, str(folder_of(self._folder.checkpoints, number))))
 
-    def save_now(
-        self, expected: Iterable[str], save_part: Callable[[str, int, Mapping[str, Any] | None], None]
-    ) -> None:
+    def save_now(self, save_part: Callable[[str, int, Mapping[str, Any] | None], None]) -> None:
         """Without barriers, as the stream has broken off: let trainers and main's stages save where they stand."""
-        number, folder = self._announce(expected)
+        number, folder = self._announce(
+            name for name in self._expected() if not name.rpartition("@")[2].startswith("actor")
+        )
         for line in self._lines.values():
             if line.learner is not None:
                 line.learner.control.send(SaveNow(number, str(folder)))
@@ -119,6 +120,9 @@ class Saving:
 
     def _last(self, name: str, line: Line) -> CheckpointEntry | None:
         return copy_last(self._folder.path, name, line.exports[-1], self._folder.files) if line.exports else None
+
+    def _expected(self) -> set[str]:
+        return self._plan.expected_parts(self._lines)
 
     def _announce(self, expected: Iterable[str]) -> tuple[int, Path]:
         number = self._checkpointer.begin(expected, time.monotonic())

@@ -10,6 +10,8 @@ from fakes import policy_update
 from config import RunConfig
 from pipeline.control import PartSaved
 from pipeline.main_stages import MainStages
+from pipeline.run_folder import RunFolder
+from pipeline.run_plan import RunPlan
 from pipeline.self_play import SelfPlay, check_samplers, make_sampler
 from pipeline.statistics import StatisticsCollector
 from stages.errors import LoadError
@@ -29,11 +31,17 @@ def assigned():
 
 
 @pytest.fixture
-def self_play(tmp_path, parts, assigned):
-    """Hiders and seekers, who have met."""
+def plan(tmp_path):
     config = RunConfig.from_plain({"behaviors": {"Hider": {"self_play": {}}, "Seeker": {"self_play": {}}}})
-    stages = MainStages(tmp_path, 0, None, StatisticsCollector(0), lambda credits: None, parts.append)
-    made = SelfPlay(config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=1)
+    with RunFolder.create(tmp_path, "run") as folder:
+        yield RunPlan(config, folder, seed=0, resumed=None)
+
+
+@pytest.fixture
+def self_play(plan, parts, assigned):
+    """Hiders and seekers, who have met."""
+    stages = MainStages(plan, StatisticsCollector(0), lambda credits: None, parts.append)
+    made = SelfPlay(plan.config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=1)
     for name, team in (("Hider", 0), ("Seeker", 1)):
         made.add(name)
         made.add_behavior(f"{name}?team={team}")
@@ -99,13 +107,13 @@ def test_without_a_barrier_the_state_is_handed_over_once(self_play):
     assert handed == [("ghost", 1)]
 
 
-def test_a_resumed_run_takes_up_its_part(self_play, tmp_path):
+def test_a_resumed_run_takes_up_its_part(self_play, plan):
     class Saved(MainStages):
         def saved_state(self, stage):
             return self_play.controller.state_dict() if stage == "ghost" else None
 
-    stages = Saved(tmp_path, 0, None, StatisticsCollector(0), lambda credits: None, lambda part: None)
-    again = SelfPlay(self_play._config, stages, PolicyPublisher(), seed=2)
+    stages = Saved(plan, StatisticsCollector(0), lambda credits: None, lambda part: None)
+    again = SelfPlay(plan.config, stages, PolicyPublisher(), seed=2)
     for name in ("Hider", "Seeker"):
         again.add(name)
     assert repr(again.controller.state_dict()) == repr(self_play.controller.state_dict())
