@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from queues.messages import Array
 from queues.specs import BehaviorSpec
 from stages.unity.actions import action_spec
-from stages.unity.errors import UnityBroken
+from stages.unity.errors import UnityBroken, UnityMisobserved
 from stages.unity.observations import WrongObservation, observation_reader, observation_spec
 
 
@@ -127,7 +127,7 @@ class BehaviorReader:
         wanted = len(self._readers)
         if any(len(observations) != wanted for observations in per_agent):
             row = next(row for row, observations in enumerate(per_agent) if len(observations) != wanted)
-            raise UnityBroken(
+            raise UnityMisobserved(
                 f"{self._who}, agent {ids[row]}: has {len(per_agent[row])} observations, expected {wanted} as of the "
                 f"first agent of the behaviour ({', '.join(o.name for o in self.spec.observations)}); give its agents "
                 "the same sensors, or a behaviour name of their own"
@@ -139,7 +139,7 @@ class BehaviorReader:
         try:
             return reader.read([observations[index] for observations in per_agent])
         except WrongObservation as error:
-            raise UnityBroken(
+            raise UnityMisobserved(
                 f"{self._who}, agent {ids[error.row]}: observation {reader.spec.name!r} {error.problem}"
             ) from error
 

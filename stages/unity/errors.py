@@ -13,6 +13,14 @@ class UnityLate(UnityBroken):
     """Unity was silent for longer than it may."""
 
 
+class UnityDied(UnityBroken):
+    """Unity's process ended."""
+
+
+class UnityMisobserved(UnityBroken):
+    """An observation is not what the behaviour's spec says."""
+
+
 class UnityRefused(StageError):
     """Unity can't be used as it is set up (version, port, executable): no restart mends that."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stages.errors import StageError
-from stages.unity.errors import PortUnusable, UnityBroken, UnityEnded, UnityLate
+from stages.unity.errors import PortUnusable, UnityBroken, UnityDied, UnityEnded, UnityLate, UnityMisobserved
 
 
 class UnityException(Exception):
@@ -54,6 +54,10 @@ def as_low_level() -> Iterator[None]:
         raise UnityWorkerInUseException(str(error)) from error
     except UnityLate as error:
         raise UnityTimeOutException(str(error)) from error
+    except UnityDied as error:
+        raise UnityEnvironmentException(str(error)) from error
+    except UnityMisobserved as error:
+        raise UnityObservationException(str(error)) from error
     except UnityBroken as error:
         raise UnityCommunicationException(str(error)) from error
     except UnityEnded as error:

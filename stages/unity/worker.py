@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from google.protobuf.message import DecodeError
 
 from stages.unity import messages, versions
-from stages.unity.errors import UnityBroken, UnityEnded, UnityLate, UnityRefused
+from stages.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
 from stages.unity.executable import Executable, command_line, player_log, tail
 from stages.unity.messages import UnityMessageProto
 from stages.unity.player import Player, ending
@@ -308,7 +308,7 @@ class UnityWorker:
 
     def _death(self, returncode: int) -> UnityBroken:
         connected = "" if self.hello is not None else " before it had connected"
-        return UnityBroken(f"{self.who} ended with {ending(returncode)}{connected}{self._log_tail()}")
+        return UnityDied(f"{self.who} ended with {ending(returncode)}{connected}{self._log_tail()}")
 
     def _log_tail(self) -> str:
         if self.executable is None:

@@ -75,6 +75,8 @@ class Misbehavior:
         infos = said.agentInfos[name].value
         if self._kind == "nan-reward":
             infos[0].reward = float("nan")
+        elif self._kind == "wrong-observation":
+            infos[0].observations[0].float_data.data.append(0.0)
         elif self._kind == "duplicate-ids":
             infos.append(infos[-1])
         elif self._kind == "unknown-behavior":

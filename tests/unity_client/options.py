@@ -14,6 +14,7 @@ MISBEHAVIORS = (
     "garbage",
     "empty-message",
     "nan-reward",
+    "wrong-observation",
     "duplicate-ids",
     "unknown-behavior",
     "huge-message",

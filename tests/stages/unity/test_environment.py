@@ -15,6 +15,7 @@ from stages.unity.exceptions import (
     UnityCommunicatorStoppedException,
     UnityEnvironmentException,
     UnityException,
+    UnityObservationException,
     UnityTimeOutException,
     UnityWorkerInUseException,
 )
@@ -148,7 +149,9 @@ def test_wrong_actions_say_what_was_expected(unity):
 @pytest.mark.parametrize(
     ("trouble", "expected", "says"),
     [
-        ("die-mid-step", UnityCommunicationException, "SIGKILL"),
+        ("die-mid-step", UnityEnvironmentException, "SIGKILL"),
+        ("exit-mid-step", UnityEnvironmentException, "return code"),
+        ("wrong-observation", UnityObservationException, "numbers, expected"),
         ("garbage", UnityCommunicationException, "doesn't keep to the protocol"),
         ("nan-reward", UnityCommunicationException, "its reward is nan"),
         ("unknown-behavior", UnityEnvironmentException, "never announced"),
