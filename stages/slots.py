@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.int64]
 Element = TypeVar("Element", bound=np.generic)
 
+Where = slice | Numbers
+"""Slots; a slice where they follow each other, since NumPy's slices cost less than index arrays."""
+
 NOBODY = 0
 
 
@@ -125,3 +128,18 @@ def enlarged(array: NDArray[Element], length: int) -> NDArray[Element]:
     larger = np.zeros((length, *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
+
+
+def as_slice(slots: Numbers) -> Where:
+    """The slots as a slice if they follow each other, else as they are."""
+    if not len(slots):
+        return slots
+    first, count = int(slots[0]), len(slots)
+    if slots[-1] - first == count - 1 and (slots[1:] > slots[:-1]).all():
+        return slice(first, first + count)
+    return slots
+
+
+def pick(where: Where, places: Numbers) -> Numbers:
+    """The slots at some places of `where`."""
+    return places + where.start if isinstance(where, slice) else where[places]

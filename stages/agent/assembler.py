@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,20 +10,13 @@ from numpy.typing import NDArray
 
 from queues.errors import ShapeError
 from queues.messages import Array, StepBatch, TrajectoryBatch
+from stages.agent.books import LEARNING, Books, Stamps, as_bytes
 from stages.agent.groups import Groups
-from stages.agent.outbox import Closed, Episodes, Outbox
+from stages.agent.outbox import Episodes, Outbox
 from stages.agent.pages import Column, Pages
-from stages.slots import NOBODY, Numbers, Slots, enlarged
+from stages.slots import NOBODY, Numbers, Slots, Where, as_slice, enlarged, pick
 
 log = logging.getLogger(__name__)
-
-Where = slice | Numbers
-"""Slots; a slice where they follow each other, since NumPy's slices cost less than index arrays."""
-Stamps = Sequence[Array]
-"""What decisions are made under: episode ids; of the assignment the generation, opponent, learning or not; and where
-the behaviour has groups, the group's id."""
-_LEARNING = 3
-"""Place of `learning` in them."""
 
 
 @dataclass(slots=True)
@@ -41,7 +33,7 @@ class Assembler:
     """Keeps one open decision per agent of a behaviour id, and the steps before it until they are closed.
 
     An agent has a slot as long as it has an open decision. The slot says in which row of the pages that
-    decision stands (`_cursor`), under which stamp it was made, and what the episode brought so far.
+    decision stands (`_cursor`); under which stamp it was made and what the episode brought so far is in the books.
 
     Trajectories of a group's agents are closed together: where one is, its mates' are cut at the same tick. So whoever
     learns finds in one batch what all of a group did at each moment, and who was left when one of them ended.
@@ -59,17 +51,9 @@ class Assembler:
         self._pages = Pages(step, horizon)
         self._outbox = Outbox()
         self._slots = Slots(len(step.agent_ids))
-        total = self._slots.total
-        self._cursor = np.full(total, self._pages.nowhere)
-        self._episode_ids = np.zeros(total, np.int64)
-        self._generations = np.zeros(total, np.int32)
-        self._opponents = np.zeros(total, np.int32)
-        self._learning = np.zeros(total, np.bool_)
-        self._returns = np.zeros(total, np.float64)
-        self._steps_before = np.zeros(total, np.int64)  # decisions of the episode in earlier pages
-        self._groups = np.zeros(total, np.int64)
-        self._env_ids = np.zeros(total, np.int64)
-        self._mates = None if step.group_ids is None else Groups(total)
+        self._cursor = np.full(self._slots.total, self._pages.nowhere)
+        self._books = Books(self._slots.total, step.group_ids is not None)
+        self._mates = self._books.mates
         self._last_ticks: dict[int, _LastTick] = {}
         self._warned = False
 
@@ -133,11 +117,11 @@ class Assembler:
     def end_learning(self) -> None:
         """Learn no more from what is decided already: completed steps are learned from, open ones are not."""
         slots = self._slots.used()
-        slots = slots[self._learning[slots]]
+        slots = slots[self._books.learning[slots]]
         self._cut(slots)
         if self._mates is not None:
             self._cut_mates(self._mates)
-        self._learning[slots] = False
+        self._books.learning[slots] = False
         self._last_ticks.clear()  # the next decisions' stamps have to be compared with these
 
     def replace_decisions(self, step: StepBatch) -> None:
@@ -161,11 +145,10 @@ class Assembler:
         Returns:
             The number of completed learning rows that are lost.
         """
-        slots = self._slots.used()
-        slots = slots[(self._groups[slots] == group) & np.isin(self._env_ids[slots], env_ids)]
+        slots = self._books.living_in(self._slots.used(), env_ids, group)
         at = self._cursor[slots]
         lengths = self._pages.lengths(at)
-        lost = int(lengths @ self._learning[slots])
+        lost = int(lengths @ self._books.learning[slots])
         self._pages.give(at - lengths)
         self._cursor[slots] = self._pages.nowhere
         self._forget(slots)
@@ -195,7 +178,7 @@ class Assembler:
         new = (deciding == NOBODY).nonzero()[0]
         if len(new):
             deciding[new] = self._join(agent_ids[new], step.env_ids[ended:][new], step.group)
-        tick = _LastTick(key, _as_slice(deciding))
+        tick = _LastTick(key, as_slice(deciding))
         self._last_ticks[step.group] = tick
         return ending, tick
 
@@ -205,18 +188,7 @@ class Assembler:
         if total > present:
             self._cursor = enlarged(self._cursor, total)
             self._cursor[present:] = self._pages.nowhere
-            self._episode_ids = enlarged(self._episode_ids, total)
-            self._generations = enlarged(self._generations, total)
-            self._opponents = enlarged(self._opponents, total)
-            self._learning = enlarged(self._learning, total)
-            self._returns = enlarged(self._returns, total)
-            self._steps_before = enlarged(self._steps_before, total)
-            self._groups = enlarged(self._groups, total)
-            self._env_ids = enlarged(self._env_ids, total)
-            if self._mates is not None:
-                self._mates.enlarge(total)
-        self._groups[slots] = group
-        self._env_ids[slots] = env_ids
+        self._books.join(slots, total, env_ids, group)
         return slots
 
     def _end(self, step: StepBatch, ending: Numbers, ends: Numbers) -> Numbers:
@@ -230,9 +202,9 @@ class Assembler:
             if not len(known):
                 return ending
         lengths = self._pages.lengths(ends)
-        closed = self._closed(ending, ends, terminated.copy(), ~terminated)
+        closed = self._books.closed(ending, self._slots.ids[ending], ends, terminated.copy(), ~terminated)
         self.pending += int(np.count_nonzero(closed.learning))
-        steps = self._steps_before[ending] + lengths
+        steps = self._books.steps_before[ending] + lengths
         of_trajectories = of_episodes = None
         if self._mates is not None:
             slots = self._slots.used()
@@ -241,7 +213,7 @@ class Assembler:
             shared = self._pages.of_groups["group_rewards"][ends - 1]
             of_episodes = self._mates.of_episodes(ending, shared, steps, of_trajectories["group_left"])
         self._outbox.add(closed, sum(lengths.tolist()), of_trajectories)
-        returns = self._returns[ending] + rewards
+        returns = self._books.returns[ending] + rewards
         self._outbox.add_episodes(Episodes(closed.agent_ids, returns, steps, closed.learning, parameters), of_episodes)
         return ending
 
@@ -257,12 +229,12 @@ class Assembler:
         """
         where = tick.where
         # Agents that start an episode get a wrong return here; `_start_episodes` sets it to 0.
-        self._returns[where] += step.rewards[step.ended :]
+        self._books.returns[where] += step.rewards[step.ended :]
         stamps: Stamps = (step.episode_ids[step.ended :], step.generations, step.opponents, step.learning)
         if self._mates is not None and step.group_ids is not None and step.group_rewards is not None:
             self._mates.returns[where] += step.group_rewards[step.ended :]
             stamps = (*stamps, step.group_ids[step.ended :])
-        said = _as_bytes(stamps)
+        said = as_bytes(stamps)
         fresh, restamped = 0, None
         # Where agents and stamps are the last tick's and nobody ended, nobody starts anything: the fast path.
         if step.ended or tick.stamps != said:
@@ -271,7 +243,7 @@ class Assembler:
         self.pending += tick.learning
         self._turn_pages(where, at, fresh, restamped, observations)
         if restamped is not None:
-            self._stamp(where, stamps)
+            self._books.stamp(where, stamps)
         self._pages.write_decisions(at, step.decisions, step.policy_versions)
         if self._mates is not None:
             self._pages.of_groups["ticks"][at] = step.tick
@@ -294,47 +266,26 @@ class Assembler:
         """
         fresh = (at == self._pages.nowhere + 1).nonzero()[0]
         if len(fresh):
-            self._start_episodes(_pick(where, fresh), [values[fresh] for values in stamps])
-        old = self._stamps_at(where)
-        if _as_bytes(old) == expected:
+            self._start_episodes(pick(where, fresh), [values[fresh] for values in stamps])
+        old = self._books.stamps(where)
+        if as_bytes(old) == expected:
             return len(fresh), None
         lost = (old[0] != stamps[0]).nonzero()[0]
         if len(lost):
-            self._warn(_pick(where, lost[:1]), stamps[0][lost[0]])
-            self._leave(_pick(where, lost), truncated=True)
-            self._start_episodes(_pick(where, lost), [values[lost] for values in stamps])
+            self._warn(pick(where, lost[:1]), stamps[0][lost[0]])
+            self._leave(pick(where, lost), truncated=True)
+            self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
-            old = self._stamps_at(where)
+            old = self._books.stamps(where)
         # The other open steps are completed under the stamp that they were decided under.
-        self.pending += int(np.count_nonzero(old[_LEARNING])) - int(np.count_nonzero(stamps[_LEARNING]))
+        self.pending += int(np.count_nonzero(old[LEARNING])) - int(np.count_nonzero(stamps[LEARNING]))
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
         return len(fresh) + len(lost), changed
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
         """Open the books of agents [k] that had no open decision: their rows complete no step."""
-        self._stamp(slots, stamps)
-        self._returns[slots] = 0
-        self._steps_before[slots] = 0
-        if self._mates is not None:
-            self._mates.returns[slots] = 0
-        self.pending -= int(np.count_nonzero(stamps[_LEARNING]))
-
-    def _stamp(self, where: Where, stamps: Stamps) -> None:
-        self._episode_ids[where] = stamps[0]
-        self._generations[where] = stamps[1]
-        self._opponents[where] = stamps[2]
-        self._learning[where] = stamps[_LEARNING]
-        if self._mates is not None:
-            self._mates.ids[where] = stamps[-1]
-
-    def _stamps_at(self, where: Where) -> Stamps:
-        stamps = (
-            self._episode_ids[where],
-            self._generations[where],
-            self._opponents[where],
-            self._learning[where],
-        )
-        return stamps if self._mates is None else (*stamps, self._mates.ids[where])
+        self._books.start_episodes(slots, stamps)
+        self.pending -= int(np.count_nonzero(stamps[LEARNING]))
 
     def _warn(self, slots: Numbers, episode_id: int) -> None:
         if not self._warned:
@@ -342,7 +293,7 @@ class Assembler:
             log.warning(
                 "%s: agent %d began episode %d, but its episode %d never ended; the last decision of such "
                 "episodes is dropped (said once). Environments should give an ending row.",
-                *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._episode_ids[slots[0]]),
+                *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._books.episode_ids[slots[0]]),
             )
 
     def _turn_pages(
@@ -371,7 +322,7 @@ class Assembler:
             if fresh:
                 cut = (ends != pages.nowhere + 1).nonzero()[0]
                 turning, ends = turning[cut], ends[cut]
-            self._close(_pick(where, turning), ends, pages.lengths(ends))
+            self._close(pick(where, turning), ends, pages.lengths(ends))
 
     def _cut(self, slots: Numbers, max_first_version: int | None = None) -> None:
         """Close what these agents have completed; their open decisions become first rows of other pages."""
@@ -407,25 +358,12 @@ class Assembler:
         """Put trajectories that did not end in the outbox: `lengths` [k] rows before the rows `ends` [k]."""
         if not len(slots):
             return
-        self._steps_before[slots] += lengths
+        self._books.steps_before[slots] += lengths
         flags = np.zeros((2, len(slots)), np.bool_)
         flags[1] = truncated
         of_groups = None if self._mates is None else self._mates.note_closed(slots)
-        self._outbox.add(self._closed(slots, ends, *flags), sum(lengths.tolist()), of_groups)
-
-    def _closed(
-        self, slots: Numbers, ends: Numbers, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
-    ) -> Closed:
-        return Closed(
-            ends,
-            self._slots.ids[slots],
-            self._episode_ids[slots],
-            self._generations[slots],
-            self._opponents[slots],
-            self._learning[slots],
-            terminated,
-            truncated,
-        )
+        closed = self._books.closed(slots, self._slots.ids[slots], ends, *flags)
+        self._outbox.add(closed, sum(lengths.tolist()), of_groups)
 
     def _forget(self, slots: Numbers) -> None:
         """Forget agents that have no open decision any more."""
@@ -435,22 +373,3 @@ class Assembler:
 
 
 _NONE = np.empty(0, np.int64)
-
-
-def _as_bytes(stamps: Stamps) -> bytes:
-    return b"".join([values.tobytes() for values in stamps])
-
-
-def _as_slice(slots: Numbers) -> Where:
-    """The slots as a slice if they follow each other, else as they are."""
-    if not len(slots):
-        return slots
-    first, count = int(slots[0]), len(slots)
-    if slots[-1] - first == count - 1 and (slots[1:] > slots[:-1]).all():
-        return slice(first, first + count)
-    return slots
-
-
-def _pick(where: Where, places: Numbers) -> Numbers:
-    """The slots at some places of `where`."""
-    return places + where.start if isinstance(where, slice) else where[places]

@@ -1,0 +1,117 @@
+"""What is kept of each agent beside its rows, by slot: whose it is, what its episode brought, what it decided under."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+from stages.agent.groups import Groups
+from stages.agent.outbox import Closed
+from stages.slots import Numbers, Where, enlarged
+
+Stamps = Sequence[Array]
+"""What decisions are made under: episode ids; of the assignment the generation, opponent, learning or not; and where
+the behaviour has groups, the group's id."""
+LEARNING = 3
+"""Place of `learning` in them."""
+
+
+class Books:
+    """The per-agent arrays of one behaviour id.
+
+    Args:
+        total: number of slots.
+        grouped: whether its agents are in groups.
+
+    Attributes:
+        episode_ids: [total] the episode of the open decision.
+        learning: [total] whether the open decision is learned from.
+        returns: [total] sum of the episode's rewards so far.
+        steps_before: [total] decisions of the episode in earlier pages.
+        mates: the groups; None if there are none.
+    """
+
+    def __init__(self, total: int, grouped: bool) -> None:
+        self.episode_ids = np.zeros(total, np.int64)
+        self.learning = np.zeros(total, np.bool_)
+        self.returns = np.zeros(total, np.float64)
+        self.steps_before = np.zeros(total, np.int64)
+        self.mates = Groups(total) if grouped else None
+        self._generations = np.zeros(total, np.int32)
+        self._opponents = np.zeros(total, np.int32)
+        self._env_groups = np.zeros(total, np.int64)
+        self._env_ids = np.zeros(total, np.int64)
+
+    def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32], env_group: int) -> None:
+        """Enter agents [k] of some environments; there are `total` slots now."""
+        if total > len(self.episode_ids):
+            self._enlarge(total)
+        self._env_groups[slots] = env_group
+        self._env_ids[slots] = env_ids
+
+    def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
+        """Agents [k] that had no open decision take the first one of an episode."""
+        self.stamp(slots, stamps)
+        self.returns[slots] = 0
+        self.steps_before[slots] = 0
+        if self.mates is not None:
+            self.mates.returns[slots] = 0
+
+    def stamp(self, where: Where, stamps: Stamps) -> None:
+        """Note what agents decide under from now on."""
+        self.episode_ids[where] = stamps[0]
+        self._generations[where] = stamps[1]
+        self._opponents[where] = stamps[2]
+        self.learning[where] = stamps[LEARNING]
+        if self.mates is not None:
+            self.mates.ids[where] = stamps[-1]
+
+    def stamps(self, where: Where) -> Stamps:
+        """What agents took their open decisions under."""
+        stamps = (self.episode_ids[where], self._generations[where], self._opponents[where], self.learning[where])
+        return stamps if self.mates is None else (*stamps, self.mates.ids[where])
+
+    def living_in(self, slots: Numbers, env_ids: Numbers, env_group: int) -> Numbers:
+        """Those of the agents that live in some environments of a group of environments."""
+        living: Numbers = slots[(self._env_groups[slots] == env_group) & np.isin(self._env_ids[slots], env_ids)]
+        return living
+
+    def closed(
+        self,
+        slots: Numbers,
+        agent_ids: Numbers,
+        ends: Numbers,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+    ) -> Closed:
+        """Trajectories [k] that are closed now, as the outbox takes them."""
+        return Closed(
+            ends,
+            agent_ids,
+            self.episode_ids[slots],
+            self._generations[slots],
+            self._opponents[slots],
+            self.learning[slots],
+            terminated,
+            truncated,
+        )
+
+    def _enlarge(self, total: int) -> None:
+        self.episode_ids = enlarged(self.episode_ids, total)
+        self.learning = enlarged(self.learning, total)
+        self.returns = enlarged(self.returns, total)
+        self.steps_before = enlarged(self.steps_before, total)
+        self._generations = enlarged(self._generations, total)
+        self._opponents = enlarged(self._opponents, total)
+        self._env_groups = enlarged(self._env_groups, total)
+        self._env_ids = enlarged(self._env_ids, total)
+        if self.mates is not None:
+            self.mates.enlarge(total)
+
+
+def as_bytes(stamps: Stamps) -> bytes:
+    """Stamps in a form that is quick to compare."""
+    return b"".join([values.tobytes() for values in stamps])
