@@ -6,7 +6,7 @@ for a device. Whoever calls it looks at the losses now and then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -76,11 +76,16 @@ class SACUpdate:
         random: np.random.Generator,
         device: str,
     ) -> None:
-        self.actor = Flat(seeded(random, lambda: gently_drawn(ActorNetwork(design))), device)
+        # Discrete choices are learned sooner from ML-Agents' weights, continuous actions from smaller ones
+        # (docs/learning.md): of choices Q tells all values at once, and need not be asked for actions nobody tried.
+        begun: Callable[[Any], Any] = (
+            (lambda network: network) if design.spec.actions.discrete_branches else gently_drawn
+        )
+        self.actor = Flat(seeded(random, lambda: begun(ActorNetwork(design))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
-        self.critics = Flat(seeded(random, lambda: gently_drawn(Critics(design, signals))), device)
-        self.target = Flat(seeded(random, lambda: gently_drawn(ValueNetwork(design, signals))), device)
+        self.critics = Flat(seeded(random, lambda: begun(Critics(design, signals))), device)
+        self.target = Flat(seeded(random, lambda: begun(ValueNetwork(design, signals))), device)
         initial = hyperparameters.init_entcoef
         self.coefficients = Flat(EntropyCoefficients(design, initial), device)
         self._value_values = self.critics.values[-len(self.target.values) :]
