@@ -18,6 +18,7 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "
 HEAVY_ALLOWED = {
     "gymnasium": (
         "stages/environment/actions.py",
+        "stages/environment/checked_vector.py",
         "stages/environment/gymnasium_group.py",
         "stages/environment/observations.py",
         "stages/environment/pettingzoo/kinds.py",
