@@ -108,14 +108,7 @@ class Wiring:
 
     async def feed(self, behavior: str, learner: HostHandle) -> Outlet[Any]:
         """Main's end of the queue from main to the learner."""
-        name = f"learn/{behavior}"
-        if learner.links is None:
-            queue: AgentManagerQueue[Any] = AgentManagerQueue(name, self._maxlen)
-            learner.control.send(OpenEdge(name, self._local.put_down(queue)))
-            return queue
-        ticket, end = learner.links.take("in")
-        learner.control.send(OpenEdge(name, {"links": [ticket]}))
-        return await open_sender(name, end)
+        return await self._into(learner, AgentManagerQueue(f"learn/{behavior}", self._maxlen))
 
     async def updates(self, behavior: str, learner: HostHandle) -> Inlet[Any]:
         """Main's end of the queue on which the trainer's policies come."""
@@ -131,14 +124,16 @@ class Wiring:
 
     async def policies(self, behavior_id: str, host: HostHandle) -> Outlet[Any]:
         """Main's end of a policy queue to an actor or the evaluation host."""
-        name = f"policies/{behavior_id}"
+        return await self._into(host, AgentManagerQueue(f"policies/{behavior_id}", 1, "replace_oldest"))
+
+    async def _into(self, host: HostHandle, queue: AgentManagerQueue[Any]) -> Outlet[Any]:
+        """Main's end of a queue to a host: this one where both share an event loop, else a link of the same name."""
         if host.links is None:
-            queue: AgentManagerQueue[Any] = AgentManagerQueue(name, 1, "replace_oldest")
-            host.control.send(OpenEdge(name, self._local.put_down(queue)))
+            host.control.send(OpenEdge(queue.name, self._local.put_down(queue)))
             return queue
         ticket, end = host.links.take("in")
-        host.control.send(OpenEdge(name, {"links": [ticket]}))
-        return await open_sender(name, end)
+        host.control.send(OpenEdge(queue.name, {"links": [ticket]}))
+        return await open_sender(queue.name, end)
 
     def _join_locally(self, name: str, slots: list[ActorSlot]) -> AgentManagerQueue[Any]:
         queue: AgentManagerQueue[Any] = AgentManagerQueue(name, self._maxlen)

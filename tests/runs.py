@@ -231,6 +231,14 @@ def changed(plain: Plain, changes: Mapping[str, Any]) -> Plain:
     return plain
 
 
+IMITATOR: Plain = {
+    "trainer_type": "bc",
+    "max_steps": 6000,
+    "summary_freq": 2000,
+    "hyperparameters": {"batch_size": 50, "buffer_size": 200, "num_epoch": 2},
+    "network_settings": {"hidden_units": 32, "num_layers": 1},
+}
+"""A behaviour that learns CartPole by imitation."""
 INLINE: Plain = {
     "pipeline__hosts__actors__kind": "inline",
     "pipeline__hosts__learners__kind": "inline",

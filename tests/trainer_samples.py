@@ -24,6 +24,27 @@ HYPERPARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
+class Reported:
+    """What a trainer of the behaviour `Test` reports, by name, and as what kind of statistic."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[float]] = {}
+        self.hows: dict[str, str] = {}
+
+    def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
+        assert category == "Test"
+        self.hows[name] = how
+        self.values.setdefault(name, []).append(value)
+
+    def extend(self, category: str, name: str, values: Any, how: str = "histogram") -> None:
+        for value in values:
+            self.add(category, name, value, how)
+
+    def last(self, name: str) -> float:
+        """The newest value of a statistic."""
+        return self.values[name][-1]
+
+
 def experience(
     spec: BehaviorSpec, lengths: list[int], seed: int = 0, memory_size: int = 0, squashed: bool = False
 ) -> TrajectoryBatch:

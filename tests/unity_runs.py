@@ -38,12 +38,13 @@ def build(folder: Path, *arguments: str) -> Executable:
 def free_port(count: int = 1) -> int:
     """The first of some ports in a row that nobody listens to."""
     for base in range(20_000 + os.getpid() % 20_000, 60_000, count):
-        if all(_free(port) for port in range(base, base + count)):
+        if all(is_free(port) for port in range(base, base + count)):
             return base
     raise AssertionError("no free ports")
 
 
-def _free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens to a port."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))

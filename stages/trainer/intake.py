@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import NotFiniteError, StageError
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
+from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, Layout
 from stages.policy.normalizer import Normalizer
 from stages.policy.observations import Encoded, ObservationLayout
 
@@ -73,6 +73,13 @@ class Intake:
     def normalized(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Vectors [n, V] as the networks get them; the same array where nothing is normalised."""
         return vectors if self.normalizer is None else self.normalizer.apply(vectors)
+
+    def acting_weights(self, acting: Mapping[str, Array], layout: Layout) -> NDArray[np.float32]:
+        """All that acting needs as one vector, in the layout's order: the network's tensors and the normaliser's."""
+        tensors = dict(acting)
+        if self.normalizer is not None:
+            tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
+        return np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
 
     def load_normalizer(self, state: Mapping[str, Any] | None) -> None:
         """Continue from the normaliser's `state_dict()`, or None where it had none.

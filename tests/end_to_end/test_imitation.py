@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from runs import INLINE, cartpole, changed, run_here, streams, weights_digest
+from runs import IMITATOR, INLINE, cartpole, changed, run_here, streams, weights_digest
 
 from pipeline.errors import RunError, RunFailed
 from pipeline.warm_start import initial_policy
-
-IMITATOR = {
-    "trainer_type": "bc",
-    "max_steps": 6000,
-    "summary_freq": 2000,
-    "hyperparameters": {"batch_size": 50, "buffer_size": 200, "num_epoch": 2},
-    "network_settings": {"hidden_units": 32, "num_layers": 1},
-}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from runs import INLINE, PATIENCE_S, changed, read_whole_checkpoint, weights_digest
-from unity_runs import BUILD, reports
+from unity_runs import BUILD, free_port, is_free, reports
 
 from pipeline.checkpoint import newest
 
@@ -36,23 +36,6 @@ class Echo(SideChannel):
 '''
 
 
-def free_port(count=4):
-    """The first of some ports that nobody listens to."""
-    for base in range(20_000 + os.getpid() % 20_000, 60_000, count):
-        if all(_free(port) for port in range(base, base + count)):
-            return base
-    raise AssertionError("no free ports")
-
-
-def _free(port):
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def unity(tmp_path, *arguments, num_envs=2, **changes):
     """A tiny run on the stand-in Unity: three agents of one behaviour in each."""
     plain = {
@@ -60,7 +43,7 @@ def unity(tmp_path, *arguments, num_envs=2, **changes):
             "env_path": str(BUILD),
             "env_args": ["--agents", "3", "--report", str(tmp_path / "reports"), *map(str, arguments)],
             "num_envs": num_envs,
-            "base_port": free_port(),
+            "base_port": free_port(4),
             "timeout_wait": 30,
             "seed": 5,
         },
@@ -275,7 +258,7 @@ def test_one_that_is_killed_is_started_again_until_it_may_not_and_the_run_ends_w
     command.until(lambda: player_of(command, 1) != killed, "another worker 1")
     os.kill(player_of(command, 1), signal.SIGKILL)
     assert command.wait() == 1, command.output
-    assert "It is not restarted again: it was restarted 1 times within 60 s" in command.output
+    assert "It is not restarted again: it was restarted once within 60 s" in command.output
     assert "restarts_rate_limit_n is 1" in command.output
     assert "--run-id run --resume" in command.output
     assert "Traceback" not in command.output
@@ -392,7 +375,7 @@ def in_editor(tmp_path, **changes):
     return plain
 
 
-needs_port_5004 = pytest.mark.skipif(not _free(5004), reason="somebody listens on the Editor's port")
+needs_port_5004 = pytest.mark.skipif(not is_free(5004), reason="somebody listens on the Editor's port")
 
 
 @needs_port_5004

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import socket
 
 import numpy as np
 import pytest
 from onnx_samples import session
 from runs import Command
-from unity_runs import BUILD, NoChannels, build, reports
+from unity_runs import BUILD, NoChannels, build, free_port, reports
 
 from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader
@@ -21,14 +20,11 @@ EPISODES = 40
 
 
 def configuration(folder, *arguments):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     return {
         "env_settings": {
             "env_path": str(BUILD),
             "env_args": [*SCENE, "--report", str(folder / "reports"), *arguments],
-            "base_port": port,
+            "base_port": free_port(),
             "timeout_wait": 30,
             "seed": 5,
         },

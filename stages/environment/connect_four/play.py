@@ -6,7 +6,7 @@ A player maps what its team sees, with the masks, to moves; trained policies bec
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,25 +14,13 @@ from numpy.typing import NDArray
 from queues.messages import Array
 from stages.environment.connect_four.group import ConnectFourGroup
 from stages.environment.protocol import ActionBatch
+from stages.environment.tally import Tally
 
 if TYPE_CHECKING:
     from stages.policy.protocol import ActingPolicy
 
 Player = Callable[[tuple[Array, ...], NDArray[np.bool_]], ActionBatch]
 """Observations and masks of d boards to d moves."""
-
-
-class Tally(NamedTuple):
-    """Results of games from the first player's side."""
-
-    wins: int
-    draws: int
-    losses: int
-
-    @property
-    def win_rate(self) -> float:
-        """Share of games won."""
-        return self.wins / sum(self)
 
 
 def play_games(player_a: Player, player_b: Player, games: int) -> Tally:
@@ -56,7 +44,7 @@ def play_games(player_a: Player, player_b: Player, games: int) -> Tally:
             ended = result.games.env_ids
             of_a = result.games.outcomes[:, 0]
             outcomes[ended] = np.where(np.isnan(outcomes[ended]), of_a, outcomes[ended])
-    return Tally(*(int((outcomes == outcome).sum()) for outcome in (1.0, 0.5, 0.0)))
+    return Tally.of(outcomes)
 
 
 def as_player(policy: ActingPolicy, seed: int, deterministic: bool = False) -> Player:

@@ -7,13 +7,14 @@ A player maps observations to actions and knows nothing else, not even its side.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from queues.messages import Array
 from stages.environment.protocol import ActionBatch
+from stages.environment.tally import Tally
 from stages.environment.volley.group import ACTIONS, VolleyGroup
 
 if TYPE_CHECKING:
@@ -21,24 +22,6 @@ if TYPE_CHECKING:
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
 """Observations, as a behaviour's `AgentSteps` has them, to one action per row."""
-
-
-class Tally(NamedTuple):
-    """Results of games from the first player's side."""
-
-    wins: int
-    draws: int
-    losses: int
-
-    @property
-    def win_rate(self) -> float:
-        """Share of games won."""
-        return self.wins / sum(self)
-
-    @property
-    def score(self) -> float:
-        """Wins and half the draws, as a share of the games."""
-        return (self.wins + 0.5 * self.draws) / sum(self)
 
 
 def play_games(player_a: Player, player_b: Player, games: int, seed: int, **options: int | float) -> Tally:
@@ -74,7 +57,7 @@ def play_games(player_a: Player, player_b: Player, games: int, seed: int, **opti
             side = (ended >= half).astype(int)
             of_a = result.games.outcomes[np.arange(len(ended)), side]
             outcomes[ended] = np.where(np.isnan(outcomes[ended]), of_a, outcomes[ended])
-    return Tally(*(int((outcomes == outcome).sum()) for outcome in (1.0, 0.5, 0.0)))
+    return Tally.of(outcomes)
 
 
 class PolicyPlayer:

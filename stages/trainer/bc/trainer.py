@@ -10,13 +10,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from config import BCHyperparameters
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages.errors import StageError
 from stages.policy.design import design_of
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, policy_layout
+from stages.policy.layout import policy_layout
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.flat import Flat, seeded
 from stages.trainer.bc.gathered import Gathered
@@ -138,10 +136,7 @@ class BCTrainer(Trainer):
 
     def policy(self) -> PolicyUpdate:
         """The actor's weights and the normaliser's state."""
-        tensors = self._actor.module.acting_tensors()
-        if self._intake.normalizer is not None:
-            tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self._intake.normalizer.tensors()
-        weights = np.concatenate([tensors[name].reshape(-1) for name, _ in self._layout])
+        weights = self._intake.acting_weights(self._actor.module.acting_tensors(), self._layout)
         return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:

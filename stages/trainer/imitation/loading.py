@@ -97,7 +97,7 @@ def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
         found = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
         if found:
             return _of_known_kinds([each for each in found if each.is_file()], path, behavior)
-    looked = " and ".join(str(place.absolute().parent) for place in dict.fromkeys(places))
+    looked = " and ".join(dict.fromkeys(str(place.absolute().parent) for place in places))
     raise StageError(f"{_asked(path, behavior)}: there is no such file, folder or pattern of files; looked in {looked}")
 
 

@@ -20,7 +20,7 @@ from config import OnPolicyHyperparameters
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages.errors import StageError
 from stages.policy.design import design_of
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, policy_layout
+from stages.policy.layout import policy_layout
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import TrainedActor
 from stages.trainer.agent_table import Chains
@@ -176,10 +176,7 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
 
     def policy(self) -> PolicyUpdate:
         """The actor's weights and the normaliser's state."""
-        tensors = self._network.acting_tensors()
-        if self._intake.normalizer is not None:
-            tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self._intake.normalizer.tensors()
-        weights = np.concatenate([tensors[name].reshape(-1) for name, _ in self._layout])
+        weights = self._intake.acting_weights(self._network.acting_tensors(), self._layout)
         return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:

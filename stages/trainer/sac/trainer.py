@@ -20,7 +20,7 @@ from config import SACHyperparameters
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages.errors import NotFiniteError, StageError
 from stages.policy.design import design_of
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, policy_layout
+from stages.policy.layout import policy_layout
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake, with_group_rewards
 from stages.trainer.pacing import rows_per_update
@@ -140,10 +140,7 @@ class SACTrainer(Trainer):
 
     def policy(self) -> PolicyUpdate:
         """The actor's weights and the normaliser's state."""
-        tensors = self._update.actor.module.acting_tensors()
-        if self._intake.normalizer is not None:
-            tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self._intake.normalizer.tensors()
-        weights = np.concatenate([tensors[name].reshape(-1) for name, _ in self._layout])
+        weights = self._intake.acting_weights(self._update.actor.module.acting_tensors(), self._layout)
         return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from trainer_samples import (
     HYBRID,
     IMAGE,
     VECTOR,
+    Reported,
     demonstrations,
     experience,
     flat_weights,
@@ -24,19 +25,6 @@ SIGNALS = ("extrinsic", "curiosity", "gail", "rnd", "bc")
 ACTIONS = {"continuous": CONTINUOUS, "discrete": DISCRETE, "hybrid": HYBRID}
 OBSERVATIONS = {"vector": (VECTOR,), "visual": (VECTOR, IMAGE)}
 MEMORIES = {"feed-forward": None, "recurrent": {"memory_size": 8, "sequence_length": 4}}
-
-
-class Reported:
-    """Statistics as a trainer reports them."""
-
-    def __init__(self):
-        self.values = {}
-
-    def add(self, category, name, value, how="mean"):
-        self.values.setdefault(name, []).append(value)
-
-    def extend(self, category, name, values, how="histogram"):
-        self.values.setdefault(name, []).extend(values)
 
 
 @pytest.mark.parametrize(

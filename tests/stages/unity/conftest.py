@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
+import unity_runs
 
 
 @pytest.fixture
 def free_port() -> int:
     """One that is free."""
-    with closing(socket.create_server(("", 0))) as trial:
-        return int(trial.getsockname()[1])
+    return unity_runs.free_port()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from trainer_samples import experience
+from trainer_samples import Reported, experience
 
 from config import BehaviorSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -13,23 +13,9 @@ BOTH = ActionSpec(2, (3,))
 VECTOR = (ObservationSpec("vector", (3,)),)
 
 
-class RecordedStatistics:
-    """Keeps what was reported, by name."""
-
-    def __init__(self):
-        self.values = {}
-
-    def add(self, category, name, value, how="mean"):
-        assert category == "Test"
-        self.values.setdefault(name, []).append(value)
-
-    def last(self, name):
-        return self.values[name][-1]
-
-
 @pytest.fixture
 def statistics():
-    return RecordedStatistics()
+    return Reported()
 
 
 @pytest.fixture

@@ -5,24 +5,13 @@ import logging
 import numpy as np
 import pytest
 from group_samples import SPEC, Piece, batch_of
-from trainer_samples import CONTINUOUS, VECTOR, experience, flat_weights, trainer_of
+from trainer_samples import CONTINUOUS, VECTOR, Reported, experience, flat_weights, trainer_of
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
 
 GROUPED = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=True)
 MEMORY = {"memory_size": 8, "sequence_length": 4}
-
-
-class Reported:
-    def __init__(self):
-        self.values = {}
-
-    def add(self, category, name, value, how="mean"):
-        self.values.setdefault(name, []).append(value)
-
-    def extend(self, category, name, values, how="histogram"):
-        self.values.setdefault(name, []).extend(values)
 
 
 def learn(trainer, seeds, memory_size=0):

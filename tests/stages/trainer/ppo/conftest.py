@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from trainer_samples import Reported
 
 from config import BehaviorSettings
 from queues.messages import TrajectoryBatch
@@ -10,21 +11,6 @@ from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
 
 DISCRETE = ActionSpec(0, (3,))
-
-
-class RecordedStatistics:
-    """Keeps what was reported, by name."""
-
-    def __init__(self):
-        self.values = {}
-
-    def add(self, category, name, value, how="mean"):
-        assert category == "Test"
-        self.values.setdefault(name, []).append(value)
-
-    def extend(self, category, name, values, how="histogram"):
-        for value in values:
-            self.add(category, name, value, how)
 
 
 @pytest.fixture
@@ -90,4 +76,4 @@ def make_batch():
 
 @pytest.fixture
 def recorded_statistics():
-    return RecordedStatistics()
+    return Reported()

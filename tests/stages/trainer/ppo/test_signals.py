@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from trainer_samples import experience, trainer_of
+from trainer_samples import Reported, experience, trainer_of
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -101,18 +101,6 @@ def test_signals_of_a_policy_with_memory_learn_from_no_padding():
     assert len(seen) == 4
 
 
-class Reported:
-    def __init__(self):
-        self.values = {}
-
-    def add(self, category, name, value, how="mean"):
-        self.values.setdefault(name, []).append(value)
-
-    def extend(self, category, name, values, how="histogram"):
-        assert how == "mean"
-        self.values.setdefault(name, []).extend(values)
-
-
 def test_a_signals_reward_is_reported_over_whole_episodes_even_across_buffers():
     reported = Reported()
     trainer = made(statistics=reported)
@@ -128,6 +116,7 @@ def test_a_signals_reward_is_reported_over_whole_episodes_even_across_buffers():
     first, second = rewards
     expected = [first[10:].sum(), first[:10].sum() + second[:10].sum() + second[20:].sum()]
     np.testing.assert_allclose(reported.values["Policy/Rnd Reward"], expected, rtol=1e-5)
+    assert reported.hows["Policy/Rnd Reward"] == "mean"
     assert len(trainer._signals.sums) == 1
     assert {"Policy/Extrinsic Value Estimate", "Policy/Rnd Value Estimate", "Losses/RND Loss"} <= set(reported.values)
     assert "Policy/Extrinsic Reward" not in reported.values  # the trainer stage does that

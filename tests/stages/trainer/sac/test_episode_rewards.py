@@ -1,25 +1,13 @@
 """What episodes bring in curiosity and the like, reported by SAC as by the others."""
 
 import numpy as np
-from trainer_samples import CONTINUOUS, IMAGE, VECTOR, experience, trainer_of
+from trainer_samples import CONTINUOUS, IMAGE, VECTOR, Reported, experience, trainer_of
 
 from queues.specs import BehaviorSpec
 from stages.trainer.sac import episode_rewards
 
 SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), CONTINUOUS)
 SIGNALS = {"extrinsic": {}, "rnd": {"strength": 0.5}}
-
-
-class Reported:
-    def __init__(self):
-        self.values = {}
-
-    def add(self, category, name, value, how="mean"):
-        self.values.setdefault(name, []).append(value)
-
-    def extend(self, category, name, values, how="histogram"):
-        assert how == "mean"
-        self.values.setdefault(name, []).extend(values)
 
 
 def made(statistics, **settings):
@@ -50,6 +38,7 @@ def reported(*, block=1024, resumed_before=None, monkeypatch=None):
             trainer = made(statistics)
             trainer.load_state_dict(state)
         trainer.add(batch)
+    assert statistics.hows["Policy/Rnd Reward"] == "mean"
     return statistics.values["Policy/Rnd Reward"]
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from trainer_samples import IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
+from trainer_samples import IMAGE, VECTOR, Reported, demonstrations, experience, flat_weights, trainer_of
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
@@ -11,19 +11,6 @@ from stages.policy.design import design_of
 CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 2), masked=True)
 KINDS = pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
 MEMORY = {"memory_size": 4, "sequence_length": 4}
-
-
-class Reported:
-    def __init__(self):
-        self.values = {}
-
-    def add(self, category, name, value, how="mean"):
-        assert category == "Test"
-        self.values.setdefault(name, []).append(value)
-
-    def extend(self, category, name, values, how="histogram"):
-        for value in values:
-            self.add(category, name, value, how)
 
 
 def spec_of(actions=CONTINUOUS, *observations):
