@@ -41,7 +41,6 @@ class LearnerReady:
     rows_per_update: int
     bounds_lag: bool
     """Whether flow control is to bound the lag: true for on-policy trainers."""
-    policy_bytes: int
     held_rows: int
     """Rows that it brought along from a checkpoint."""
 
@@ -101,7 +100,6 @@ class StatisticsReport:
 
     statistics: Mapping[str, Any]
     queues: tuple[Mapping[str, Any], ...] = ()
-    heartbeat: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
 from types import TracebackType
 from typing import Any
 
@@ -74,7 +75,7 @@ class Coordinator:
         if resumed is not None and "curricula" in resumed.progress:
             self._curricula.load_state_dict(resumed.progress["curricula"])
         self._collector = StatisticsCollector(plan.seed)
-        timers = Timers()
+        self._timers = timers = Timers()
         self.reporter = open_reporter(plan, self._collector, timers, console, progress)
         self._tasks = asyncio.TaskGroup()
         local = LocalEdges()
@@ -150,7 +151,8 @@ class Coordinator:
 
     def _start_minding(self, host: HostHandle) -> None:
         self._supervisor.started(host.plan.name, time.monotonic())
-        self._tasks.create_task(self._mind(host), name=f"minding {host.plan.name}")
+        apart = Context()  # what it takes is no part of the time of whatever started it
+        self._tasks.create_task(self._mind(host), name=f"minding {host.plan.name}", context=apart)
 
     def _run_guarded(self, runner: Coroutine[Any, Any, None]) -> None:
         self._tasks.create_task(self._guard(runner))
@@ -175,7 +177,8 @@ class Coordinator:
                     host.links.handed_over()
                 said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
                 try:
-                    await self._hear(host, message)
+                    with self._timers.timer(type(message).__name__):
+                        await self._hear(host, message)
                 except Exception as error:  # minding goes on: this host's end has still to be seen
                     self._fail(error)
             status = await host.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 from pipeline.edges import HostLinks, LocalEdges
 from pipeline.hosts.handle import HostHandle, InlineHost
@@ -28,9 +27,6 @@ class Roster:
         self._hosts: dict[str, HostHandle] = {}
         self._ended: set[str] = set()
         self._all_ended = asyncio.Event()
-
-    def __iter__(self) -> Iterator[HostHandle]:
-        return iter(list(self._hosts.values()))
 
     async def start(self, plan: HostPlan, links: HostLinks | None) -> HostHandle:
         """Start a host: in a process of its own if it is given links, else within main's event loop."""

@@ -229,10 +229,6 @@ class StatisticsCollector:
                     self.dropped[category, name] += record["dropped"]
                 self._accumulator(category, name, record["how"]).merge(record, self._rng)
 
-    def categories(self) -> list[str]:
-        """Return the categories that something was reported for since their last summary."""
-        return list(self._accumulators)
-
     def summaries(self, category: str) -> dict[str, Summary]:
         """Return the statistics of a category that got a value, and begin a new period for that category."""
         named = self._accumulators.pop(category, {})

@@ -88,13 +88,7 @@ class LearnerHost:
         self._restore(stage)
         policy = stage.policy()
         runtime.control.send(
-            LearnerReady(
-                plan.behavior,
-                trainer.rows_per_update,
-                trainer.needs_trajectories,
-                policy.weights.nbytes,
-                stage.held_rows,
-            )
+            LearnerReady(plan.behavior, trainer.rows_per_update, trainer.needs_trajectories, stage.held_rows)
         )
         inlet = await self._inlet
         outlet = await self._outlet

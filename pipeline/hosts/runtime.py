@@ -60,7 +60,6 @@ class HostRuntime:
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
         self.checkpoint: Checkpoint | None = newest(plan.folder / "checkpoints") if plan.resume else None
         self._returned: dict[tuple[str, str, int], int] = {}
-        self._beats = 0
 
     def context(self, stage: str) -> StageContext:
         """The context of one of its stages."""
@@ -114,9 +113,8 @@ class HostRuntime:
 
     def report(self) -> None:
         """Send what was gathered since the last time."""
-        self._beats += 1
         queues = tuple(plain_statistics(end.statistics()) for end in self.ends.values())
-        self.control.send(StatisticsReport(self.statistics.drain(), queues, self._beats))
+        self.control.send(StatisticsReport(self.statistics.drain(), queues))
 
 
 async def run_host(

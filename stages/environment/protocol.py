@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,6 +149,3 @@ class Rendering(Protocol):
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """One instance as an RGB picture [height, width, 3]."""
         ...
-
-
-EnvironmentOptions = Mapping[str, Any]

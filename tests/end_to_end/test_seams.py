@@ -23,9 +23,12 @@ def test_nothing_depends_on_the_platforms_fast_paths(start):
     command.assert_left_nothing()
 
 
-def test_what_an_update_took_is_in_the_timers_file(tmp_path):
+def test_what_an_update_took_and_main_spent_its_time_on_is_in_the_timers_file(tmp_path):
     result = run_here(cartpole(**INLINE), tmp_path, "run")
-    gauges = json.loads(timers(result.folder))["gauges"]
+    told = json.loads(timers(result.folder))
+    assert told["children"]["TrainerReport"]["count"] > 1
+    assert 0 < told["children"]["TrainerReport"]["total"] < told["total"]
+    gauges = told["gauges"]
     for name in ("UpdateDuration", "UpdateExperiences", "UpdateMeanReturn"):
         assert gauges[f"CartPole.Pipeline.{name}.mean"]["value"] > 0
 

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 FLOAT, INT64 = 1, 7
 """Element types of tensors (`TensorProto.DataType`)."""
-ATTRIBUTE_FLOAT, ATTRIBUTE_INT, ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_INTS = 1, 2, 4, 5, 7
+ATTRIBUTE_FLOAT, ATTRIBUTE_INT, ATTRIBUTE_GRAPH, ATTRIBUTE_INTS = 1, 2, 5, 7
 """Kinds of attributes (`AttributeProto.AttributeType`)."""
 
 _FIELDS = {
