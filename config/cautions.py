@@ -82,9 +82,10 @@ def _about_editor(config: RunConfig) -> Iterator[str]:
     for section, names in _EXECUTABLES_ALONE.items():
         for name in changed(getattr(config, section)):
             if name in names:
+                port = ", and the Editor always calls port 5004" if name == "base_port" else ""
                 yield (
                     f"{section}.{name}: has no effect, because without env_path it is the Unity Editor that is waited "
-                    "for, and the Editor always calls port 5004"
+                    f"for{port}"
                 )
 
 

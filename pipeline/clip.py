@@ -7,6 +7,7 @@ from pathlib import Path
 
 from config import RunConfig
 from pipeline.export import load_acting_policy
+from pipeline.run_folder import folder_name
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export:
     from stages.environment.volley.clip import write_clip
 
     policy = load_acting_policy(export, config.source_folder)
-    path = run_folder / behavior / "clip.gif"
+    path = run_folder / folder_name(behavior) / "clip.gif"
     players = (as_player(policy, SEED, deterministic=True), ScriptedPlayer().act)
     write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)
     log.info("Filmed the final policy (red, on the left) against the scripted player: %s", path)

@@ -10,6 +10,7 @@ from queues.errors import StreamError
 from queues.stream_reader import StreamReader
 from stages.errors import StageError
 from stages.trainer.imitation import Demonstrations, load_recorded
+from stages.trainer.imitation.minari_sets import PREFIX
 from stages.trainer.imitation.unity_demos import write_unity_demo
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
         StageError: if there is nothing to write, it can't be told by a `.demo`, or a file is there already.
         StreamError: if a stream is no stream.
     """
+    if not source.startswith(PREFIX) and not Path(source).exists() and not glob.glob(source, recursive=True):
+        raise StageError(f"--to-demo {source}: there is no such file, folder or pattern of files")
     behaviors = _recorded_behaviors(source)
     if target.suffix != SUFFIX:
         return _write_each(source, target, behaviors or [Path(source).stem])

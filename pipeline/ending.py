@@ -74,7 +74,7 @@ class Ending:
             log.debug("a further failure: %s", failure.message)
             return
         self.failure = failure
-        log.error("%s", failure.message)
+        log.error("%s", failure.message.partition("\n")[0])  # all of it is told as the run ends
         log.debug("%s", failure.traceback)
         self.begun = True
         if self._trainers_are_sound(failure.stage):

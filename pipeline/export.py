@@ -5,6 +5,7 @@ The file loads with `torch.load(path, weights_only=True)`. `load_acting_policy` 
 
 from __future__ import annotations
 
+import glob
 import io
 import zipfile
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ import numpy as np
 
 from config import BehaviorSettings, NetworkSettings
 from pipeline.atomic_files import REAL, FileOperations, write_atomic
+from pipeline.run_folder import folder_name
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
 from stages.policy.design import PolicyDesign, design_of
@@ -65,7 +67,8 @@ def export_policy(
     """
     import torch
 
-    folder = run_folder / spec.name
+    name = folder_name(spec.name)
+    folder = run_folder / name
     files.make_folder(folder)
     content = {
         "behavior": spec.name,
@@ -81,7 +84,7 @@ def export_policy(
         content["learner"] = _as_tensors(learner)
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    path = folder / f"{spec.name}-{label if label is not None else policy.step}.pt"
+    path = folder / f"{name}-{label if label is not None else policy.step}.pt"
     write_atomic(path, buffer.getvalue(), files=files)
     if label is None:
         write_atomic(folder / NEWEST, buffer.getvalue(), files=files)
@@ -94,7 +97,8 @@ def export_policy(
 
 def numbered(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
     """The exports of a behaviour that carry a step in their names, oldest first."""
-    found = [p for p in folder.glob(f"{behavior}-*{suffix}") if p.stem.removeprefix(f"{behavior}-").isdigit()]
+    name = folder_name(behavior)
+    found = [p for p in folder.glob(f"{glob.escape(name)}-*{suffix}") if p.stem.removeprefix(f"{name}-").isdigit()]
     return sorted(found, key=step_of)
 
 

@@ -77,7 +77,7 @@ def played_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
         if not path.is_file():
             raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}")
         return path
-    folder = run_folder / behavior
+    folder = run_folder / folder_name(behavior)
     found = [path for path in numbered(folder, behavior) if is_export(path) or not path.with_suffix(SUFFIX).is_file()]
     models = numbered(folder, behavior, SUFFIX)
     if found and (not models or step_of(found[-1]) >= step_of(models[-1])):

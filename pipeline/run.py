@@ -124,11 +124,22 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
         async with Coordinator(plan, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
         result = _result(coordinator, folder)
+        _tell_of_unseen(config, list(coordinator.opening.lines))
         if coordinator.opening.self_play is not None:
             await asyncio.to_thread(coordinator.opening.self_play.write_league, folder.path)
         if not settings.inference:
             await asyncio.to_thread(_film, config, result)
         return result
+
+
+def _tell_of_unseen(config: RunConfig, seen: Sequence[str]) -> None:
+    """A name that is misspelt, or whose agents never appeared, has learned nothing: the end is where that is known."""
+    unseen = [name for name in config.behaviors if name not in seen]
+    if seen and unseen:
+        log.warning(
+            "Listed under behaviors, but never met in the environment: %s (met: %s).",
+            *(", ".join(unseen), ", ".join(seen)),
+        )
 
 
 def _film(config: RunConfig, result: RunResult) -> None:

@@ -66,7 +66,8 @@ class RunFolder:
 
         Args:
             results_dir: the folder of all runs; made if missing.
-            run_id: name of the run and of its folder.
+            run_id: name of the run and of its folder. One that failed before any agent was met has left nothing, so
+                its folder is taken as if new.
             resume: go on with a run that is there.
             force: put aside a run that is there, as `<run-id>-archived-<n>`. With `resume`, resuming wins,
                 as nothing is lost by it.
@@ -83,7 +84,7 @@ class RunFolder:
         if resume:
             if not path.is_dir():
                 raise RunFolderError(_nothing_to_resume(results, run_id))
-        else:
+        elif not _never_began(path):
             if path.exists():
                 if not force:
                     raise RunFolderError(_already_there(path))
@@ -215,15 +216,26 @@ def _already_there(path: Path) -> str:
     )
 
 
+def _never_began(path: Path) -> bool:
+    """Whether a folder is a run's that never met an agent: its settings, logs, and folders with nothing in them."""
+    if not (path / CONFIGURATION).is_file():
+        return False
+    empty = ("checkpoints", "streams", "Pipeline")
+    others = {inner.name for inner in path.iterdir()} - {CONFIGURATION, LOCK, "run_logs", *empty}
+    return not others and not any(any((path / name).glob("*")) for name in empty)
+
+
 def _nothing_to_resume(results: Path, run_id: str) -> str:
     found = [folder for folder in results.iterdir() if (folder / CONFIGURATION).is_file()] if results.is_dir() else []
     newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     names = [folder.name for folder in newest]
-    message = f"there is no run {run_id!r} to resume in {results}"
+    message = f"there is no run {run_id!r} in {results}"
     if close := difflib.get_close_matches(run_id, names, n=1):
         message += f"; did you mean {close[0]!r}?"
     if not names:
-        return f"{message}; it holds no runs at all. Leave out --resume to start one, or see --results-dir"
+        return (
+            f"{message}; it holds no runs at all. Leave out --resume or --inference to train one, or see --results-dir"
+        )
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return f"{message}; the runs there, newest first: {', '.join(names[:10])}{more}"
 

@@ -15,6 +15,7 @@ from pipeline.atomic_files import write_atomic
 from pipeline.graph import GHOST
 from pipeline.main_stages import MainStages
 from pipeline.plugins import check_arguments, construct, find_class
+from pipeline.run_folder import folder_name
 from queues.messages import Matchup
 from stages.errors import LoadError
 from stages.ghost.controller import GhostController
@@ -110,7 +111,7 @@ class SelfPlay:
 
         for behavior in self.controller.lineages:
             report = self.controller.report(behavior)
-            folder = run_folder / behavior
+            folder = run_folder / folder_name(behavior)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 write_atomic(folder / "league.json", json.dumps(report, indent=1).encode())

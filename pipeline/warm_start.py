@@ -7,6 +7,7 @@ from pathlib import Path
 from config import BehaviorSettings, RunConfig
 from pipeline.errors import RunError
 from pipeline.export import NEWEST, numbered, read_export
+from pipeline.run_folder import folder_name
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.trainer.protocol import Trainer
@@ -23,7 +24,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     """
     init_path = config.behavior_settings(behavior).init_path
     source = config.checkpoint_settings.initialize_from
-    folder = None if source is None else Path(config.checkpoint_settings.results_dir) / source / behavior
+    folder = None if source is None else Path(config.checkpoint_settings.results_dir) / source / folder_name(behavior)
     if init_path is None:
         if folder is None:
             return None

@@ -26,10 +26,10 @@ class RestartBudget:
         while self._times and now_s - self._times[0] > self._period_s:
             self._times.popleft()
         if 0 <= self._lifetime <= self.count:
-            return f"it was restarted {self.count} times (env_settings.max_lifetime_restarts is {self._lifetime})"
+            return f"it was restarted {_times(self.count)} (env_settings.max_lifetime_restarts is {self._lifetime})"
         if 0 <= self._rate_n <= len(self._times):
             return (
-                f"it was restarted {len(self._times)} times within {self._period_s:g} s "
+                f"it was restarted {_times(len(self._times))} within {self._period_s:g} s "
                 f"(env_settings.restarts_rate_limit_n is {self._rate_n})"
             )
         return None
@@ -38,3 +38,7 @@ class RestartBudget:
         """Note that a restart happens now."""
         self.count += 1
         self._times.append(now_s)
+
+
+def _times(count: int) -> str:
+    return {0: "0 times", 1: "once", 2: "twice"}.get(count, f"{count} times")

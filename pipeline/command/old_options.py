@@ -64,6 +64,10 @@ def _stand_for(flag: str, keys: tuple[str, ...], value: object, instead: str) ->
     return Translation(tuple(option.overrides(value)), (warning,))
 
 
+def _outdone(flag: str, today: str) -> Translation:
+    return _warn(f"{flag}: is of older versions of ML-Agents and has no effect beside {today}")
+
+
 def _train(asked: argparse.Namespace, given: Any) -> Translation:
     return _warn(
         "--train: is of older versions of ML-Agents and not needed any more; --inference plays without learning"
@@ -78,6 +82,8 @@ def _load(asked: argparse.Namespace, given: Any) -> Translation:
 
 
 def _slow(asked: argparse.Namespace, given: Any) -> Translation:
+    if asked.time_scale is not None:
+        return _outdone("--slow", f"--time-scale {asked.time_scale:g}")
     return _stand_for("--slow", ("engine_settings.time_scale",), 1.0, "--time-scale 1")
 
 
@@ -103,6 +109,8 @@ def _worker_id(asked: argparse.Namespace, given: int) -> Translation:
 
 
 def _cpu(asked: argparse.Namespace, given: Any) -> Translation:
+    if asked.torch_device is not None:
+        return _outdone("--cpu", f"--torch-device {asked.torch_device}")
     return _stand_for("--cpu", ("torch_settings.device",), "cpu", "--torch-device cpu")
 
 

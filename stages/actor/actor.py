@@ -261,7 +261,8 @@ class Actor(Source[TrajectoryBatch | Barrier]):
     def _end(self, end: EnvironmentEnded) -> None:
         """The environments have ended in order: from now on nothing is done but what the host asks for."""
         self._over = True
-        self._context.log.info("%s. The run ends.", end)
+        why = str(end)
+        self._context.log.info("%s. The run ends.", why[:1].upper() + why[1:])
         self._port.ended(str(end))
 
     def _adopt_parameters(self) -> bool:

@@ -46,8 +46,10 @@ def find_executable(path: Path, platform: str = sys.platform) -> Path:
         if candidate.is_file():
             return candidate.absolute()
         looked_at.append(str(candidate))
+    looked = ", ".join(dict.fromkeys(looked_at))
+    why = _built_for_another(path, platform) or _is_a_folder(path, platform)
     raise UnityRefused(
-        f"no Unity executable at {path}: none of {', '.join(looked_at)} is a file.{_built_for_another(path, platform)} "
+        f"no Unity executable at {path}: none of {looked} is a file.{why} "
         f"The path is taken from {Path.cwd()}; give it with --env or env_settings.env_path"
     )
 
@@ -80,6 +82,15 @@ def _built_for_another(path: Path, platform: str) -> str:
         if system != platform and found.exists():
             return f" {found} is a build for another system than this one ({platform}): build for this one."
     return ""
+
+
+def _is_a_folder(path: Path, platform: str) -> str:
+    """Name the program in a folder that was given in its place."""
+    if platform == "darwin" or not path.is_dir():
+        return ""
+    kinds = ("*.exe",) if platform == "win32" else ("*.x86_64", "*.x86")
+    programs = sorted(str(found) for kind in kinds for found in path.glob(kind))
+    return f" It is a folder; meant is the program in it{': ' if programs else ''}{', '.join(programs)}."
 
 
 def command_line(executable: Executable, port: int, worker_id: int) -> list[str]:

@@ -110,6 +110,7 @@ def test_what_the_editor_can_not_be_told_is_warned_of(load):
         "env_settings.base_port",
         "engine_settings.no_graphics",
     ]
+    assert ["5004" in warning for warning in config.warnings] == [True, False]  # no reason for having a window
 
 
 def test_the_behavior_of_an_environment_is_the_only_one_unless_given(load):

@@ -89,6 +89,13 @@ def test_a_result_says_what_was_reached(tmp_path):
     assert 0 < result.elapsed_s < PATIENCE_S
 
 
+def test_a_behaviour_that_is_listed_but_was_never_met_is_told(tmp_path, caplog):
+    listed = {**PLAIN, "behaviors": {**PLAIN["behaviors"], "Cartpole": {"max_steps": 100}}}
+    environment = {**PLAIN["environment"], "behavior": "CartPole"}
+    run_here({**listed, "environment": environment}, tmp_path, "run")
+    assert "never met in the environment: Cartpole (met: CartPole)" in caplog.text
+
+
 def test_a_resumed_run_goes_on_where_it_was(tmp_path):
     first = run_here(PLAIN, tmp_path, "run")
     more = changed(PLAIN, {"behaviors__CartPole__max_steps": 5000})

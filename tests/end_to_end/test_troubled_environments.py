@@ -23,7 +23,7 @@ def test_one_that_raises_again_and_again_ends_the_run_which_is_saved(start):
     command = start(troubled(trouble="raise", after=300), beside=[TROUBLED_ENV])
     assert command.wait() == 1, command.output
     assert "Restarting it (restart 1)" in command.output
-    said = "the motor is on fire. It is not restarted again: it was restarted 1 times within 60 s"
+    said = "the motor is on fire. It is not restarted again: it was restarted once within 60 s"
     assert said in command.output
     assert "env_settings.restarts_rate_limit_n is 1" in command.output
     assert "Go on from the last checkpoint with: --run-id run --resume" in command.output

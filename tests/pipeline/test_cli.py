@@ -208,7 +208,7 @@ def test_a_wrong_command_exits_with_status_2_and_says_how_it_is_used(arguments, 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--resume"], "there is no run 'ppo' to resume"),
+        (["--resume"], "there is no run 'ppo' in "),
         (["--inference"], "there is no run 'ppo'"),
         (["--run-id", "taken"], "use --resume to go on with it, --force to put it aside"),
         (["--replay", "missing.stream"], "there is no stream 'missing.stream'"),

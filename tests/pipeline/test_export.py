@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from fakes_files import Faulty, Recorder, Stopped
 
 from config import BehaviorSettings
-from pipeline.export import NEWEST, export_policy, load_acting_policy, numbered, read_export
+from pipeline.export import NEWEST, export_policy, load_acting_policy, numbered, read_export, step_of
+from pipeline.run_folder import folder_name
 from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -195,3 +197,13 @@ def test_a_file_that_would_run_code_when_read_is_refused(tmp_path):
 def test_a_file_that_is_not_there_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_export(tmp_path / "Ball-1.pt")
+
+
+@pytest.mark.parametrize("name", ["Team/Ball", "Ball [2]", "a:b"])
+def test_a_behaviour_whose_name_no_file_can_have_keeps_its_policies_too(tmp_path, name):
+    spec = replace(SPEC, behavior_id=f"{name}?team=0")
+    for step in (100, 200, 300):
+        path = export_policy(tmp_path, policy(step, spec=spec), spec, SETTINGS)
+    assert path.parent == tmp_path / folder_name(name)
+    assert [step_of(kept) for kept in numbered(path.parent, name)] == [200, 300]
+    assert read_export(path).update.behavior_id == name

@@ -20,6 +20,7 @@ from pipeline.training_status import BehaviorStatus, CheckpointEntry, TrainingSt
 
 def make_run(results: Path, run_id: str = "ppo", configuration: str = "a: 1\n") -> Path:
     with RunFolder.create(results, run_id, configuration=configuration) as folder:
+        folder.behavior("Ball")
         return folder.path
 
 
@@ -51,6 +52,22 @@ def test_an_existing_run_is_neither_mixed_up_nor_lost_by_accident(tmp_path):
     assert (path / "configuration.yaml").read_text() == "a: 1\n"
 
 
+def test_a_run_that_failed_before_it_met_an_agent_is_simply_started_again(tmp_path):
+    RunFolder.create(tmp_path, "ppo", configuration="a: 1\n").close()
+    (tmp_path / "ppo" / "run_logs" / "Player-0.log").write_text("Exec format error")
+    with RunFolder.create(tmp_path, "ppo", configuration="b: 2\n") as folder:
+        assert folder.configuration.read_text() == "b: 2\n"
+    assert names(tmp_path) == {"ppo"}
+
+
+@pytest.mark.parametrize("left", ["checkpoints/000001", "streams/a.stream", "Ball.onnx", "notes.txt"])
+def test_whatever_a_run_has_left_is_not_written_over(tmp_path, left):
+    RunFolder.create(tmp_path, "ppo").close()
+    (tmp_path / "ppo" / left).write_bytes(b"1")
+    with pytest.raises(RunFolderError, match="exists"):
+        RunFolder.create(tmp_path, "ppo")
+
+
 def test_resume_goes_on_in_the_same_folder_with_the_options_of_now(tmp_path):
     path = make_run(tmp_path)
     (path / "checkpoints" / "kept").write_bytes(b"1")
@@ -69,8 +86,8 @@ def test_resume_clears_away_what_an_interrupted_write_left(tmp_path):
 
 def test_force_puts_the_old_run_aside_each_time_under_a_new_name(tmp_path):
     for number in range(3):
-        with RunFolder.create(tmp_path, "ppo", force=True, configuration=f"run: {number}\n"):
-            pass
+        with RunFolder.create(tmp_path, "ppo", force=True, configuration=f"run: {number}\n") as folder:
+            folder.behavior("Ball")
     assert names(tmp_path) == {"ppo", "ppo-archived-1", "ppo-archived-2"}
     assert (tmp_path / "ppo-archived-1" / "configuration.yaml").read_text() == "run: 0\n"
     assert (tmp_path / "ppo-archived-2" / "configuration.yaml").read_text() == "run: 1\n"
@@ -84,7 +101,7 @@ def test_resume_of_an_unknown_run_names_those_that_exist(tmp_path):
     with pytest.raises(RunFolderError) as failure:
         RunFolder.create(tmp_path, "tennis1", resume=True)
     message = str(failure.value)
-    assert "no run 'tennis1' to resume" in message
+    assert "there is no run 'tennis1' in " in message
     assert "did you mean 'tennis-1'?" in message
     assert "walker" in message
     assert "not a run" not in message

@@ -48,13 +48,13 @@ def test_restarts_are_limited_for_each_host_alone():
     watch = supervisor(max_lifetime_restarts=1)
     assert watch.refusal("actor-0", 0.0) is None
     assert watch.refusal("actor-1", 0.0) is None
-    assert watch.refusal("actor-0", 1.0) == "it was restarted 1 times (env_settings.max_lifetime_restarts is 1)"
+    assert watch.refusal("actor-0", 1.0) == "it was restarted once (env_settings.max_lifetime_restarts is 1)"
 
 
 def test_restarts_are_limited_within_a_period():
     watch = supervisor(restarts_rate_limit_n=2, restarts_rate_limit_period_s=60)
     assert [watch.refusal("actor-0", now) for now in (0.0, 10.0)] == [None, None]
-    assert "it was restarted 2 times within 60 s" in watch.refusal("actor-0", 20.0)
+    assert "it was restarted twice within 60 s" in watch.refusal("actor-0", 20.0)
     assert watch.refusal("actor-0", 61.0) is None
 
 

@@ -31,3 +31,10 @@ def test_a_behaviour_that_only_default_settings_describe_starts_from_the_other_r
 def test_a_behaviour_that_the_other_run_has_not_trained_is_named(trained):
     with pytest.raises(RunError, match=r"initialize_from: .*Other holds no trained policy \(Other-<step>\.pt\)"):
         initial_policy(starting_from(trained, default_settings={}), "Other")
+
+
+def test_a_behaviour_with_a_slash_in_its_name_starts_from_the_folder_that_it_was_saved_in(tmp_path):
+    (tmp_path / "first" / "Team_Ball").mkdir(parents=True)
+    (tmp_path / "first" / "Team_Ball" / "Team_Ball-50.pt").write_bytes(b"")
+    config = starting_from(tmp_path, default_settings={})
+    assert initial_policy(config, "Team/Ball") == tmp_path / "first" / "Team_Ball" / "Team_Ball-50.pt"

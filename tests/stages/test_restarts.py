@@ -12,13 +12,13 @@ def test_the_lifetime_limit_refuses_in_words():
     for now in (0.0, 1000.0):
         assert budget.refusal(now) is None
         budget.spend(now)
-    assert budget.refusal(5000.0) == "it was restarted 2 times (env_settings.max_lifetime_restarts is 2)"
+    assert budget.refusal(5000.0) == "it was restarted twice (env_settings.max_lifetime_restarts is 2)"
 
 
 def test_the_rate_limit_refuses_until_the_period_has_passed():
     budget = RestartBudget(lifetime=-1, rate_n=1, period_s=60.0)
     budget.spend(100.0)
-    assert budget.refusal(160.0) == "it was restarted 1 times within 60 s (env_settings.restarts_rate_limit_n is 1)"
+    assert budget.refusal(160.0) == "it was restarted once within 60 s (env_settings.restarts_rate_limit_n is 1)"
     assert budget.refusal(160.5) is None
 
 

@@ -577,7 +577,7 @@ async def test_an_environment_that_breaks_too_often_ends_the_actor_with_both_rea
     rig.actor.take_policy(policy_update("Walker", 0))
     await until_blocked()
     rig.grant(Walker=20)
-    message = "the simulator crashed at tick 3. It is not restarted again: it was restarted 1 times"
+    message = "the simulator crashed at tick 3. It is not restarted again: it was restarted once"
     with pytest.raises(StageFailure, match=re.escape(message)):
         await rig.task
     assert rig.outlet.closed

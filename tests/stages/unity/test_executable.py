@@ -69,10 +69,19 @@ def test_a_build_for_another_system_is_named(tmp_path):
         find_executable(tmp_path / "Game", "linux")
 
 
-def test_a_folder_is_no_executable(tmp_path):
+def test_a_folder_is_no_executable_but_the_program_in_it_is_named(tmp_path):
     (tmp_path / "Game").mkdir()
-    with pytest.raises(UnityRefused, match="no Unity executable"):
+    with pytest.raises(UnityRefused, match=r"no Unity executable .*It is a folder; meant is the program in it\. The"):
         find_executable(tmp_path / "Game", "linux")
+    make(tmp_path, "Game/Ball.x86_64")
+    with pytest.raises(UnityRefused, match=r"meant is the program in it: .*Game/Ball\.x86_64\. The"):
+        find_executable(tmp_path / "Game", "linux")
+
+
+def test_each_place_is_named_once(tmp_path):
+    with pytest.raises(UnityRefused) as refusal:
+        find_executable(Path("Game"), "linux")
+    assert ": none of Game, Game.x86_64, Game.x86 is a file" in str(refusal.value)
 
 
 def test_standard_arguments_come_first_in_their_order_and_the_users_last(tmp_path):

@@ -60,6 +60,13 @@ def test_a_path_that_leads_nowhere_is_refused_with_where_it_was_looked_for(path,
     assert str(tmp_path) in str(error.value)
 
 
+def test_a_place_that_was_looked_in_is_named_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StageError) as error:
+        load_demonstrations("nothing.stream", SPEC, tmp_path)
+    assert str(error.value).endswith(f"looked in {tmp_path}")
+
+
 def test_files_of_no_known_kind_and_empty_folders_are_refused(tmp_path):
     (tmp_path / "demos").mkdir()
     with pytest.raises(StageError, match=r"'demos': it is empty; expected \.demo or \.stream files"):
