@@ -170,8 +170,10 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     """A failure as main is told of it."""
     stage = error.stage if isinstance(error, StageFailure) else ""
     cause = error.cause if isinstance(error, StageFailure) else error
-    plain = isinstance(error, StageError | ConfigError | CheckpointError | RunError)
-    text = str(error) if plain else f"{type(error).__name__}: {error}"
+    settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # whichever stage came upon it
+    told = cause if settings_are_wrong else error
+    plain = settings_are_wrong or isinstance(error, StageError)
+    text = str(told) if plain else f"{type(error).__name__}: {error}"
     return HostFailed(text, "".join(traceback.format_exception(cause)), stage or host)
 
 
