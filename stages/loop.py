@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from config import ConfigError
 from queues.errors import QueueClosed
 from queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
 from queues.specs import behavior_name
@@ -72,7 +73,7 @@ class StageFailure(StageError):
         self.doing = doing
         self.cause = cause
         # Our own errors say in words what is wrong; of others the kind is half of it.
-        what = f"{cause}" if isinstance(cause, StageError) else f"{type(cause).__name__}: {cause}"
+        what = f"{cause}" if isinstance(cause, StageError | ConfigError) else f"{type(cause).__name__}: {cause}"
         super().__init__(f"stage {stage} failed {doing}: {what}")
 
 

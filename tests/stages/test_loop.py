@@ -10,6 +10,7 @@ import pytest
 from fakes import policy_update, trajectories
 from virtual_time import until_blocked
 
+from config import ConfigError, Mistake
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.errors import QueueClosed
 from queues.messages import Barrier
@@ -273,6 +274,15 @@ async def test_a_failure_outside_process_says_what_the_stage_was_doing(method, d
 
     setattr(Failing, method, fail)
     with pytest.raises(StageFailure, match=f"stage clip failed {doing}: OSError: disk full"):
+        await run(Failing(), 1)
+
+
+async def test_a_mistake_of_the_configuration_is_told_without_the_kind_of_error():
+    class Failing(Lifecycle):
+        def start(self, context):
+            raise ConfigError([Mistake("a.yaml", 3, "behaviors", "no 'Ball'")])
+
+    with pytest.raises(StageFailure, match="^stage clip failed while starting: a.yaml:3: behaviors: no 'Ball'$"):
         await run(Failing(), 1)
 
 
