@@ -20,6 +20,16 @@ from pipeline.errors import CommandError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
+    try:
+        status = _follow(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has had enough, such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is written at the exit goes nowhere, too
+        return 0
+    return status
+
+
+def _follow(arguments: Sequence[str] | None) -> int:
     asked = parse(arguments)
     if asked.to_demo:
         return _to_demo(*asked.to_demo)

@@ -32,6 +32,7 @@ from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
+from stages.errors import StageError
 from stages.loop import ItemSource, StageHooks, StageRunner
 from stages.policy.design import design_of
 from stages.replay.recorder import Recorder
@@ -151,7 +152,14 @@ class LearnerHost:
         state = runtime.saved_state(TRAINER)
         if state is not None:
             assert runtime.checkpoint is not None, "the state was read from it"
-            stage.load_state_dict(state)
+            try:
+                stage.load_state_dict(state)
+            except StageError as error:
+                raise StageError(
+                    f"{runtime.plan.behavior} can't go on from {runtime.checkpoint.folder}. Most likely its "
+                    "observations, actions or settings have changed since: let them be what they were, or start a "
+                    f"run of its own with another --run-id.\n{error}"
+                ) from error
             warning = stage.trainer.load_bulk(runtime.checkpoint.folder)
             if warning is not None:
                 runtime.context(TRAINER).log.warning("%s: %s", runtime.plan.behavior, warning)

@@ -106,6 +106,13 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path):
     assert second.elapsed_s > first.elapsed_s
 
 
+def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(tmp_path):
+    run_here(PLAIN, tmp_path, "run")
+    wider = changed(PLAIN, {"behaviors__CartPole__max_steps": 5000, "behaviors__CartPole__network_settings": {}})
+    with pytest.raises(RunFailed, match=r"CartPole can't go on from .*run/checkpoints/.*settings have changed since"):
+        run_here(wider, tmp_path, "run", resume=True)
+
+
 def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed(tmp_path):
     first = run_here(PLAIN, tmp_path, "run")
     before = digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"])

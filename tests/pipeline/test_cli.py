@@ -283,3 +283,15 @@ def test_old_lessons_may_come_beside_an_old_file(tmp_path, capsys):
     assert "warning: --curriculum: is of older versions" in shown.err
     assert main([str(file), *arguments, "--lesson", "1"]) == 0
     assert "environment parameter size: lessons Lesson1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("asked", ["--validate", "--convert"])
+def test_a_reader_that_has_had_enough_is_no_failure(asked, good, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    arguments = [sys.executable, ROOT / "bin" / "run-pipeline", asked, str(good)]
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run(arguments, stdout=closed, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
