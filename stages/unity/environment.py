@@ -231,9 +231,11 @@ class UnityEnvironment:
                 behavior.actions = None
             for brain in output.rl_initialization_output.brain_parameters:
                 self._brains[brain.brain_name] = brain
-            for name, infos in output.rl_output.agentInfos.items():
-                if infos.value:
-                    self._read(name, infos.value)
+            said = output.rl_output.agentInfos
+            unknown = sorted(set(said) - set(self._brains))
+            for name in [*self._brains, *unknown]:  # as announced: the map of a message has no order of its own
+                if name in said and said[name].value:
+                    self._read(name, said[name].value)
 
     def _read(self, name: str, infos: Sequence[Any]) -> None:
         behavior = self._behaviors.get(name)

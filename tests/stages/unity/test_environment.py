@@ -95,6 +95,14 @@ def test_steps_are_mappings_by_agent(unity):
         decisions[99]
 
 
+def test_behaviors_stand_in_the_order_in_which_unity_announced_them(unity):
+    names = ["Gull", "Auk", "Tern", "Crow", "Wren", "Rook", "Knot", "Swan"]
+    env = unity("--behaviors", *names)
+    env.reset()
+    announced = [name.partition("?")[0] for name in env.behavior_specs]
+    assert announced == names
+
+
 def test_one_agent_s_action_leaves_the_others_as_they_were(unity):
     env = unity("--agents", 2)
     env.reset()
