@@ -59,7 +59,7 @@ class Ending:
             return
         self.begun = True
         if not self._lines:
-            self._roster.kill_all()
+            self._roster.dismiss_all(GRACE_S / 4)
             return
         if self._last_checkpoint is None:
             self._delivery.tell(Stop())

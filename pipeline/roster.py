@@ -75,6 +75,18 @@ class Roster:
             log.warning("%s did not end within %.0f s and %s killed.", ", ".join(left), seconds, verb)
             self.kill_all()
 
+    def dismiss_all(self, seconds: float) -> None:
+        """Have hosts end whatever they are doing, which also ends what they have started; the slow ones are killed.
+
+        A host that is killed leaves a Unity behind that has not connected yet, and never will.
+        """
+        for name, host in self._hosts.items():
+            if name not in self._ended:
+                host.control.close()
+        if not self._hosts:
+            self._all_ended.set()
+        self.kill_later(seconds)
+
     def kill_all(self) -> None:
         """Kill whoever is still running."""
         for name, host in self._hosts.items():

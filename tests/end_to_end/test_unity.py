@@ -246,6 +246,17 @@ def test_one_that_hangs_does_not_keep_a_run_from_ending(start, tmp_path):
     assert_saved(command)
 
 
+@pytest.mark.parametrize("hosts", [{}, INLINE], ids=["processes", "inline"])
+def test_a_program_that_has_not_connected_yet_is_not_left_behind_by_ctrl_c(start, tmp_path, hosts):
+    """Nobody else would end it: it knows of no trainer."""
+    plain = unity(tmp_path, "--misbehave", "never-connects", num_envs=1, debug=True, **hosts)
+    command = start(plain)
+    command.until(lambda: "The stand-in Unity hangs" in command.output, "its word, which debug shows")
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+
+
 def test_one_that_is_killed_is_started_again_until_it_may_not_and_the_run_ends_with_a_checkpoint(start, tmp_path):
     command = start(unity(tmp_path, **LONG))
     command.until_checkpoint(0)
