@@ -67,13 +67,14 @@ class QNetwork(nn.Module):
 
 
 class Critics(nn.Module):
-    """Both Q networks and V, which one optimizer trains."""
+    """Both Q networks and, if it is learned, V, which one optimizer trains."""
 
-    def __init__(self, design: PolicyDesign, signals: int) -> None:
+    def __init__(self, design: PolicyDesign, signals: int, values: bool) -> None:
         super().__init__()
         self.q1 = QNetwork(design, signals)
         self.q2 = QNetwork(design, signals)
-        self.value = ValueNetwork(design, signals)  # last: its parameters are the end of the flat vector
+        if values:
+            self.value = ValueNetwork(design, signals)  # last: its parameters are the end of the flat vector
 
 
 class EntropyCoefficients(nn.Module):

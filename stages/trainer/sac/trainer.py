@@ -276,7 +276,9 @@ class SACTrainer(Trainer):
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
         rows = len(transitions.rewards)
-        noise = self._random.standard_normal((rows, self.context.spec.actions.continuous_size), np.float32)
+        noise = self._random.standard_normal(
+            (rows * self._update.draws, self.context.spec.actions.continuous_size), np.float32
+        )
         rewards = np.stack([signal.rewards(transitions) * np.float32(signal.strength) for signal in self._signals], 1)
         discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
         device = self.context.device

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import log
 from typing import Any
 
@@ -51,7 +52,7 @@ class Findings:
     """[B, S] of the actions that were taken."""
     q2: Tensor
     values: Tensor
-    """[B, S]"""
+    """[B, S] what V says, or where there is none, the soft values that it would learn."""
     negentropies: Tensor
     """[B, G]"""
     mask: Tensor | None
@@ -84,12 +85,19 @@ class SACUpdate:
         self.actor = Flat(seeded(random, lambda: begun(ActorNetwork(design))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
-        self.critics = Flat(seeded(random, lambda: begun(Critics(design, signals))), device)
-        self.target = Flat(seeded(random, lambda: begun(ValueNetwork(design, signals))), device)
+        # What comes next is valued by target networks of Q where the policy can be asked what it would do there, which
+        # learns sooner (docs/learning.md); by one of V, as in ML-Agents, where that takes what is not recorded: masks
+        # of the choices there, or the memory.
+        self._asks_policy = not design.spec.actions.discrete_branches and design.settings.memory is None
+        self.draws = 2 if self._asks_policy else 1
+        """How many rows of noise `step` wants for each row of a minibatch."""
+        self.critics = Flat(seeded(random, lambda: begun(Critics(design, signals, not self._asks_policy))), device)
+        following = partial(Critics, values=False) if self._asks_policy else ValueNetwork
+        self.target: Flat[Any] = Flat(seeded(random, lambda: following(design, signals)), device)
         initial = hyperparameters.init_entcoef
         self.coefficients = Flat(EntropyCoefficients(design, initial), device)
-        self._value_values = self.critics.values[-len(self.target.values) :]
-        self.target.values.copy_(self._value_values)
+        self._followed = self.critics.values[-len(self.target.values) :]
+        self.target.values.copy_(self._followed)
         groups: dict[str, Flat[Any]] = {"actor": self.actor, "critics": self.critics, "coefficients": self.coefficients}
         self._adams = {
             name: Adam(flat.values, flat.gradients, hyperparameters.adam_epsilon) for name, flat in groups.items()
@@ -118,7 +126,7 @@ class SACUpdate:
             batch: B rows.
             rewards: [B, S] scaled.
             discounts: [B, S] see `losses.q_target`.
-            noise: [B, C] standard normal, by which actions are drawn.
+            noise: [draws B, C] standard normal, by which actions are drawn, those of what comes next last.
             learning_rate: of all optimizers.
         """
         critics, inputs = self.critics.module, batch.critic_inputs
@@ -126,23 +134,28 @@ class SACUpdate:
         self.critics.gradients.zero_()
         # Each loss is taken back through its networks at once, while what they computed is still in the processor's
         # cache; weights change when all gradients are there.
-        soft, negentropies = self._soft_values(batch, noise)
+        rows = len(rewards)
+        soft, negentropies = self._soft_values(batch, noise[:rows])
         losses = [self._back(policy_loss(soft, batch.mask), self._actor_parameters)]
-        targets = q_target(rewards, discounts, self._next_values(batch.target_inputs))
+        targets = q_target(rewards, discounts, self._next_values(batch.target_inputs, noise[rows:]))
         taken = []
         for network in (critics.q1, critics.q2):
             q = taken_values(network(inputs, batch.continuous), batch.choices)
             losses.append(self._back(half_squared_error(q, targets, batch.mask), self._critic_parameters))
             taken.append(q.detach())
-        values = critics.value(inputs)
-        losses.append(self._back(half_squared_error(values, soft.detach(), batch.mask), self._critic_parameters))
+        if self._asks_policy:
+            values = soft
+            losses.append((losses[1] + losses[2]) / 2)
+        else:
+            values = critics.value(inputs)
+            losses.append(self._back(half_squared_error(values, soft.detach(), batch.mask), self._critic_parameters))
         self._adams["actor"].step(learning_rate)
         self._adams["critics"].step(learning_rate)
         if self._learns_coefficients:
             gradients = coefficient_gradients(negentropies, self._entropy_targets(batch), batch.mask)
             self.coefficients.gradients.copy_(gradients)
             self._adams["coefficients"].step(learning_rate)
-        self.target.values.lerp_(self._value_values, self._tau)
+        self.target.values.lerp_(self._followed, self._tau)
         return Findings(
             torch.stack(losses),
             taken[0],
@@ -199,10 +212,15 @@ class SACUpdate:
         for name, adam in self._adams.items():
             adam.load_state_dict(self._groups[name].named_views, state["optimizers"][name], f"optimizer {name}")
 
-    def _next_values(self, inputs: Inputs) -> Tensor:
-        """The target network's values [B, S] of what was observed next."""
-        with torch.no_grad():
-            values: Tensor = self.target.module(inputs)
+    @torch.no_grad()
+    def _next_values(self, inputs: Inputs, noise: Tensor) -> Tensor:
+        """What the target networks think [B, S] of what was observed next, entropy included."""
+        if self._asks_policy:
+            actions, negentropies = self._draw_continuous(self._heads(inputs), noise)
+            target = self.target.module
+            smaller = torch.minimum(target.q1(inputs, actions), target.q2(inputs, actions))[:, :, 0]
+            return soft_values(smaller, negentropies, self._coefficients(), self._weights)
+        values: Tensor = self.target.module(inputs)
         if inputs.memories is None:
             return values
         return values.view(-1, inputs.sequence_length, values.shape[1])[:, 1:].flatten(0, 1)
@@ -216,8 +234,13 @@ class SACUpdate:
         )
         # Of the two Q's the policy maximises the smaller one, which is also what V learns. ML-Agents lets it maximise
         # the first.
-        coefficients = self.coefficients.module.logs.detach().exp()
-        return soft_values(torch.minimum(first, second), negentropies, coefficients, self._weights), negentropies
+        smaller = torch.minimum(first, second)
+        return soft_values(smaller, negentropies, self._coefficients(), self._weights), negentropies
+
+    def _coefficients(self) -> Tensor:
+        """The entropy coefficients [G]."""
+        coefficients: Tensor = self.coefficients.module.logs.detach().exp()
+        return coefficients
 
     @staticmethod
     def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
@@ -236,9 +259,9 @@ class SACUpdate:
         """The policy's continuous actions [B, C], its choices' probabilities [B, A], and negentropies [B, G]."""
         heads = self._heads(batch.actor_inputs)
         actions, probabilities, negentropies = batch.continuous, None, []
-        if c := self._continuous:
-            actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
-            negentropies.append(log_probs.sum(dim=1, keepdim=True))
+        if self._continuous:
+            actions, negentropy = self._draw_continuous(heads, noise)
+            negentropies.append(negentropy)
         if self._branches:
             logits = heads[:, self._gaussian_heads :]
             if batch.penalties is not None:
@@ -249,6 +272,12 @@ class SACUpdate:
             # Where a choice is forbidden its share is exactly 0 and its logarithm about -1e8: the product is 0.
             negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
         return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
+
+    def _draw_continuous(self, heads: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Continuous actions [B, C] and their negentropy [B, 1]."""
+        c = self._continuous
+        actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
+        return actions, log_probs.sum(dim=1, keepdim=True)
 
     def _entropy_targets(self, batch: Minibatch) -> Tensor:
         """Target entropies [G], or [B, G] where masks leave fewer choices in some states than in others."""

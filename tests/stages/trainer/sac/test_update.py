@@ -50,7 +50,7 @@ def make_rest(actions, seed=1):
     return (
         _floats(random.normal(size=(B, S))),
         _floats(discounts),
-        _floats(random.normal(size=(B, actions.continuous_size))),
+        _floats(random.normal(size=((1 if actions.discrete_branches else 2) * B, actions.continuous_size))),
     )
 
 
@@ -88,18 +88,19 @@ class Reference:
         hidden = np.tanh(x @ w[f"{prefix}body.layers.0.weight"].T + w[f"{prefix}body.layers.0.bias"])
         return hidden @ w[f"{prefix}{head}.weight"].T + w[f"{prefix}{head}.bias"]
 
-    def q(self, name, continuous):
-        x = np.concatenate((self.inputs, continuous), axis=1)
-        return self.dense("critics", f"{name}.", "head", x).reshape(B, S, -1)
+    def q(self, name, continuous, part="critics", inputs=None):
+        x = np.concatenate((self.inputs if inputs is None else inputs, continuous), axis=1)
+        return self.dense(part, f"{name}.", "head", x).reshape(B, S, -1)
 
-    def policy(self):
+    def policy(self, inputs=None, noise=None):
         """Continuous actions, probabilities per branch, and negentropies [B, G]."""
-        heads, c = self.dense("actor", "", "action", self.inputs), self.actions.continuous_size
+        inputs, noise = (self.inputs, self.noise[:B]) if inputs is None else (inputs, noise)
+        heads, c = self.dense("actor", "", "action", inputs), self.actions.continuous_size
         drawn, shares, negentropies = np.empty((B, 0)), [], []
         if c:
             sigma = np.exp(np.clip(heads[:, c : 2 * c], -20, 2))
-            u = heads[:, :c] + sigma * self.noise
-            density = -0.5 * self.noise**2 - np.log(sigma) - 0.5 * log(2 * np.pi)
+            u = heads[:, :c] + sigma * noise
+            density = -0.5 * noise**2 - np.log(sigma) - 0.5 * log(2 * np.pi)
             negentropies.append((density - np.log(1 - np.tanh(u) ** 2)).sum(axis=1))
             drawn = np.tanh(u)
         at = 2 * c
@@ -136,8 +137,16 @@ class Reference:
             value = value - (alphas[group + branch] * negentropies[:, group + branch])[:, None] / branches
         return value
 
+    def following_value(self):
+        """Of V; of continuous actions alone the soft value of what the policy would do there, by the targets of Q."""
+        if self.choices:
+            return self.dense("target", "", "head", self.following)
+        drawn, _, negentropies = self.policy(self.following, self.noise[B:])
+        smaller = np.minimum(*(self.q(name, drawn, "target", self.following)[:, :, 0] for name in ("q1", "q2")))
+        return smaller - np.exp(self.weights["coefficients"]["logs"][0]) * negentropies
+
     def q_loss(self, name):
-        target = self.rewards + self.discounts * self.dense("target", "", "head", self.following)
+        target = self.rewards + self.discounts * self.following_value()
         q = self.q(name, self.taken)
         if self.choices:
             picked = [q[np.arange(B), :, choice] for choice in self.choices]
@@ -147,6 +156,8 @@ class Reference:
         return 0.5 * ((found - target) ** 2).mean()
 
     def value_loss(self, soft):
+        if not self.choices:  # there is no V: what is told is how well values are learned, which are Q's
+            return (self.q_loss("q1") + self.q_loss("q2")) / 2
         return 0.5 * ((self.dense("critics", "value.", "head", self.inputs) - soft) ** 2).mean()
 
     def policy_loss(self):
@@ -178,7 +189,8 @@ def test_losses_and_gradients_are_those_of_the_formulae(actions, masked):
     np.testing.assert_allclose(findings.losses, losses, rtol=1e-4)
 
     def critic_loss():
-        return reference.q_loss("q1") + reference.q_loss("q2") + reference.value_loss(soft)
+        value_loss = reference.value_loss(soft) if actions.discrete_branches else 0.0
+        return reference.q_loss("q1") + reference.q_loss("q2") + value_loss
 
     random = np.random.default_rng(2)
     for part, loss in (("actor", reference.policy_loss), ("critics", critic_loss)):
@@ -215,15 +227,17 @@ def test_a_fixed_coefficient_stays():
 
 
 @KINDS
-def test_the_target_follows_the_value_network_and_nothing_else(actions):
+def test_the_target_follows_v_or_of_continuous_actions_alone_both_qs(actions):
     update = make_update(actions)
     before = update.weights()
+    prefix = "value." if actions.discrete_branches else ""
+    assert before["target"].keys() == {key.removeprefix(prefix) for key in before["critics"] if key.startswith(prefix)}
     for key, array in before["target"].items():
-        np.testing.assert_array_equal(array, before["critics"][f"value.{key}"])
+        np.testing.assert_array_equal(array, before["critics"][f"{prefix}{key}"])
     run(update, make_batch(actions), make_rest(actions))
     after = update.weights()
     for key, array in after["target"].items():
-        expected = 0.75 * before["target"][key] + 0.25 * after["critics"][f"value.{key}"]
+        expected = 0.75 * before["target"][key] + 0.25 * after["critics"][f"{prefix}{key}"]
         np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-7)
 
 
