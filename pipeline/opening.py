@@ -138,8 +138,8 @@ class Opening:
             return
         if (spec.observations, spec.actions) != (line.spec.observations, line.spec.actions):
             raise RunError(
-                f"{name} can't imitate {teacher}: {teacher} has {line.spec.observations} and {line.spec.actions}, "
-                f"{name} has {spec.observations} and {spec.actions}"
+                f"{name} can't imitate {teacher}: {teacher} has {line.spec.seen} and {line.spec.actions}, "
+                f"{name} has {spec.seen} and {spec.actions}"
             )
         self._run(drain(await self._launcher.gather(name)))
 

@@ -73,7 +73,7 @@ def warm_start(trainer: Trainer, path: Path, spec: BehaviorSpec, settings: Behav
 
 
 def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
-    for what in ("observations", "actions"):
-        then, now = getattr(theirs, what), getattr(ours, what)
-        if then != now:
-            raise StageError(f"it was trained with other {what}: {then}; the environment now has {now}")
+    if theirs.observations != ours.observations:
+        raise StageError(f"it was trained with other observations: {theirs.seen}; the environment now has {ours.seen}")
+    if theirs.actions != ours.actions:
+        raise StageError(f"it was trained with other actions: {theirs.actions}; the environment now has {ours.actions}")

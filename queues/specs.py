@@ -32,6 +32,11 @@ class ObservationSpec:
     goal: bool = False
     """Whether it tells the agent's goal (ML-Agents' goal signal) rather than the state of the world."""
 
+    def __str__(self) -> str:
+        """For messages to people: `camera uint8[3, 84, 84]`."""
+        notes = [note for note, is_so in (("channels last", self.channels_last), ("a goal", self.goal)) if is_so]
+        return f"{self.name} {self.dtype}{list(self.shape)}" + (f" ({', '.join(notes)})" if notes else "")
+
     @property
     def size(self) -> int:
         """Number of elements of one observation."""
@@ -56,6 +61,18 @@ class ActionSpec:
     unbounded: tuple[int, ...] = ()
     """Indices of continuous actions without finite bounds: the environment gets the policy's raw sample."""
 
+    def __str__(self) -> str:
+        """For messages to people: `2 continuous actions and branches of 3, 2 choices (masked)`."""
+        parts = []
+        if self.continuous_size:
+            free = f" ({len(self.unbounded)} without bounds)" if self.unbounded else ""
+            parts.append(f"{self.continuous_size} continuous action{'s' * (self.continuous_size > 1)}{free}")
+        if self.discrete_branches:
+            several = "es" * (len(self.discrete_branches) > 1)
+            sizes = ", ".join(map(str, self.discrete_branches))
+            parts.append(f"branch{several} of {sizes} choices{' (masked)' * self.masked}")
+        return " and ".join(parts) or "no actions"
+
     @property
     def log_prob_size(self) -> int:
         """Log-probabilities stored per decision: one per continuous action and one per branch."""
@@ -77,6 +94,11 @@ class BehaviorSpec:
     actions: ActionSpec
     grouped: bool = False
     """Whether its agents may belong to groups that work for a common reward; there are columns for that then."""
+
+    @property
+    def seen(self) -> str:
+        """Its observations, for messages to people."""
+        return ", ".join(map(str, self.observations)) or "no observations"
 
     @property
     def name(self) -> str:

@@ -207,7 +207,7 @@ def _choose_edge(edge: str | None, readers: Sequence[StreamReader]) -> str:
 
 def _difference(other: StreamReader, agreed: BehaviorSpec, reader: StreamReader, spec: BehaviorSpec) -> str | None:
     if agreed.observations != spec.observations:
-        return f"the observations differ: {agreed.observations} and {spec.observations}"
+        return f"the observations differ: {agreed.seen} and {spec.seen}"
     if agreed.actions != spec.actions:
         return f"the actions differ: {agreed.actions} and {spec.actions}"
     theirs, ours = _columns(other, agreed), _columns(reader, spec)

@@ -27,6 +27,7 @@ from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader, UnityRows
 from stages.unity.exceptions import UnityActionException, UnityEnvironmentException, as_low_level
 from stages.unity.executable import Executable
+from stages.unity.messages import UnityRLCapabilitiesProto
 from stages.unity.side_channels import SideChannel, SideChannels
 from stages.unity.specs import (
     ActionSpec,
@@ -131,10 +132,10 @@ class UnityEnvironment:
         return {name: behavior.spec for name, behavior in self._behaviors.items()}
 
     @property
-    def academy_capabilities(self) -> frozenset[str]:
-        """What Unity declared that it can do."""
-        assert self._worker.hello is not None, "the constructor waits for it"
-        return self._worker.hello.capabilities
+    def academy_capabilities(self) -> Any:
+        """What this Unity can do beyond the least: a `UnityRLCapabilitiesProto`, of a flag for each capability."""
+        assert self._worker.hello is not None, "the constructor connects"
+        return UnityRLCapabilitiesProto(**dict.fromkeys(self._worker.hello.capabilities, True))
 
     def reset(self) -> None:
         """Let all agents begin anew; raises as `step`."""

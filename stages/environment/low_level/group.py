@@ -125,8 +125,8 @@ class LowLevelGroup:
         known = self._specs.setdefault(behavior_id, found)
         if known != found:
             raise StageError(
-                f"{self._who(index)}: behaviour {behavior_id!r} has {found.observations} and {found.actions}, but in "
-                f"an instance before it {known.observations} and {known.actions}; all must be alike"
+                f"{self._who(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in "
+                f"an instance before it {known.seen} and {known.actions}; all must be alike"
             )
 
     def _call(self, index: int, what: str, call: Callable[..., Result], *arguments: Any) -> Result:

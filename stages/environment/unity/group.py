@@ -245,7 +245,7 @@ class UnityGroup:
                     self._announced_by[behavior_id] = instance.where
                 elif known is not spec and known != spec:
                     raise StageError(
-                        f"{instance.where}: behaviour {behavior_id!r} has {spec.observations} and {spec.actions}, but "
-                        f"{self._announced_by[behavior_id]} has {known.observations} and {known.actions}; all Unity "
+                        f"{instance.where}: behaviour {behavior_id!r} has {spec.seen} and {spec.actions}, but "
+                        f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all Unity "
                         "programs of a run must be builds of one scene"
                     )
