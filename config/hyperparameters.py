@@ -86,7 +86,7 @@ class SACHyperparameters(Settings):
     )
     buffer_init_steps: Int = Field(0, ge=0, description="Agent steps to collect before the first update.")
     tau: Float = Field(
-        0.005, gt=0, le=1, description="Share of the value network that its target takes over per update."
+        0.005, gt=0, le=1, description="Share of the learned networks that their targets take over per update."
     )
     steps_per_update: Float = Field(
         1.0, gt=0, description="Agent steps per update; below 1 for several updates a step."
