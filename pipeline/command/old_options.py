@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from config import Override
+from config import EnvSettings, Override
 from pipeline.command.options import Option, each_behavior
-
-_FIRST_PORT = 5005
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def _save_freq(asked: argparse.Namespace, given: int) -> Translation:
 
 
 def _worker_id(asked: argparse.Namespace, given: int) -> Translation:
-    port = given + (asked.base_port if asked.base_port is not None else _FIRST_PORT)
+    port = given + (asked.base_port if asked.base_port is not None else EnvSettings().base_port)
     warning = f"--worker-id: is of older versions of ML-Agents; it was taken for --base-port {port}"
     return Translation(warnings=(warning,), replaced={"base_port": port})
 
@@ -122,7 +120,7 @@ def _num_runs(asked: argparse.Namespace, given: int) -> Translation:
     if given == 1:
         return _warn("--num-runs: is of older versions of ML-Agents and not needed any more: a command makes one run")
     run = asked.run_id or "ppo"
-    apart = _FIRST_PORT + (asked.num_envs or 1)
+    apart = EnvSettings().base_port + (asked.num_envs or 1)
     return _refuse(
         f"--num-runs {given}: a command makes one run. Start each by itself, with ports of its own: "
         f"--run-id {run}-0, --run-id {run}-1 --base-port {apart}, and so on"

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from config import EnvSettings
 from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader, UnityRows
 from stages.unity.exceptions import UnityActionException, UnityEnvironmentException, as_low_level
@@ -40,7 +41,7 @@ from stages.unity.specs import (
 from stages.unity.steps import DecisionSteps, TerminalSteps
 from stages.unity.worker import EDITOR_PORT, UnityWorker
 
-BASE_PORT = 5005
+BASE_PORT = EnvSettings().base_port
 """Of executables, unless another one is given."""
 Result = TypeVar("Result")
 

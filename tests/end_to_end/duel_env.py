@@ -60,18 +60,22 @@ class Duel:
         if self._t < self._length:
             self._ask()
             return StepResult(self._rows(False, {}))
-        home, away = (self._right[i] for i in ("Hider?team=0", "Seeker?team=1"))
-        won = np.sign(home - away)
-        rewards = {"Hider?team=0": won, "Seeker?team=1": -won}
-        if "Referee" in self._right:
-            rewards["Referee"] = self._right["Referee"] / self._length
+        rewards, outcomes = self._judge()
         self._begin()
-        outcomes = np.stack([1 + won, 1 - won], 1).astype(np.float32) / 2
         games = GameResults(np.arange(self.num_envs, dtype=np.int32), outcomes) if self._declares else None
         return StepResult(self._rows(True, rewards), games)
 
     def close(self) -> None:
         pass
+
+    def _judge(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Rewards [num_envs] of a game that is over, by behaviour id, and its outcomes [num_envs, teams]."""
+        home, away = (self._right[i] for i in ("Hider?team=0", "Seeker?team=1"))
+        won = np.sign(home - away)
+        rewards = {"Hider?team=0": won, "Seeker?team=1": -won}
+        if "Referee" in self._right:
+            rewards["Referee"] = self._right["Referee"] / self._length
+        return rewards, np.stack([1 + won, 1 - won], 1).astype(np.float32) / 2
 
     def _begin(self) -> None:
         self._t = 0
@@ -127,19 +131,10 @@ class Crowd(Duel):
         (spec,) = {spec.observations: spec for spec in self.behavior_specs.values()}.values()
         self.behavior_specs = {i: BehaviorSpec(i, spec.observations, spec.actions) for i in self._sizes}
 
-    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        for behavior_id, asked in self._asked.items():
-            answers = actions[behavior_id].discrete[:, 0].reshape(asked.shape)
-            self._right[behavior_id] += (answers == (asked > 0)).mean(axis=1)
-        self._t += 1
-        if self._t < self._length:
-            self._ask()
-            return StepResult(self._rows(False, {}))
+    def _judge(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         right = np.stack([self._right[i] for i in self._sizes], 1)
         outcomes = (right == right.max(axis=1, keepdims=True)).astype(np.float32)
-        rewards = {i: right[:, team] / self._length for team, i in enumerate(self._sizes)}
-        self._begin()
-        return StepResult(self._rows(True, rewards), GameResults(np.arange(self.num_envs, dtype=np.int32), outcomes))
+        return {i: right[:, team] / self._length for team, i in enumerate(self._sizes)}, outcomes
 
 
 class Negative(Duel):

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from queues.specs import ActionSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
 from stages.policy.network.inputs import Inputs
@@ -87,13 +88,16 @@ class EntropyCoefficients(nn.Module):
         self.logs = nn.Parameter(torch.full((groups,), log(initial)))
 
 
-def gently_drawn(network: Network) -> Network:
-    """Draw hidden layers and heads anew, uniformly within ±1/sqrt(fan_in), as torch draws linear layers.
+def drawn_for(actions: ActionSpec, network: Network) -> Network:
+    """For continuous actions alone, draw hidden layers and heads anew: uniformly within ±1/sqrt(fan_in), as torch does.
 
     ML-Agents' weights, which other networks begin with, are 1.7 times as large (and those of value heads more): what
-    Q then says of actions that nobody has tried is large beside what is learned first, which delays learning where
-    there are several actions (docs/learning.md). Encoders and memories stay as they are.
+    Q then says of actions that nobody has tried is large beside what is learned first, which delays learning
+    (docs/learning.md). Of discrete choices Q tells all values at once, and these are learned sooner from the larger
+    weights. Encoders and memories stay as they are.
     """
+    if actions.discrete_branches:
+        return network
     for module in network.modules():
         if isinstance(module, NetworkBody):
             for layer in module.layers:

@@ -6,7 +6,7 @@ for a device. Whoever calls it looks at the losses now and then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import log
@@ -34,7 +34,7 @@ from stages.trainer.sac.losses import (
     taken_values,
 )
 from stages.trainer.sac.minibatch import Minibatch
-from stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, gently_drawn
+from stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, drawn_for
 from stages.trainer.sac.perceptron import Perceptron
 
 LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
@@ -77,21 +77,18 @@ class SACUpdate:
         random: np.random.Generator,
         device: str,
     ) -> None:
-        # Discrete choices are learned sooner from ML-Agents' weights, continuous actions from smaller ones
-        # (docs/learning.md): of choices Q tells all values at once, and need not be asked for actions nobody tried.
-        begun: Callable[[Any], Any] = (
-            (lambda network: network) if design.spec.actions.discrete_branches else gently_drawn
-        )
-        self.actor = Flat(seeded(random, lambda: begun(ActorNetwork(design))), device)
+        actions = design.spec.actions
+        self.actor = Flat(seeded(random, lambda: drawn_for(actions, ActorNetwork(design))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
         # What comes next is valued by target networks of Q where the policy can be asked what it would do there, which
         # learns sooner (docs/learning.md); by one of V, as in ML-Agents, where that takes what is not recorded: masks
         # of the choices there, or the memory.
-        self._asks_policy = not design.spec.actions.discrete_branches and design.settings.memory is None
+        self._asks_policy = not actions.discrete_branches and design.settings.memory is None
         self.draws = 2 if self._asks_policy else 1
         """How many rows of noise `step` wants for each row of a minibatch."""
-        self.critics = Flat(seeded(random, lambda: begun(Critics(design, signals, not self._asks_policy))), device)
+        critics = partial(Critics, design, signals, not self._asks_policy)
+        self.critics = Flat(seeded(random, lambda: drawn_for(actions, critics())), device)
         following = partial(Critics, values=False) if self._asks_policy else ValueNetwork
         self.target: Flat[Any] = Flat(seeded(random, lambda: following(design, signals)), device)
         initial = hyperparameters.init_entcoef
@@ -107,7 +104,6 @@ class SACUpdate:
         self._critic_parameters = list(self.critics.parameters.values())
         self._tau = hyperparameters.tau
         self._learns_coefficients = hyperparameters.entropy_coefficient == "auto"
-        actions = design.spec.actions
         self._continuous = actions.continuous_size
         self._gaussian_heads = design.head_size - actions.mask_size
         self._branches = list(actions.discrete_branches)
