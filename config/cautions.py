@@ -118,3 +118,15 @@ def _about_curricula(config: RunConfig) -> Iterator[str]:
                     f"{path}.completion_criteria.min_lesson_length: is 0, so the lesson may end after one lucky "
                     "episode; 100 is usual"
                 )
+            elif criteria.measure == "Elo" and _never_rated(config, criteria.behavior):
+                yield (
+                    f"{path}.completion_criteria.measure: 'Elo' stays as it is, because {criteria.behavior} plays "
+                    "nobody but its newest policy (play_against_latest_model_ratio: 1), and games against itself are "
+                    "not rated; the lesson never ends"
+                )
+
+
+def _never_rated(config: RunConfig, behavior: str) -> bool:
+    settings = config.behaviors.get(behavior, config.default_settings)
+    self_play = settings.self_play if settings is not None else None
+    return self_play is not None and self_play.play_against_latest_model_ratio >= 1

@@ -186,6 +186,16 @@ def test_a_lesson_may_end_by_the_rating_of_self_play(load, word):
     assert config.environment_parameters["h"].curriculum[0].completion_criteria.measure == "Elo"
 
 
+@pytest.mark.parametrize(("ratio", "warned"), [(1, True), (0.5, False)])
+def test_a_lesson_by_a_rating_that_can_not_change_is_warned_about(load, ratio: float, warned: bool):
+    behavior = f"{{self_play: {{play_against_latest_model_ratio: {ratio}}}}}"
+    criteria = "completion_criteria: {behavior: B, measure: Elo, threshold: 1300}"
+    lessons = f"[{{name: a, value: 1, {criteria}}}, {{name: b, value: 2}}]"
+    config = load(f"behaviors: {{B: {behavior}}}\nenvironment_parameters: {{h: {{curriculum: {lessons}}}}}")
+    start = "environment_parameters.h.curriculum.0.completion_criteria.measure: 'Elo' stays as it is, because B plays"
+    assert [text.startswith(start) for text in config.warnings if "'Elo'" in text] == [True] * warned
+
+
 def test_thresholds_may_be_negative(load):
     lessons = "[{name: a, value: 1, completion_criteria: {behavior: B, threshold: -0.5}}, {name: b, value: 2}]"
     config = load(f"{ONE}environment_parameters: {{h: {{curriculum: {lessons}}}}}")
