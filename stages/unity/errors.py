@@ -29,5 +29,9 @@ class PortUnusable(UnityRefused):
     """The port that Unity would call is somebody else's."""
 
 
+class ChannelMisused(UnityRefused):
+    """A side channel is used in the wrong way."""
+
+
 class UnityEnded(StageError):
     """Unity closed the connection in good order: its Editor was stopped, or its window was closed."""

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stages.errors import StageError
-from stages.unity.errors import PortUnusable, UnityBroken, UnityDied, UnityEnded, UnityLate, UnityMisobserved
+from stages.unity.errors import (
+    ChannelMisused,
+    PortUnusable,
+    UnityBroken,
+    UnityDied,
+    UnityEnded,
+    UnityLate,
+    UnityMisobserved,
+)
 
 
 class UnityException(Exception):
@@ -52,6 +60,8 @@ def as_low_level() -> Iterator[None]:
         yield
     except PortUnusable as error:
         raise UnityWorkerInUseException(str(error)) from error
+    except ChannelMisused as error:
+        raise UnitySideChannelException(str(error)) from error
     except UnityLate as error:
         raise UnityTimeOutException(str(error)) from error
     except UnityDied as error:

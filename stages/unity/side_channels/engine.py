@@ -6,7 +6,7 @@ import math
 import uuid
 from enum import IntEnum
 
-from stages.unity.errors import UnityRefused
+from stages.unity.errors import ChannelMisused
 from stages.unity.side_channels.channel import SendingChannel
 from stages.unity.side_channels.messages import OutgoingMessage
 
@@ -47,12 +47,12 @@ class EngineConfigurationChannel(SendingChannel):
             capture_frame_rate: frames per second of the game's time, each rendered however long it takes.
 
         Raises:
-            UnityRefused: if only one of width and height is given, or the time scale is no number from 0.
+            ChannelMisused: if only one of width and height is given, or the time scale is no number from 0.
         """
         if (width is None) != (height is None):
-            raise UnityRefused(f"engine settings: width {width} and height {height} can only be set together")
+            raise ChannelMisused(f"engine settings: width {width} and height {height} can only be set together")
         if time_scale is not None and not (math.isfinite(time_scale) and time_scale >= 0):
-            raise UnityRefused(f"engine settings: time_scale is {time_scale}, expected a number of at least 0")
+            raise ChannelMisused(f"engine settings: time_scale is {time_scale}, expected a number of at least 0")
         if width is not None and height is not None:
             self._send(_Kind.SCREEN, width, height)
         if quality_level is not None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from stages.errors import StageError
-from stages.unity.errors import UnityBroken, UnityRefused
+from stages.unity.errors import ChannelMisused, UnityBroken
 from stages.unity.side_channels.channel import SideChannel
 from stages.unity.side_channels.messages import IncomingMessage
 
@@ -31,7 +31,7 @@ class SideChannels:
         where: whose they are (`Unity worker 3`), for messages.
 
     Raises:
-        UnityRefused: if two have one id.
+        ChannelMisused: if two have one id.
     """
 
     def __init__(self, channels: Iterable[SideChannel], where: str = "Unity") -> None:
@@ -41,7 +41,7 @@ class SideChannels:
         for channel in channels:
             other = self._by_id.setdefault(channel.channel_id, channel)
             if other is not channel:
-                raise UnityRefused(
+                raise ChannelMisused(
                     f"{where}: the side channels {_named(other)} and {_named(channel)} have one id, "
                     f"{channel.channel_id}; give each its own"
                 )

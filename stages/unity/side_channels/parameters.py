@@ -9,7 +9,7 @@ from itertools import chain
 
 from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
 from config.parameters import ParameterValue
-from stages.unity.errors import UnityRefused
+from stages.unity.errors import ChannelMisused
 from stages.unity.side_channels.channel import SendingChannel
 from stages.unity.side_channels.messages import OutgoingMessage
 
@@ -44,7 +44,7 @@ class EnvironmentParametersChannel(SendingChannel):
             seed: of a sampler that has none of its own.
 
         Raises:
-            UnityRefused: if Unity can't be told the key.
+            ChannelMisused: if Unity can't be told the key.
         """
         match value:
             case ConstantSampler():
@@ -89,7 +89,7 @@ class EnvironmentParametersChannel(SendingChannel):
 
 def _message(key: str, kind: _Type) -> OutgoingMessage:
     if not key.isascii():
-        raise UnityRefused(f"environment parameter {key!r}: Unity reads names of ASCII letters only; rename it")
+        raise ChannelMisused(f"environment parameter {key!r}: Unity reads names of ASCII letters only; rename it")
     message = OutgoingMessage()
     message.write_string(key)
     message.write_int32(kind)

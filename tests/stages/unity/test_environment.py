@@ -16,6 +16,7 @@ from stages.unity.exceptions import (
     UnityEnvironmentException,
     UnityException,
     UnityObservationException,
+    UnitySideChannelException,
     UnityTimeOutException,
     UnityWorkerInUseException,
 )
@@ -180,6 +181,8 @@ def test_what_can_not_start_says_why(unity, tmp_path):
         UnityEnvironment(worker_id=1)
     with pytest.raises(UnityEnvironmentException, match="no Unity executable"):
         UnityEnvironment(str(tmp_path / "none"))
+    with pytest.raises(UnitySideChannelException, match="have one id"):
+        unity(side_channels=[EngineConfigurationChannel(), EngineConfigurationChannel()])
     with socket.socket() as busy:
         busy.bind(("", 0))
         busy.listen()

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
-from stages.unity.errors import UnityRefused
+from stages.unity.errors import ChannelMisused
 from stages.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -73,7 +73,7 @@ def test_engine_settings_that_are_not_given_are_not_sent():
 )
 def test_engine_settings_that_make_no_sense_are_refused_and_nothing_is_sent(settings, problem):
     channel = EngineConfigurationChannel()
-    with pytest.raises(UnityRefused, match=problem):
+    with pytest.raises(ChannelMisused, match=problem):
         channel.set_configuration_parameters(quality_level=1, **settings)
     assert not sent(channel)
 
@@ -127,7 +127,7 @@ def test_what_the_yaml_gives_a_parameter_is_sent_with_the_runs_seed_unless_it_ha
 
 
 def test_a_parameter_name_that_unity_can_not_read_is_refused():
-    with pytest.raises(UnityRefused, match="environment parameter 'größe': Unity reads names of ASCII letters only"):
+    with pytest.raises(ChannelMisused, match="environment parameter 'größe': Unity reads names of ASCII letters only"):
         EnvironmentParametersChannel().set_float_parameter("größe", 1.0)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.errors import StageError
-from stages.unity.errors import UnityBroken, UnityRefused
+from stages.unity.errors import ChannelMisused, UnityBroken
 from stages.unity.side_channels import IncomingMessage, RawBytesChannel, SideChannel, SideChannels
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -76,7 +76,7 @@ def test_two_channels_of_one_id_are_refused():
     class Doubles(RawBytesChannel):
         pass
 
-    with pytest.raises(UnityRefused, match=f"Unity: the side channels RawBytesChannel and Doubles have one id, {ID}"):
+    with pytest.raises(ChannelMisused, match=f"Unity: the side channels RawBytesChannel and Doubles have one id, {ID}"):
         SideChannels([RawBytesChannel(ID), Doubles(ID)])
 
 
