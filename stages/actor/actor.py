@@ -25,6 +25,10 @@ from stages.restarts import RestartBudget
 from stages.stage import Source, StageContext
 
 
+_LESSON, _TURN = 1, 2
+"""Why environments begin anew in mid-play: a lesson that wants it, or another team's turn to learn."""
+
+
 @dataclass(frozen=True)
 class ActorPort:
     """How the actor speaks to its host. All calls return at once."""
@@ -83,7 +87,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._players: tuple[str, ...] = ()
         self._asked_for: tuple[str, ...] | None = None
         self._adopted: dict[str, int] = {}
-        self._turns = 0
+        self._turns = self._played_turn = 0
         self._known: set[str] = set()
         self._names: tuple[str, ...] = ()
 
@@ -177,10 +181,11 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             if not self._held:
                 for batch in self._decide():
                     yield batch
-            if self._parameters is not None and self._obeys() and self._adopt_parameters():
+            reason = self._reason_to_reset() if self._obeys() else None
+            if reason is not None:
                 for batch in self._processor.close_all(truncated=True):
                     yield batch
-                await self._reset_for(self._environment.parameters.generation)
+                await self._reset_for(reason)
                 if self._over:
                     continue
                 for batch in self._decide():
@@ -257,6 +262,7 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             await self._environment.reset(self._seed(*stretch), stretch)
         except EnvironmentEnded as end:
             self._end(end)
+        self._played_turn = self._environment.lineups.turns
 
     def _end(self, end: EnvironmentEnded) -> None:
         """The environments have ended in order: from now on nothing is done but what the host asks for."""
@@ -265,6 +271,16 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._context.log.info("%s. The run ends.", why[:1].upper() + why[1:])
         self._port.ended(str(end))
 
+    def _reason_to_reset(self) -> tuple[int, int] | None:
+        """Why the environments have to begin anew now: a number for the seed, and what it is a number of."""
+        if self._adopt_parameters():
+            return self._environment.parameters.generation, _LESSON
+        lineups = self._environment.lineups
+        if self._played_turn and self._played_turn != lineups.turns:
+            return lineups.current.generation, _TURN
+        self._played_turn = lineups.turns  # at first no game has begun before there is a turn
+        return None
+
     def _adopt_parameters(self) -> bool:
         """Give the parameters that came last to the environments; whether these have to begin anew for it."""
         taken, self._parameters = self._parameters, None
@@ -272,9 +288,9 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             self._environment.parameters.take(taken)
         return taken is not None and taken.reset
 
-    async def _reset_for(self, generation: int) -> None:
-        """Begin anew because of a lesson; the fourth number keeps its seed apart from those of restarts."""
-        stretch = (*self._stretch, generation, 1)
+    async def _reset_for(self, reason: tuple[int, int]) -> None:
+        """Begin anew because of a lesson or a turn; its seed is kept apart from those of restarts."""
+        stretch = (*self._stretch, *reason)
         try:
             await self._begin_anew(stretch)
         except BrokenEnvironmentError as error:

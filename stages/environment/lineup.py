@@ -2,7 +2,8 @@
 
 A behaviour without self-play plays with its newest policy, whoever else is there, and always learns. Of those with
 self-play, each game keeps the lineup that was current when it started, until it ends: its opponents stay frozen, and
-its trajectories are stamped with it. When another team learns, nobody learns any more from games of the turn before.
+its trajectories are stamped with it. When another team learns, nobody learns any more from games of the turn before,
+which the actor then ends.
 """
 
 from __future__ import annotations

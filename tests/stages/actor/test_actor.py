@@ -341,6 +341,35 @@ def give_turn(rig, generation, team):
     rig.actor.take_assignment(Assignment(generation, team, policies, generation))
 
 
+async def test_another_team_s_turn_begins_all_games_anew_so_that_games_without_an_end_hold_nobody_up():
+    endless = {"shortest": 10**6, "longest": 10**6}
+    async with Rig(Cast(HIDER, **endless), Cast(SEEKER, **endless), self_play=True, game_length=10**6) as rig:
+        give_turn(rig, 1, team=0)
+        await asyncio.sleep(3)
+        rig.grant(Hider=10**6)
+        await asyncio.sleep(4.5)
+        give_turn(rig, 2, team=0)  # other opponents
+        await asyncio.sleep(4)
+        assert len(rig.groups[0].seeds) == 1, "the learning team's games go on with whom they began"
+        give_turn(rig, 3, team=1)
+        await asyncio.sleep(3)
+        rig.grant(Seeker=10**6)
+        await asyncio.sleep(4.5)
+        assert len({*rig.groups[0].seeds}) == 2, "anew, and with a seed of its own"
+        rig.actor.request_stop()
+        await asyncio.sleep(2)
+        batches = [item for item in rig.take() if isinstance(item, TrajectoryBatch)]
+        learned = {
+            (batch.behavior_id, generation)
+            for batch in batches
+            for learns, generation in zip(
+                batch.trajectories["learning"].tolist(), batch.trajectories["generation"].tolist(), strict=True
+            )
+            if learns
+        }
+        assert (SEEKER, 3) in learned, "games of the new turn are played, and learned from"
+
+
 async def test_what_is_open_when_a_turn_ends_spends_no_credits_however_often_turns_change():
     """Nobody's credits hold an actor back in the others' turn, so there it must not make learners' steps."""
     async with Rig(Cast(HIDER, agents=2), Cast(SEEKER, agents=3), self_play=True, game_length=1) as rig:
@@ -358,8 +387,8 @@ async def test_what_is_open_when_a_turn_ends_spends_no_credits_however_often_tur
             await asyncio.sleep(4.5)
             give_turn(rig, 2 * turn + 3, team=0)  # it moves, and the seekers have decided
             await asyncio.sleep(10)
-            # Five ticks: at the first the seekers began to learn, and what they do at the last comes too late.
-            seekers += 3 * 3
+            # Five ticks, all of a game that began with their turn; what they do at the last comes too late.
+            seekers += 4 * 3
             assert rig.asked[1:3] == ({"Hider": 2, "Seeker": seekers}, ["Hider"])
         batches = rig.take()
         assert sum(batch.credits for batch in batches if batch.behavior_id == HIDER) == 2
