@@ -127,6 +127,12 @@ def _about_curricula(config: RunConfig) -> Iterator[str]:
 
 
 def _never_rated(config: RunConfig, behavior: str) -> bool:
-    settings = config.behaviors.get(behavior, config.default_settings)
-    self_play = settings.self_play if settings is not None else None
-    return self_play is not None and self_play.play_against_latest_model_ratio >= 1
+    """Whether a behaviour meets nobody but itself as it is; against other behaviours its newest policy is rated."""
+    if config.default_settings is not None and config.default_settings.self_play is not None:
+        return False  # who knows which other behaviours come
+    ratios = {
+        name: settings.self_play.play_against_latest_model_ratio
+        for name, settings in config.behaviors.items()
+        if settings.self_play is not None
+    }
+    return len(ratios) == 1 and ratios.get(behavior, 0) >= 1
