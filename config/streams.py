@@ -45,7 +45,7 @@ class ReplaySettings(Settings):
     """Recorded streams that stand in place of environment and agent processor. Presence turns replay on."""
 
     streams: Names = Field(
-        min_length=1, description="Stream files, or patterns such as `results/old/streams/*.stream`."
+        min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
     )
     speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = Field(
         "max",

@@ -28,8 +28,8 @@ class ReplaySource(Source[Message]):
     Recorded checkpoint barriers are left out: they belong to the checkpoints of the run that was recorded.
 
     Args:
-        streams: files or glob patterns, replayed in this order; a pattern's files by name. A file named twice
-            is replayed once.
+        streams: files, folders or glob patterns, replayed in this order; a folder's and a pattern's files by name.
+            A file named twice is replayed once.
         edge: the edge to replay; may be None if the files hold only one.
         behaviors: names or ids of the behaviours to replay; None for all.
         speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time.
@@ -173,18 +173,21 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
     """The files that names and patterns stand for, in their order, each once.
 
     Args:
-        streams: files or glob patterns; a pattern's files come by name.
+        streams: files, folders of `.stream` files or glob patterns; a folder's and a pattern's files come by name.
 
     Raises:
         StageError: if one of them matches nothing, or none was given.
     """
     paths: dict[Path, Path] = {}
     for stream in streams:
-        # A name with brackets may be a file of that very name.
-        found = [str(stream)] if Path(stream).exists() else sorted(glob.glob(str(stream), recursive=True))
+        place = Path(stream)
+        if place.is_dir():
+            found = sorted(map(str, place.glob("*.stream")))
+        else:  # a name with brackets may be a file of that very name
+            found = [str(stream)] if place.exists() else sorted(glob.glob(str(stream), recursive=True))
         if not found:
             raise StageError(
-                f"replay: there is no stream {str(stream)!r}; expected a file or a pattern such as "
+                f"replay: there is no stream {str(stream)!r}; expected a file, a folder of some, or a pattern such as "
                 "'results/<run-id>/streams/*.stream'"
             )
         for name in found:

@@ -72,11 +72,18 @@ async def test_files_follow_each_other_in_the_order_given_and_patterns_by_name(t
     assert await numbers(source) == [9, 1, 2, 3, 4]
 
 
+async def test_a_folder_stands_for_its_streams_by_name(tmp_path):
+    stream(tmp_path, "Ball-trainer-0002", 3)
+    stream(tmp_path, "Ball-trainer-0001", 1, 2)
+    (tmp_path / "notes.txt").write_text("beside them")
+    assert await numbers(ReplaySource([tmp_path])) == [1, 2, 3]
+
+
 async def test_a_file_with_brackets_in_its_name_is_no_pattern(tmp_path):
     assert await numbers(ReplaySource([stream(tmp_path, "run[1]", 5)])) == [5]
 
 
-@pytest.mark.parametrize("streams", [["none.stream"], ["*.nothing"], []])
+@pytest.mark.parametrize("streams", [["none.stream"], ["*.nothing"], ["tests"], []])
 def test_streams_that_are_not_there_are_a_mistake(streams):
     with pytest.raises(StageError, match="no stream"):
         ReplaySource(streams).start(CONTEXT)
