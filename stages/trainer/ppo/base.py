@@ -135,7 +135,7 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
         return self._hyperparameters.buffer_size
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the buffer, and update the normaliser.
+        """Copy trajectories into the buffer, and update the normalisers.
 
         Raises:
             NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite; the batch is
@@ -144,6 +144,7 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
         if not batch.num_rows:
             return
         observations, finals = self._intake.take(batch, self._step)
+        self._signals.see(observations.vectors)
         self._buffer.append(batch, observations, finals)
         self._step += batch.num_rows
 

@@ -48,6 +48,11 @@ class Signals:
         self.sums = AgentTable(len(self._others), "float64") if self._others else None
         self._losses: dict[str, list[float]] = {}
 
+    def see(self, vectors: NDArray[np.float32]) -> None:
+        """Show all signals the vector observations [n, V] of steps that have newly come."""
+        for signal in self._signals:
+            signal.see(vectors)
+
     def transitions(self, buffer: RolloutBuffer, layout: ObservationLayout) -> BufferTransitions | None:
         """The rows of a full buffer as signals take them; None if none looks at them."""
         if not self._others:

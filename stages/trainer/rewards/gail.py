@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from config import GAILSettings
@@ -105,7 +106,7 @@ class GAIL(NetworkSignal):
         """One gradient step against as many demonstrated steps, drawn uniformly; losses by their statistics' names.
 
         Raises:
-            NotFiniteError: if a loss or gradient is NaN or infinite; network, β and normaliser are then as before.
+            NotFiniteError: if a loss or gradient is NaN or infinite; network and β are then as before.
         """
         reported = dict(super().learn(transitions))
         if self._module.bottleneck is not None:
@@ -113,7 +114,7 @@ class GAIL(NetworkSignal):
             reported["Policy/GAIL Beta"] = self._beta
         return reported
 
-    def see(self, transitions: Transitions) -> None:
+    def see(self, vectors: NDArray[np.float32]) -> None:
         """Nothing: the normaliser goes by the demonstrations alone."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -94,14 +94,10 @@ class NetworkSignal(RewardSignal):
         """One gradient step on a minibatch; losses by the names of their statistics.
 
         Raises:
-            NotFiniteError: if a loss or gradient is NaN or infinite; network and normaliser are then as before.
+            NotFiniteError: if a loss or gradient is NaN or infinite; the network is then as before.
         """
-        before = None if self.normalizer is None else self.normalizer.state_dict()
-        self.see(transitions)
         loss, reported = self.losses(transitions)
         if not self.network.descend(loss):
-            if self.normalizer is not None and before is not None:
-                self.normalizer.load_state_dict(before)
             said = ", ".join(f"{name} {float(value.detach()):.4g}" for name, value in reported.items())
             raise NotFiniteError(
                 f"{self.where}: a loss or its gradient is NaN or infinite ({said}); its weights are those before the "
@@ -110,10 +106,10 @@ class NetworkSignal(RewardSignal):
         values = torch.stack([value.detach() for value in reported.values()]).tolist()  # one wait for the device
         return dict(zip(reported, values, strict=True))
 
-    def see(self, transitions: Transitions) -> None:
-        """Let the normaliser count what is learned from."""
+    def see(self, vectors: NDArray[np.float32]) -> None:
+        """Let the normaliser count the vector observations [n, V] of steps that have newly come."""
         if self.normalizer is not None:
-            self.normalizer.update(transitions.inputs.vectors.cpu().numpy())
+            self.normalizer.update(vectors)
 
     def normalized(self, inputs: Inputs) -> Inputs:
         """Inputs as the network gets them; the same where nothing is normalised."""

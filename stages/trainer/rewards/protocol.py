@@ -30,6 +30,13 @@ class RewardSignal(ABC):
         self.gamma = gamma
         self.strength = strength
 
+    def see(self, vectors: NDArray[np.float32]) -> None:  # noqa: B027  # a signal may normalise nothing
+        """Count the vector observations [n, V] of steps that have newly come, for a normaliser.
+
+        Trainers call it once for each step, before that step's reward is asked for: at first a normaliser knows
+        nothing, and rewards of what is not normalised can be so large that values never recover from them.
+        """
+
     @abstractmethod
     def rewards(self, transitions: Transitions) -> NDArray[np.float32]:
         """The reward [B] of each transition, without strength. Changes nothing that a checkpoint would have to hold.

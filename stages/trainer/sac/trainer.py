@@ -104,7 +104,7 @@ class SACTrainer(Trainer):
         return rows_per_update(self.context.settings, self.context.agents)
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the replay memory, and update the normaliser.
+        """Copy trajectories into the replay memory, and update the normalisers.
 
         Raises:
             NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite; the batch is
@@ -113,6 +113,8 @@ class SACTrainer(Trainer):
         if not batch.num_rows:
             return
         rows, finals = self._intake.take(batch, self._step)
+        for signal in self._signals:
+            signal.see(rows.vectors)
         for name, sums in self._episode_rewards.take(batch, rows, finals, self._version).items():
             self.context.statistics.extend(self.context.behavior, name, sums, "mean")
         self._memory.add(with_group_rewards(batch), rows, finals)

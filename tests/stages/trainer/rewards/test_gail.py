@@ -210,7 +210,9 @@ def test_the_normaliser_goes_by_the_demonstrations_alone(make_spec, make_signal,
     signal = make_signal("gail", spec, demonstrations=demonstrations, network_settings=settings)
     before = signal.state_dict()["normalizer"]
     np.testing.assert_allclose(before["mean"], demonstrations.observations.vectors.mean(axis=0), rtol=2e-3)
-    signal.learn(make_transitions(spec, 6))
+    own = make_transitions(spec, 6)
+    signal.see(own.inputs.vectors.numpy())
+    signal.learn(own)
     assert signal.state_dict()["normalizer"]["mean"].tolist() == before["mean"].tolist()
     # The discriminator sees what is normalised: the mean of all demonstrations is a vector of zeros to it.
     at_mean = Inputs(torch.from_numpy(before["mean"].astype(np.float32))[None])

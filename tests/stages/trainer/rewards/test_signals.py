@@ -54,12 +54,16 @@ def test_a_resumed_signal_goes_on_bit_for_bit(name, make_spec, make_signal, make
     extra = {"use_actions": True, "use_vail": True} if name == "gail" else {}
     original = make_signal(name, spec, network_settings=NORMALIZED, **extra)
     for seed in range(3):
-        original.learn(make_transitions(spec, 5, seed))
+        transitions = make_transitions(spec, 5, seed)
+        original.see(transitions.inputs.vectors.numpy())
+        original.learn(transitions)
     resumed = make_signal(name, spec, seed=99, network_settings=NORMALIZED, **extra)
     assert not same(resumed.state_dict(), original.state_dict())
     resumed.load_state_dict(original.state_dict())
     for seed in range(3, 6):
         transitions = make_transitions(spec, 5, seed)
+        for signal in (original, resumed):
+            signal.see(transitions.inputs.vectors.numpy())
         assert resumed.learn(transitions) == original.learn(transitions)
         assert resumed.rewards(transitions).tobytes() == original.rewards(transitions).tobytes()
     assert same(resumed.state_dict(), original.state_dict())
@@ -142,14 +146,17 @@ def test_the_state_of_a_signal_that_normalised_is_refused_by_one_that_does_not(m
 
 
 @pytest.mark.parametrize("name", ["curiosity", "rnd"])
-def test_the_normaliser_counts_what_is_learned_from(name, make_spec, make_signal, make_transitions):
+def test_the_normaliser_counts_what_it_is_shown_and_nothing_else(name, make_spec, make_signal, make_transitions, same):
     spec = make_spec()
     signal, transitions = make_signal(name, spec, network_settings=NORMALIZED), make_transitions(spec, 2000)
     transitions.inputs.vectors.mul_(3.0).add_(50.0)
-    signal.learn(transitions)
+    signal.see(transitions.inputs.vectors.numpy())
     state = signal.state_dict()["normalizer"]
     np.testing.assert_allclose(state["mean"], transitions.inputs.vectors.mean(dim=0), rtol=1e-3)
     assert state["steps"] == 2001
+    signal.learn(transitions)
+    signal.rewards(transitions)
+    assert same(signal.state_dict()["normalizer"], state)
 
 
 def test_normalised_vectors_are_clipped_to_five_standard_deviations(make_spec, make_signal, make_transitions):

@@ -1,0 +1,94 @@
+"""How trainers show reward signals what they are to normalise: each step once, before its reward is asked for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trainer_samples import CONTINUOUS, VECTOR, Reported, experience, flat_weights, trainer_of
+
+from queues.specs import BehaviorSpec
+from stages.policy.design import design_of
+from stages.policy.normalizer import Normalizer
+
+SIGNALS = pytest.mark.parametrize("signal", ["curiosity", "rnd"])
+TRAINERS = pytest.mark.parametrize("kind", ["ppo", "poca", "sac"])
+LENGTHS = [12, 9, 11]
+
+
+def made(kind, signal, statistics=None, seed=0, **hyperparameters):
+    spec = replace(BehaviorSpec("Test", (VECTOR,), CONTINUOUS), grouped=kind == "poca")
+    network = {"hidden_units": 8, "num_layers": 1, "normalize": True}
+    signals = {"extrinsic": {}, signal: {"network_settings": network}}
+    return trainer_of(
+        kind, spec, seed, statistics, reward_signals=signals, network_settings=network, hyperparameters=hyperparameters
+    )
+
+
+def far_away(trainer, seed, lengths=LENGTHS):
+    """Steps whose observations are around 10,000, a thousand times as far from 0 as from each other."""
+    spec = trainer.context.spec
+    batch = experience(spec, lengths, seed, squashed=design_of(spec, trainer.context.settings).squashed)
+    for columns, name in ((batch.rows, "obs_0"), (batch.trajectories, "next_obs_0")):
+        columns[name] = columns[name] * np.float32(10.0) + np.float32(1e4)
+    return batch
+
+
+def feed(trainer, batches):
+    for batch in batches:
+        trainer.add(batch)
+        while trainer.ready():
+            trainer.learn()
+
+
+def learned_signal(trainer):
+    signals = trainer._signals if trainer.context.settings.trainer_type == "sac" else trainer._signals._signals
+    return signals[1]
+
+
+@TRAINERS
+@SIGNALS
+def test_a_step_is_counted_once_and_before_its_reward_is_asked_for_or_learned_from(kind, signal):
+    epochs = {} if kind == "sac" else {"num_epoch": 3}
+    trainer = made(kind, signal, **epochs)
+    watched = learned_signal(trainer)
+    rewards, learn, known = watched.rewards, watched.learn, []
+    watched.rewards = lambda taken: known.append(("asked", watched.normalizer.steps)) or rewards(taken)
+    watched.learn = lambda taken: known.append(("learns", watched.normalizer.steps)) or learn(taken)
+    batches = [far_away(trainer, seed) for seed in range(3)]
+    reference = Normalizer(3)
+    for batch in batches:
+        reference.update(batch.rows["obs_0"])
+        known.clear()
+        feed(trainer, [batch])
+        assert {what for what, _ in known} == {"asked", "learns"}
+        assert {steps for _, steps in known} == {reference.steps}
+    state = watched.state_dict()["normalizer"]
+    assert state["steps"] == 1 + 3 * sum(LENGTHS)
+    for name in ("mean", "squares"):
+        np.testing.assert_array_equal(state[name], reference.state_dict()[name])
+
+
+@TRAINERS
+def test_the_first_rewards_are_no_larger_than_those_that_follow(kind):
+    reported = Reported()
+    trainer = made(kind, "rnd", reported)
+    feed(trainer, (far_away(trainer, seed) for seed in range(4)))
+    per_episode = reported.values["Policy/Rnd Reward"]
+    assert per_episode[0] < 2.0 * max(per_episode[2:])  # of what is not normalised they are a thousand times that
+
+
+@TRAINERS
+@SIGNALS
+def test_a_resumed_trainer_goes_on_bit_for_bit_also_from_the_middle_of_a_buffer(kind, signal, same, tmp_path):
+    extra = {"save_replay_buffer": True} if kind == "sac" else {}
+    original, resumed = (made(kind, signal, seed=seed, **extra) for seed in (1, 99))
+    batches = [far_away(original, seed, [7, 6, 4]) for seed in range(7)]
+    feed(original, batches[:3])
+    resumed.load_state_dict(original.state_dict())
+    original.save_bulk(tmp_path)
+    assert resumed.load_bulk(tmp_path) is None
+    before = flat_weights(original)
+    for trainer in (original, resumed):
+        feed(trainer, batches[3:])
+    assert not np.array_equal(flat_weights(original), before)
+    assert same(resumed.state_dict(), original.state_dict())
