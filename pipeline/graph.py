@@ -13,6 +13,8 @@ from config import BCHyperparameters, Curriculum, EnvironmentParameter, RunConfi
 ACTOR_STAGES = "environment → agent_processor"
 GHOST = "ghost"
 """Name of self-play's part of checkpoints: there is one of all behaviours."""
+TRAINER = "trainer"
+"""Name of the trainer stage, which each learner has one of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: b
         behaviors: the behaviours that are trained.
         trainers_only: a recording goes straight to the trainers, so no other stage runs.
     """
-    parts = {part_name("trainer", learner_name(behavior)) for behavior in behaviors}
+    parts = {part_name(TRAINER, learner_name(behavior)) for behavior in behaviors}
     if trainers_only:
         return parts
     parts |= {

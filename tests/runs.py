@@ -175,6 +175,24 @@ def team_play(**changes: Any) -> Plain:
     )
 
 
+def copying(**changes: Any) -> Plain:
+    """A tiny run of `bc` from demonstrations, with a memory: no environment, and in small minibatches, to last a while."""
+    copier = {
+        "trainer_type": "bc",
+        "max_steps": 12_000,
+        "summary_freq": 2000,
+        "checkpoint_interval": 700,
+        "hyperparameters": {"demo_path": EXPERT, "batch_size": 16, "buffer_size": 200, "num_epoch": 4},
+        "network_settings": {
+            "hidden_units": 16,
+            "num_layers": 1,
+            "normalize": True,
+            "memory": {"memory_size": 8, "sequence_length": 8},
+        },
+    }
+    return changed({"env_settings": {"seed": 17}, "behaviors": {"CartPole": copier}}, changes)
+
+
 def taught(**changes: Any) -> Plain:
     """A tiny run on `end_to_end/told_env.py` through three lessons, whose episodes return -1.5, 0 and 0.75 by guessing."""
     criteria = {"behavior": "Guess", "min_lesson_length": 24}
@@ -239,6 +257,8 @@ IMITATOR: Plain = {
     "network_settings": {"hidden_units": 32, "num_layers": 1},
 }
 """A behaviour that learns CartPole by imitation."""
+EXPERT = "expert.stream"
+"""Stands for what `record_expert` records, in configurations that are written before."""
 INLINE: Plain = {
     "pipeline__hosts__actors__kind": "inline",
     "pipeline__hosts__learners__kind": "inline",
@@ -253,6 +273,19 @@ def run_here(plain: Plain, results: Path, run_id: str, options: RunOptions | Non
     """Run a configuration in this process; `settings` go to `checkpoint_settings`."""
     whole = {**plain, "checkpoint_settings": {"results_dir": str(results), "run_id": run_id, **settings}}
     return run(RunConfig.from_plain(whole, TROUBLED_ENV), options)
+
+
+def record_expert(folder: Path) -> str:
+    """Record some 800 steps of CartPole; the stream that they are in."""
+    expert = cartpole(behaviors__CartPole__max_steps=800, record__edges=["trainer"], **INLINE)
+    run_here(expert, folder, "expert")
+    return streams(folder / "expert")[0]
+
+
+def with_expert(plain: Plain, stream: str) -> Plain:
+    """The configuration with this recording for the expert that it asks for."""
+    asks = plain["behaviors"].get("CartPole", {}).get("hyperparameters", {}).get("demo_path") == EXPERT
+    return changed(plain, {"behaviors__CartPole__hyperparameters__demo_path": stream}) if asks else plain
 
 
 # As the command, in processes. ---------------------------------------------------------------------------------------

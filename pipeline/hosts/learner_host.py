@@ -19,7 +19,7 @@ from pipeline.control import (
 )
 from pipeline.curriculum import kept_returns
 from pipeline.export import export_policy
-from pipeline.graph import teacher_of
+from pipeline.graph import TRAINER, teacher_of
 from pipeline.hosts.actor_host import agents_of, remembered_columns
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
@@ -39,8 +39,6 @@ from stages.replay.recorder import Recorder
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
-
-TRAINER = "trainer"
 
 
 class LearnerHost:

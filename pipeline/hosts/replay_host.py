@@ -7,10 +7,11 @@ trainer. What was recorded at a trainer's inlet goes straight to the trainer: it
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, SourceEnded, Stop
-from pipeline.graph import demonstrated, placed
+from pipeline.graph import TRAINER, demonstrated, learner_name, part_name, placed
 from pipeline.hosts.actor_host import rows_per_batch
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
 from pipeline.hosts.plan import HostPlan
@@ -99,4 +100,16 @@ def _make_source(runtime: HostRuntime) -> ReplaySource | DemonstrationSource:
     config = runtime.config
     if config.replay is not None:
         return ReplaySource(config.replay.streams, runtime.plan.replay_edge, speed=config.replay.speed)
-    return DemonstrationSource(demonstrated(config), rows_per_batch(config), config.source_folder)
+    paths = demonstrated(config)
+    return DemonstrationSource(paths, rows_per_batch(config), config.source_folder, _steps_before(runtime, paths))
+
+
+def _steps_before(runtime: HostRuntime, behaviors: Iterable[str]) -> dict[str, int]:
+    """How many steps the trainers of a resumed run have taken in, by their own parts of the checkpoint.
+
+    The manifest's steps will not do: of several trainers, those that save first report further ones before it is made.
+    """
+    if runtime.checkpoint is None:
+        return {}
+    states = {name: runtime.checkpoint.read(part_name(TRAINER, learner_name(name))) for name in behaviors}
+    return {name: int(state["trainer"]["step"]) for name, state in states.items() if state is not None}

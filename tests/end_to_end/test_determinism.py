@@ -12,14 +12,17 @@ from runs import (
     Command,
     cartpole,
     cooperating,
+    copying,
     digest,
     read_whole_checkpoint,
+    record_expert,
     remembering,
     run_here,
     sac,
     taught,
     team_play,
     volley,
+    with_expert,
 )
 
 from pipeline import checkpointer
@@ -58,6 +61,7 @@ LESSONS = taught(
 )
 POCA = cooperating(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
 TEAMS = team_play(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
+COPYING = copying(pipeline__deterministic=True)
 RUNS = {
     "CartPole": CARTPOLE,
     "Volley": VOLLEY,
@@ -66,6 +70,7 @@ RUNS = {
     "lessons": LESSONS,
     "POCA": POCA,
     "teams": TEAMS,
+    "bc": COPYING,
 }
 
 
@@ -75,11 +80,16 @@ def states(run_folder):
     return {**states, "lessons": digest(newest(run_folder / "checkpoints").progress["curricula"])}
 
 
+@pytest.fixture(scope="module")
+def expert(tmp_path_factory):
+    return record_expert(tmp_path_factory.mktemp("expert"))
+
+
 @pytest.fixture(scope="module", params=list(RUNS))
-def whole(request, tmp_path_factory):
+def whole(request, expert, tmp_path_factory):
     """A run that was never interrupted: its configuration, its folder, and copies made at each of its checkpoints."""
-    plain = RUNS[request.param]
     results = tmp_path_factory.mktemp(request.param)
+    plain = with_expert(RUNS[request.param], expert)
     copies = []
     write = checkpointer.write_manifest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +15,21 @@ from stages.trainer.imitation.demonstrations import Demonstrations
 
 
 def demonstration_batches(
-    demonstrations: Demonstrations, rows_per_batch: int, random: np.random.Generator
+    demonstrations: Demonstrations, rows_per_batch: int, seed: int, seen: int = 0
 ) -> Iterator[TrajectoryBatch]:
-    """Batches without end: all episodes over and over, each time in a new random order.
+    """Batches without end: all episodes over and over, each round in a new random order.
 
     An episode has the same id each time, by which a trainer may hold it out; whole ones share a batch, and only what
     is longer than a batch is cut. Actions are those of a plain Gaussian policy (`squashed=False`).
 
+    A round's order depends on the seed and the round's number alone: who has seen so many steps of a feed gets the
+    rest of it as if it had never been interrupted.
+
     Args:
         demonstrations: what to feed.
         rows_per_batch: most steps of a batch.
-        random: draws the order.
+        seed: what the orders depend on.
+        seen: steps that came before, and are left out: those of whole batches.
 
     Raises:
         ValueError: if `rows_per_batch` is not at least 1.
@@ -32,10 +37,15 @@ def demonstration_batches(
     if rows_per_batch < 1:
         raise ValueError(f"rows_per_batch: expected at least 1, got {rows_per_batch}")
     feeder = _Feeder(demonstrations)
-    while True:
-        order = random.permutation(len(demonstrations.episode_lengths))
-        for pieces in _packed(order, demonstrations.episode_lengths, rows_per_batch):
-            yield feeder.batch(pieces)
+    lengths = demonstrations.episode_lengths
+    first, left_out = divmod(seen, len(demonstrations))
+    for number in count(first):
+        order = np.random.default_rng((seed, number)).permutation(len(lengths))
+        for pieces in _packed(order, lengths, rows_per_batch):
+            if left_out > 0:
+                left_out -= sum(stop - start for _, start, stop in pieces)
+            else:
+                yield feeder.batch(pieces)
 
 
 def _packed(

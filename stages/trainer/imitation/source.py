@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from queues.messages import Message
 from queues.specs import BehaviorSpec
 from stages.stage import Source, StageContext
@@ -23,12 +21,21 @@ class DemonstrationSource(Source[Message]):
         paths: `demo_path` by behaviour name.
         rows_per_batch: most steps of a batch.
         folder: the YAML's folder, where relative paths start.
+        seen: by behaviour name, how many of these steps a resumed trainer has taken in before. So the source has no
+            state of its own to save, and whatever a trainer's state was saved by, it goes on with what comes next.
     """
 
-    def __init__(self, paths: Mapping[str, str], rows_per_batch: int, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        paths: Mapping[str, str],
+        rows_per_batch: int,
+        folder: Path | None = None,
+        seen: Mapping[str, int] | None = None,
+    ) -> None:
         self._paths = paths
         self._rows_per_batch = rows_per_batch
         self._folder = folder
+        self._seen = seen or {}
         self._demonstrations: list[Demonstrations] = []
         self._seed = 0
         self._stopping = False
@@ -48,8 +55,10 @@ class DemonstrationSource(Source[Message]):
 
     async def produce(self) -> AsyncIterator[Message]:
         """Yield batches until asked to stop; without demonstrations, none."""
-        random = np.random.default_rng(self._seed)
-        feeds = [demonstration_batches(found, self._rows_per_batch, random) for found in self._demonstrations]
+        feeds = [
+            demonstration_batches(found, self._rows_per_batch, self._seed, self._seen.get(found.spec.name, 0))
+            for found in self._demonstrations
+        ]
         while feeds:
             for feed in feeds:
                 if self._stopping:

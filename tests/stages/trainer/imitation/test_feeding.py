@@ -11,7 +11,6 @@ from trainer_samples import IMAGE
 from queues.columns import TRAJECTORY_COLUMNS, final_columns, row_columns
 from stages.trainer.imitation import demonstration_batches
 from stages.trainer.imitation.streams import read_stream
-from stages.trainer.randomness import new_random
 
 WIDE = replace(SPEC, observations=(*SPEC.observations, IMAGE), actions=replace(SPEC.actions, masked=True))
 
@@ -30,8 +29,8 @@ def demonstrations(record, expert):
     return read_stream(record([batch], spec=WIDE), "Test")
 
 
-def batches(demonstrations, count, rows_per_batch=100, seed=0):
-    return list(islice(demonstration_batches(demonstrations, rows_per_batch, new_random(seed)), count))
+def batches(demonstrations, count, rows_per_batch=100, seed=0, seen=0):
+    return list(islice(demonstration_batches(demonstrations, rows_per_batch, seed, seen), count))
 
 
 def test_every_round_has_all_episodes_each_time_in_another_order(demonstrations):
@@ -39,6 +38,18 @@ def test_every_round_has_all_episodes_each_time_in_another_order(demonstrations)
     assert all(sorted(order) == [0, 1, 2] for order in orders)
     assert len({tuple(order) for order in orders}) > 1
     assert orders == [batch.trajectories["episode_ids"].tolist() for batch in batches(demonstrations, 20)]
+
+
+def test_who_has_seen_some_of_it_gets_the_rest_as_if_never_interrupted(demonstrations):
+    whole = batches(demonstrations, 20, rows_per_batch=5)
+    seen = 0
+    for index, batch in enumerate(whole):
+        rest = batches(demonstrations, 20 - index, rows_per_batch=5, seen=seen)
+        assert [each.trajectories["episode_ids"].tolist() for each in rest] == [
+            each.trajectories["episode_ids"].tolist() for each in whole[index:]
+        ]
+        np.testing.assert_array_equal(rest[0].rows["obs_0"], batch.rows["obs_0"])
+        seen += batch.num_rows
 
 
 def test_an_episode_is_the_same_whenever_it_comes_by(demonstrations):
