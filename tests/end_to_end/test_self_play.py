@@ -56,7 +56,7 @@ def test_both_sides_and_whoever_plays_for_nobody_train_to_their_ends(tmp_path, d
         assert 2000 <= result.behaviors[name].step < 2200
         assert result.behaviors[name].export is not None
     assert result.behaviors["Referee"].elo is None
-    assert result.behaviors["Referee"].recent_return > 0.6, "it has learned, undisturbed by whose turn it is"
+    assert result.behaviors["Referee"].recent_return > 0.57, "chance is 0.50 ± 0.02: it has learned"
     for name, other in (("Hider", "Seeker"), ("Seeker", "Hider")):
         told = league(result.folder, name)
         assert told["rating"] == result.behaviors[name].elo
@@ -124,6 +124,28 @@ def test_of_three_teams_each_has_its_turns_and_is_met(tmp_path):
     assert told["rating"] > 1200, "of a policy that has only met what it was before"
     if find_spec("openskill"):
         assert told["skill"] is not None
+
+
+def test_a_resumed_run_goes_on_without_a_team_that_is_gone(tmp_path, caplog):
+    plain = duel(0, environment__factory="duel_env:Crowd", environment__behavior="Ball")
+    plain["behaviors"] = {"Ball": {**PPO, "max_steps": 700, "self_play": {**PLAYS, "team_change": 200}}}
+    first = run_here(plain, tmp_path, "run")
+    assert read_whole_checkpoint(first.folder)["ghost@main"]["learning_team"] == 2, "the one that will be gone"
+    plain["environment"]["options"]["teams"] = 2
+    second = run_here(changed(plain, {"behaviors__Ball__max_steps": 1500}), tmp_path, "run", resume=True)
+    assert second.behaviors["Ball"].step >= 1500
+    assert "Self-play goes on without Ball?team=2" in caplog.text
+    ghost = read_whole_checkpoint(second.folder)["ghost@main"]
+    assert ghost["ids"] == ["Ball?team=0", "Ball?team=1"]
+    assert ghost["learning_team"] in (0, 1)
+
+
+def test_a_run_is_not_resumed_without_the_self_play_of_one_that_took_part(tmp_path):
+    plain = duel(0, behaviors__Hider__max_steps=100, behaviors__Seeker__max_steps=100)
+    run_here(plain, tmp_path, "run")
+    del plain["behaviors"]["Seeker"]["self_play"]
+    with pytest.raises(RunError, match=r"^behaviors\.Seeker: has no self_play, but took part .* Give it the self_play"):
+        run_here(plain, tmp_path, "run", resume=True)
 
 
 def test_teams_of_unequal_size_with_the_same_swap_steps_are_warned_of(tmp_path, caplog):
