@@ -32,14 +32,18 @@ class Route:
     through_main: bool
     """Whether trajectories pass through main; else they go straight from actor to learner."""
 
-    def straight(self) -> Route:
-        """The way of a recording taken at the trainer's inlet: the stages before the trainer are behind it."""
+    def straight(self, copied: bool = False) -> Route:
+        """The way of a recording taken at the trainer's inlet: the stages before the trainer are behind it.
+
+        Args:
+            copied: whether main has to copy it to other trainers.
+        """
         return Route(
             self.behavior,
             self_play=False,
             before_ghost=(),
             after_ghost=(),
-            through_main=self.joined,
+            through_main=self.joined or copied,
             joined=self.joined,
         )
 

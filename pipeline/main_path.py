@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from config import RunConfig
@@ -14,6 +15,7 @@ from pipeline.self_play import SelfPlay
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed
+from queues.messages import TrajectoryBatch
 from stages.ghost.stage import GhostStage
 from stages.loop import StageRunner
 from stages.policy.publisher import PolicyPublisher
@@ -51,8 +53,8 @@ class MainPath:
         self._self_play = self_play
         if self_play is not None:
             self_play.add(route.behavior)
-        self.students: list[Outlet[Any]] = []
-        """Inlets of trainers that imitate this behaviour: what goes to its trainer goes to them too."""
+        self.students: dict[str, Outlet[Any]] = {}
+        """Inlets of trainers that imitate this behaviour, by their own: what goes to its trainer goes to them too."""
         self._stages = self._build()
 
     @property
@@ -73,7 +75,7 @@ class MainPath:
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """What carries trajectories from the actors' queue to the learner's."""
         stages = self._stages
-        last: Any = _Copies([outlet, *self.students]) if self.students else outlet
+        last: Any = _Copies(outlet, self.students) if self.students else outlet
         if not stages:
             return [_carry(inlet, last)]
         runners = []
@@ -133,17 +135,22 @@ class MainPath:
 
 
 class _Copies:
-    """Several sinks as one: all get every item, and the slowest sets the pace."""
+    """Several sinks as one: all get every item, and the slowest sets the pace.
 
-    def __init__(self, sinks: list[Outlet[Any]]) -> None:
-        self._sinks = sinks
+    Students get theirs under their own name: a recording of their inlet has to find its way to them again.
+    """
+
+    def __init__(self, trainer: Outlet[Any], students: Mapping[str, Outlet[Any]]) -> None:
+        self._trainer = trainer
+        self._students = students
 
     async def put(self, item: Any) -> None:
-        for sink in self._sinks:
-            await sink.put(item)
+        await self._trainer.put(item)
+        for name, sink in self._students.items():
+            await sink.put(replace(item, behavior_id=name) if isinstance(item, TrajectoryBatch) else item)
 
     def close(self) -> None:
-        for sink in self._sinks:
+        for sink in (self._trainer, *self._students.values()):
             sink.close()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.delivery import Delivery
 from pipeline.errors import RunError
-from pipeline.graph import GHOST, students_of, teacher_of
+from pipeline.graph import GHOST
 from pipeline.inference import InferenceStage, played_file, trained_policy
 from pipeline.launching import Launcher
 from pipeline.lines import Line
@@ -66,6 +66,7 @@ class Opening:
         self._stages = stages
         self._reporter = reporter
         self._run = run
+        self._told: set[int] = set()
 
     async def agents_seen(self, slot: ActorSlot, spec: BehaviorSpec) -> None:
         """An actor has agents of a behaviour id that it had none of before.
@@ -87,21 +88,30 @@ class Opening:
             evaluation = await self._launcher.join_evaluation(spec.behavior_id)
             if evaluation is not None:
                 self._delivery.catch_up(evaluation, spec.behavior_id)
+        self._told.add(slot.source)
+
+    def heartbeat(self, slot: ActorSlot) -> None:
+        """An actor says that it lives; it announces all behaviour ids that it begins with before it says anything else.
+
+        So if it has announced any, those that nobody has announced by now are not there.
+        """
+        if self.self_play is not None and slot.source in self._told:
+            self.self_play.all_announced()
 
     async def _open(self, spec: BehaviorSpec) -> None:
         """A behaviour name is new: start its trainer, or what stands in its place."""
-        name, config = spec.name, self._plan.config
+        name = spec.name
         through_main = self._plan.route(name).through_main
         line = self._add_line(spec)
         if self._plan.playing:
             await self._play(line)
-        elif teacher_of(config, name) is not None:
+        elif self._plan.teacher(name) is not None:
             self._run_all(await self._launcher.start_student(line))
         else:
-            for student in students_of(config, name):
+            for student in self._plan.students(name):
                 if student not in self.lines:
                     await self._open(replace(spec, behavior_id=student))
-                line.path.students.append(self._launcher.feed_of(student))
+                line.path.students[student] = self._launcher.feed_of(student)
             self._run_all(await self._launcher.start_learner(line, through_main))
 
     def _add_line(self, spec: BehaviorSpec) -> Line:
@@ -133,7 +143,7 @@ class Opening:
     async def _drain_student(self, line: Line, spec: BehaviorSpec) -> None:
         """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""
         name = line.behavior
-        teacher = teacher_of(self._plan.config, name)
+        teacher = self._plan.teacher(name)
         if teacher is None or self._plan.playing or f"trajectories/{name}" in self._launcher.ends:
             return
         if (spec.observations, spec.actions) != (line.spec.observations, line.spec.actions):

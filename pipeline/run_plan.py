@@ -8,9 +8,9 @@ from functools import cached_property
 
 from config import RunConfig
 from pipeline.checkpoint import Checkpoint
-from pipeline.graph import Route, demonstrated, expected_parts, route
+from pipeline.graph import Route, demonstrated, expected_parts, route, students_of, teacher_of
 from pipeline.run_folder import RunFolder
-from stages.replay.recording import TRAINER_EDGE, recorded_edge
+from stages.replay.recording import TRAINER_EDGE, recorded_behaviors, recorded_edge
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ class RunPlan:
             return recorded_edge(self.config.replay.streams)
         return TRAINER_EDGE if demonstrated(self.config) else ""
 
+    @cached_property
+    def _recorded_at_trainers(self) -> frozenset[str]:
+        if self.config.replay is None or self.replay_edge != TRAINER_EDGE:
+            return frozenset()
+        return recorded_behaviors(self.config.replay.streams, TRAINER_EDGE)
+
     @property
     def elapsed_before_s(self) -> float:
         """Seconds of training before this run went on from there."""
@@ -58,7 +64,18 @@ class RunPlan:
     def route(self, behavior: str) -> Route:
         """The way of a behaviour's trajectories; what was recorded at a trainer's inlet goes straight there."""
         way = route(self.config, behavior)
-        return way.straight() if self.replay_edge == TRAINER_EDGE else way
+        return way.straight(bool(self.students(behavior))) if self.replay_edge == TRAINER_EDGE else way
+
+    def teacher(self, behavior: str) -> str | None:
+        """The behaviour whose trajectories main has to copy to this one's trainer, if any.
+
+        A student that was recorded at its trainer's inlet has them in a stream of its own.
+        """
+        return None if behavior in self._recorded_at_trainers else teacher_of(self.config, behavior)
+
+    def students(self, behavior: str) -> list[str]:
+        """The behaviours to whose trainers main has to copy this one's trajectories."""
+        return [name for name in students_of(self.config, behavior) if name not in self._recorded_at_trainers]
 
     def expected_parts(self, behaviors: Iterable[str]) -> set[str]:
         """Names of all parts that make a checkpoint whole, with these behaviours."""

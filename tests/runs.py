@@ -193,6 +193,27 @@ def copying(**changes: Any) -> Plain:
     return changed({"env_settings": {"seed": 17}, "behaviors": {"CartPole": copier}}, changes)
 
 
+def adversarial(**changes: Any) -> Plain:
+    """A tiny run of PPO with GAIL, curiosity and cloning, from demonstrations."""
+    return cartpole(
+        behaviors__CartPole__max_steps=1500,
+        behaviors__CartPole__behavioral_cloning={"demo_path": EXPERT, "samples_per_update": 200, "num_epoch": 1},
+        behaviors__CartPole__reward_signals={
+            "extrinsic": {},
+            "curiosity": {"strength": 0.1, "network_settings": {"hidden_units": 8}},
+            "gail": {"strength": 0.1, "demo_path": EXPERT, "network_settings": {"hidden_units": 8}},
+        },
+        **changes,
+    )
+
+
+def schooled(**changes: Any) -> Plain:
+    """A tiny run of PPO on CartPole with a student that imitates it as it learns."""
+    plain = cartpole(environment__behavior="CartPole")
+    plain["behaviors"]["Student"] = changed(IMITATOR, {"hyperparameters__teacher": "CartPole", "max_steps": 2500})
+    return changed(plain, changes)
+
+
 def taught(**changes: Any) -> Plain:
     """A tiny run on `end_to_end/told_env.py` through three lessons, whose episodes return -1.5, 0 and 0.75 by guessing."""
     criteria = {"behavior": "Guess", "min_lesson_length": 24}
@@ -283,9 +304,14 @@ def record_expert(folder: Path) -> str:
 
 
 def with_expert(plain: Plain, stream: str) -> Plain:
-    """The configuration with this recording for the expert that it asks for."""
-    asks = plain["behaviors"].get("CartPole", {}).get("hyperparameters", {}).get("demo_path") == EXPERT
-    return changed(plain, {"behaviors__CartPole__hyperparameters__demo_path": stream}) if asks else plain
+    """The configuration with this recording wherever it asks for the expert."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(inner) for key, inner in value.items()}
+        return stream if value == EXPERT else value
+
+    return dict(filled(plain))
 
 
 # As the command, in processes. ---------------------------------------------------------------------------------------

@@ -24,6 +24,17 @@ def recorded_seed(streams: Sequence[str | Path]) -> int:
     return int(seed)
 
 
+def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[str]:
+    """Names of the behaviours that were recorded at an edge.
+
+    Raises:
+        StageError: if a pattern matches nothing.
+        StreamError: if a file is no stream.
+    """
+    headers = [StreamReader(path).header for path in resolve_streams(streams)]
+    return frozenset(spec.name for header in headers if edge in header.edges for spec in header.specs)
+
+
 def recorded_edge(streams: Sequence[str | Path]) -> str:
     """Which edge of the recordings to replay: the trainer's inlet if any was recorded there, else the other.
 

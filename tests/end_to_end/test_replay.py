@@ -9,20 +9,26 @@ from runs import (
     INLINE,
     TEAM_ENV,
     Command,
+    adversarial,
     cartpole,
     changed,
     cooperating,
+    copying,
+    record_expert,
     remembering,
     run_here,
     sac,
+    schooled,
     streams,
     team_play,
     trainer_digest,
     volley,
     weights_digest,
+    with_expert,
 )
 
 from pipeline.run import RunOptions
+from stages.trainer.imitation import load_recorded
 
 RUNS = {
     "CartPole": cartpole(),
@@ -31,14 +37,22 @@ RUNS = {
     "memory": remembering(),
     "POCA": cooperating(),
     "teams": team_play(),
+    "bc": copying(behaviors__CartPole__max_steps=2000),
+    "teacher and student": schooled(),
+    "GAIL": adversarial(),
 }
 
 
+@pytest.fixture(scope="module")
+def expert(tmp_path_factory):
+    return record_expert(tmp_path_factory.mktemp("expert"))
+
+
 @pytest.fixture(scope="module", params=list(RUNS))
-def recorded(request, tmp_path_factory):
+def recorded(request, expert, tmp_path_factory):
     """A default run with process hosts and lag 1, recorded: its behaviour, its configuration, its folder."""
     folder = tmp_path_factory.mktemp(request.param)
-    plain = RUNS[request.param]
+    plain = with_expert(RUNS[request.param], expert)
     command = Command(folder, plain, "--record", beside=[TEAM_ENV])
     try:
         assert command.wait() == 0, command.output
@@ -59,10 +73,30 @@ def test_a_process_host_replays_a_run_of_processes(recorded, start):
 
 
 def test_an_inline_host_replays_a_run_of_processes(recorded, tmp_path):
-    behavior, plain, run_folder = recorded
+    _, plain, run_folder = recorded
     result = run_here(replaying(plain, run_folder), tmp_path, "inline")
-    assert weights_digest(result.folder, behavior) == weights_digest(run_folder, behavior)
+    for behavior in plain["behaviors"]:
+        assert weights_digest(result.folder, behavior) == weights_digest(run_folder, behavior), behavior
     assert not result.interrupted
+
+
+@pytest.mark.parametrize("recorded", ["teacher and student"], indirect=True)
+def test_a_student_that_was_not_recorded_learns_from_its_teachers_recording(recorded, tmp_path):
+    """Its own inlet had the same."""
+    behavior, plain, run_folder = recorded
+    teachers = [path for path in streams(run_folder) if "Student" not in path]
+    assert len(teachers) == len(streams(run_folder)) - 1
+    run_here(replaying(plain, run_folder, replay__streams=teachers), tmp_path, "copied")
+    for name in (behavior, "Student"):
+        assert weights_digest(tmp_path / "copied", name) == weights_digest(run_folder, name)
+
+
+@pytest.mark.parametrize("recorded", ["teacher and student"], indirect=True)
+def test_demonstrations_from_such_a_runs_folder_count_each_step_once(recorded):
+    behavior, _, run_folder = recorded
+    (teachers,) = [path for path in streams(run_folder) if "Student" not in path]
+    together = load_recorded(str(run_folder / "streams"), behavior)
+    assert len(together) == len(load_recorded(teachers, behavior))
 
 
 def test_a_replay_with_another_seed_gives_other_weights(recorded, tmp_path):
