@@ -188,3 +188,50 @@ class Counting:
         if agent != self.agent_selection:
             return np.zeros(2, np.int8)
         return np.array([1, self._count + 2 <= self._target], np.int8)
+
+
+class Favour:
+    """A game by turns of two mates: what `giver` may do costs it 0.2 and brings `taker` 1, who can do nothing.
+
+    Each sees who it is: 1 is the giver, -1 the taker.
+    """
+
+    def __init__(self, turns: int = 4) -> None:
+        self.possible_agents = ["giver", "taker"]
+        self.agents: list[str] = []
+        self.agent_selection = ""
+        self._turns = turns
+        self._moves = 0
+        self._pay: dict[str, float] = {}
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-1, 1, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.agent_selection, self._moves = list(self.possible_agents), "giver", 0
+        self._pay = dict.fromkeys(self.agents, 0.0)
+
+    def observe(self, agent: str) -> Any:
+        return np.array([1.0 if agent == "giver" else -1.0], np.float32)
+
+    def last(self, observe: bool = True) -> Any:
+        agent = self.agent_selection
+        return self.observe(agent), self._pay[agent], self._moves == 2 * self._turns, False, {}
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self._moves == 2 * self._turns:
+            self.agents.remove(agent)
+            self.agent_selection = self.agents[0] if self.agents else ""
+            return
+        self._pay[agent] = 0.0
+        if agent == "giver" and action:
+            self._pay = {"giver": -0.2, "taker": self._pay["taker"] + 1.0}
+        self._moves += 1
+        self.agent_selection = "taker" if agent == "giver" else "giver"
+
+    def close(self) -> None:
+        pass

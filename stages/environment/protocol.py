@@ -47,8 +47,9 @@ class AgentSteps:
     group; 0 for none. None where there are none at all; may be given only where the spec is `grouped`. A group may
     keep its number over its episodes."""
     group_rewards: NDArray[np.float32] | None = None
-    """[n] the group's reward since the agent's previous decision, beside its own, the same for all mates; 0 in the
-    first row of an episode. None for nothing."""
+    """[n] the group's reward since the agent's previous decision, beside its own; 0 in the first row of an episode. The
+    same for all mates who decide at the same ticks, whose own rewards POCA adds; of mates who never do, it has to have
+    what they received as well. None for nothing."""
     parameters: NDArray[np.int32] | None = None
     """[ended] generation of the environment parameters that each ended episode began under, where episodes of one
     instance may begin at different times; None where the instance's (`EpisodeParameters.begun`) says it."""

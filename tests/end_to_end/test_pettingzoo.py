@@ -69,6 +69,24 @@ def test_two_who_share_a_behaviour_play_against_each_other_by_turns(tmp_path):
     assert moves.discrete[:, 0].tolist() == [0, 0, 1, 1]
 
 
+def test_by_turns_mates_learn_what_does_the_group_good(tmp_path):
+    plain = {
+        "environment": {
+            "kind": "pettingzoo",
+            "factory": "small_zoo:Favour",
+            "num_envs": 8,
+            "behaviors": {"*": {"group": True}},
+        },
+        "env_settings": {"seed": 11},
+        "behaviors": {"Mate": {**PPO, "trainer_type": "poca", "max_steps": 4000}},
+    }
+    plain = changed(plain, {"behaviors__Mate__hyperparameters__learning_rate": 1e-2})
+    result = run_here(changed(plain, INLINE), tmp_path, "run")
+    policy = load_acting_policy(result.behaviors["Mate"].export)
+    giver = np.array([[1.0]], np.float32)
+    assert policy.act((giver,), None, np.random.default_rng(0), deterministic=True).actions.discrete.tolist() == [[1]]
+
+
 def test_sides_with_behaviours_of_their_own_learn_in_turn(tmp_path):
     roles = {"*_0": {"behavior": "First", "team": 0}, "*": {"behavior": "Second", "team": 1}}
     sides = {"First": {**PPO, "self_play": dict(PLAYS)}, "Second": {**PPO, "self_play": dict(PLAYS)}}

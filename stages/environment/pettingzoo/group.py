@@ -29,6 +29,7 @@ from stages.environment.pettingzoo.instances import Instance, Sight
 from stages.environment.pettingzoo.kinds import Kind, check_names
 from stages.environment.pettingzoo.roles import Casting, Role
 from stages.environment.pettingzoo.rows import Playing, RowsOfBehavior
+from stages.environment.pettingzoo.sharing import Earnings
 from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
 from stages.errors import BrokenEnvironmentError, StageError
 
@@ -45,6 +46,7 @@ class _Match:
     turn: int
     """How far the sides are rotated."""
     live: dict[str, Playing] = field(default_factory=dict)
+    earnings: Earnings = field(default_factory=Earnings)
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class PettingZooGroup:
         self._wants_rotation = rotate_sides
         self._rotates = False
         self._teams = 1
+        self._shares = False
         self._casting = Casting(roles or {}, behavior, self._spaces_of, name)
         self._kinds: dict[str, Kind] = {}
         self._numbers: dict[str, int] = {}
@@ -229,6 +232,7 @@ class PettingZooGroup:
     def _add_kind(self, behavior: str, grouped: bool) -> None:
         spaces = self._casting.spaces_of(behavior)
         self._kinds[behavior] = Kind(behavior, *spaces, self._observations, grouped, self._name)
+        self._shares |= grouped and self._instances[0].by_turns
 
     def _announce(self) -> None:
         """Make the specs, now that infos have been seen."""
@@ -280,6 +284,8 @@ class PettingZooGroup:
     def _take(self, env_id: int, sights: Sequence[Sight], tick: _Tick) -> None:
         """Make rows of what the agents of an instance saw."""
         match = self._matches[env_id]
+        if self._shares:
+            self._share(env_id, match, sights)
         for sight in sights:
             playing = match.live.get(sight.agent)
             if playing is None:
@@ -292,8 +298,22 @@ class PettingZooGroup:
             rows = tick.rows.get(playing.behavior_id)
             if rows is None:
                 rows = tick.rows[playing.behavior_id] = RowsOfBehavior()
-            rows.add(env_id, playing, sight)
-            playing.decided = True
+            of_mates = match.earnings.of_mates(playing.group_id, sight.agent)
+            rows.add(env_id, playing, sight, of_mates - playing.of_mates)
+            playing.decided, playing.of_mates = True, of_mates
+
+    def _share(self, env_id: int, match: _Match, sights: Sequence[Sight]) -> None:
+        """Tell groups what their members received, before rows are made of it."""
+        received = [(sight.agent, sight.reward, True) for sight in sights]
+        seen = {sight.agent for sight in sights}
+        waiting = self._instances[env_id].waiting()
+        received += [(agent, reward, False) for agent, reward in waiting.items() if agent not in seen]
+        for agent, reward, certain in received:
+            role = self._casting.roles.get(agent)
+            if role is None and certain:
+                role = self._join(agent)
+            if role is not None and role.grouped:
+                match.earnings.hear(self._group_id(env_id, role, match.turn), agent, reward, certain=certain)
 
     def _enter(self, env_id: int, agent: str, turn: int) -> Playing:
         """An agent begins an episode of its own."""
@@ -303,8 +323,11 @@ class PettingZooGroup:
         agent_id = number * self.num_envs + env_id
         episode_id = self._episodes.get(agent_id, -1) + 1
         self._episodes[agent_id] = episode_id
-        group_id = 1 + env_id * self._teams + team if role.grouped else 0
+        group_id = self._group_id(env_id, role, turn) if role.grouped else 0
         return Playing(self._behavior_id(agent, team), team, agent_id, episode_id, group_id)
+
+    def _group_id(self, env_id: int, role: Role, turn: int) -> int:
+        return 1 + env_id * self._teams + (role.team + turn) % self._teams
 
     def _join(self, agent: str) -> Role:
         """An agent that was not among the first; only where the environment does not tell its possible agents."""

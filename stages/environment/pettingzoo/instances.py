@@ -38,6 +38,8 @@ class Instance(Protocol):
     """An environment that is stepped by the group."""
 
     env: Any
+    by_turns: bool
+    """Whether one agent acts after the other."""
     over: bool
     """Whether nobody is left."""
     first_infos: Mapping[str, Mapping[str, Any]]
@@ -49,6 +51,10 @@ class Instance(Protocol):
 
     def step(self, actions: Mapping[str, Any]) -> list[Sight]:
         """Go on with the actions of those who were to decide."""
+        ...
+
+    def waiting(self) -> Mapping[str, float]:
+        """What agents have received since their last sight, as far as it is told before their next one."""
         ...
 
 
@@ -72,6 +78,8 @@ def instance_of(env: Any, name: str) -> Instance:
 
 class ParallelInstance:
     """An environment in which all agents act at once; they may die and join."""
+
+    by_turns = False
 
     def __init__(self, env: Any, name: str) -> None:
         self.env = env
@@ -127,9 +135,15 @@ class ParallelInstance:
         self.over = not self._live
         return ending + deciding
 
+    def waiting(self) -> Mapping[str, float]:
+        """Nothing: everybody has a sight at each step."""
+        return {}
+
 
 class TurnInstance:
     """An environment in which one agent acts after the other (AEC)."""
+
+    by_turns = True
 
     def __init__(self, env: Any, name: str) -> None:
         self.env = env
@@ -150,6 +164,17 @@ class TurnInstance:
         with _broken(self._name, "step"):
             self.env.step(action)
             return self._up_to_next_turn()
+
+    def waiting(self) -> Mapping[str, float]:
+        """What `last()` would tell of each agent if it were its turn, where the environment has PettingZoo's books.
+
+        The name is private, but it is the one that PettingZoo's wrappers let through as well.
+        """
+        with _broken(self._name, "step"):
+            received = getattr(self.env, "_cumulative_rewards", None)
+            if not isinstance(received, Mapping):
+                return {}
+            return {agent: float(received[agent]) for agent in self.env.agents if agent in received}
 
     def _up_to_next_turn(self) -> list[Sight]:
         """Let the dead leave, as PettingZoo wants it: each is selected once more, and steps with None."""

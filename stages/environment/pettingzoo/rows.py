@@ -23,6 +23,8 @@ class Playing:
     group_id: int = 0
     decided: bool = False
     """Whether it has made a decision: only then is there something that its next row can complete."""
+    of_mates: float = 0.0
+    """What its mates had earned at its last row, in a game by turns."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,7 @@ class _Rows:
     agents: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Agent id, instance, episode id and group id of each."""
     rewards: list[float] = field(default_factory=list)
+    group_rewards: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -42,12 +45,13 @@ class RowsOfBehavior:
     actors: list[tuple[int, str]] = field(default_factory=list)
     """Instance and name of the agents that decide."""
 
-    def add(self, env_id: int, playing: Playing, sight: Sight) -> None:
-        """Add what an agent saw."""
+    def add(self, env_id: int, playing: Playing, sight: Sight, group_reward: float) -> None:
+        """Add what an agent saw, and what its mates were rewarded with since its last row."""
         rows = self.ending if sight.ended else self.deciding
         rows.sights.append(sight)
         rows.agents.append((playing.agent_id, env_id, playing.episode_id, playing.group_id))
         rows.rewards.append(sight.reward if playing.decided else 0.0)
+        rows.group_rewards.append(group_reward if playing.decided else 0.0)
         if not sight.ended:
             self.actors.append((env_id, sight.agent))
 
@@ -71,6 +75,7 @@ class RowsOfBehavior:
             truncated=np.array([sight.truncated for sight in ending.sights], np.bool_),
             action_masks=kind.masks([(sight.observation, sight.info) for sight in deciding.sights]),
             group_ids=agents[:, 3].copy() if grouped else None,
+            group_rewards=np.array(ending.group_rewards + deciding.group_rewards, np.float32) if grouped else None,
         )
 
 

@@ -88,6 +88,7 @@ class GroupPreparation:
         """
         layout, trajectories, settings = self._intake.layout, buffer.trajectories, self._settings
         mates, mates_at_end = row_mates(buffer), final_mates(buffer)
+        by_turns = not mates.present.any()
         self.largest = max(self.largest, 1 + int(mates.present.sum(1).max(initial=0)))
         observed = layout.from_columns(buffer.rows.columns())
         vectors = self._intake.normalized(observed.vectors)
@@ -97,7 +98,7 @@ class GroupPreparation:
         teams = TeamRows(inputs, actions, mates, np.ones(len(buffer), np.bool_), self.largest)
         # Who terminated is there no more; who was interrupted, or whose trajectory was just cut, is.
         left = ~trajectories["terminated"]
-        finals, nobody = self._at_end(buffer, mates_at_end, left)
+        finals, nobody = self._at_end(buffer, mates_at_end, left, by_turns)
         over = nobody & ~trajectories["group_left"] if buffer.grouped else nobody
         cuts = None if self._memory is None else Cuts.of(trajectories["lengths"], self._memory.sequence_length)
         evaluation, baselines = self._evaluate(buffer, teams, finals, cuts, chains)
@@ -107,7 +108,7 @@ class GroupPreparation:
         evaluation = replace(evaluation, final_values=worth)
         goes_on = self._signals.ignore_termination
         if goes_on.any():  # for these everybody is there still
-            everyone, _ = self._at_end(buffer, mates_at_end, np.ones_like(left))
+            everyone, _ = self._at_end(buffer, mates_at_end, np.ones_like(left), by_turns)
             beyond, _ = self._judged(everyone, evaluation.memories_after)
             evaluation = replace(evaluation, final_values=np.where(goes_on, beyond, evaluation.final_values))
         # λ-returns are G = V + A, where A are the advantages of GAE with the same λ.
@@ -132,14 +133,20 @@ class GroupPreparation:
         return Prepared(GroupRollout(rollout, teams, baselines), evaluation, estimates)
 
     def _at_end(
-        self, buffer: RolloutBuffer, mates: Mates, left: NDArray[np.bool_]
+        self, buffer: RolloutBuffer, mates: Mates, left: NDArray[np.bool_], by_turns: bool
     ) -> tuple[TeamRows, NDArray[np.bool_]]:
-        """The teams after each of K trajectories, made of the agents that are left [K]; and where nobody is [K]."""
+        """The teams after each of K trajectories, made of the agents that are left [K]; and where nobody is [K].
+
+        Where nobody ever decides beside a mate, the critic has learned only of single ones, so one is asked at the end
+        too: the agent itself, or if it is not left, one of its mates.
+        """
         after = self._intake.layout.from_columns(buffer.trajectories.columns(), "next_")
         inputs = InputRows.of(self._intake.normalized(after.vectors), after.others, None, self._device)
         actions = self._spec.actions
         undecided = torch.zeros(len(left), actions.continuous_size + actions.mask_size, device=self._device)
         present = mates.present & left[mates.numbers]
+        if by_turns:
+            present &= (present.cumsum(1) == 1) & ~left[:, None]
         teams = TeamRows(inputs, undecided, Mates(mates.numbers, present), left, self.largest)
         return teams, ~(left | present.any(1))
 

@@ -104,3 +104,26 @@ def test_a_signal_that_goes_on_beyond_termination_bootstraps_on_everybody(prepar
     signals = {"extrinsic": {"gamma": 0.5}, "rnd": {"gamma": 0.5}}
     _, _, returns, _ = prepare(batch_of([one, two]), signals=signals, rewards=np.zeros((2, 2)))
     assert returns.tolist() == [[0, 15], [0, 15]]
+
+
+def test_by_turns_what_mates_received_is_counted_once_and_the_critic_is_asked_of_one_agent_at_a_time(prepare):
+    """Agent 1 moves at ticks 0 and 2, agent 2 at tick 1; both are closed at tick 4, and the group's rewards are mates'.
+
+    γ = λ = 0.5. Values are those of single agents, at the end too.
+    """
+    one = [
+        Piece(1, 0, [1], [0.1], [-1], [3], 2, after=2),
+        Piece(1, 2, [2], [0.1], [-1], [5], 10, after=4),
+    ]
+    two = Piece(2, 1, [3], [0.1], [3], [-1], 20, after=4)
+    received, prepared, returns, _ = prepare(batch_of([*one, two]))
+    assert received.tolist() == [2, 4, 2]
+    assert prepared.estimates["Value Estimate"][:, 0].tolist() == [1, 2, 3]
+    assert returns[:, 0].tolist() == [2 + 0.5 * 2, 4 + 0.5 * 10, 2 + 0.5 * 20]
+
+
+def test_by_turns_one_of_those_who_are_left_stands_for_the_group_when_an_agent_ends(prepare):
+    gone = Piece(1, 0, [1], [0], [0], [0], 10, "terminated", after=4, goes_on=True)
+    left = [Piece(agent, agent, [3], [0], [0], [0], 20, after=4) for agent in (2, 3)]
+    _, _, returns, _ = prepare(batch_of([gone, *left]))
+    assert returns[0, 0] == 0.5 * 20
