@@ -198,6 +198,9 @@ class Coordinator:
             case control.StatisticsReport():
                 self._supervisor.heard(host.plan.name, time.monotonic())
                 self.reporter.take_statistics(message.statistics, message.queues, host.plan.name)
+                slot = self._launcher.slot_of(host)
+                if slot is not None:
+                    self.opening.heartbeat(slot)
             case control.PartSaved() | control.PartFailed():
                 self._hear_part(message)
             case control.BehaviorSeen():

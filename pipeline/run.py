@@ -26,7 +26,7 @@ from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.run_folder import RunFolder
 from pipeline.run_plan import RunPlan
 from pipeline.seeds import choose_seed
-from pipeline.self_play import check_samplers
+from pipeline.self_play import check_players, check_samplers
 from pipeline.statistics_writers import check_writers
 from pipeline.versions import version_information
 from pipeline.warm_start import initial_policy
@@ -118,6 +118,8 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
             log.warning("%s has no whole checkpoint yet: starting from step 0", folder.path)
         if checkpoint is not None and settings.resume:
             checkpoint.check()
+            if not settings.inference:
+                check_players(config, checkpoint)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint)
         if options.console:
             log.info("%s", version_information())

@@ -12,11 +12,14 @@ import numpy as np
 
 from config import RunConfig
 from pipeline.atomic_files import write_atomic
-from pipeline.graph import GHOST
-from pipeline.main_stages import MainStages
+from pipeline.checkpoint import Checkpoint
+from pipeline.errors import RunError
+from pipeline.graph import GHOST, part_name
+from pipeline.main_stages import MAIN, MainStages
 from pipeline.plugins import check_arguments, construct, find_class
 from pipeline.run_folder import folder_name
 from queues.messages import Matchup
+from queues.specs import behavior_name
 from stages.errors import LoadError
 from stages.ghost.controller import GhostController
 from stages.ghost.opponents import BUILT_IN, OpponentSampler
@@ -66,6 +69,10 @@ class SelfPlay:
     def add_behavior(self, behavior_id: str) -> None:
         """A team of such a behaviour has appeared."""
         self.publish(self.controller.add_behavior(behavior_id))
+
+    def all_announced(self) -> None:
+        """The environments have announced all behaviour ids that they begin with."""
+        self.publish(self.controller.all_announced())
 
     def hear(self, report: TrainerReport) -> None:
         """The trainer of such a behaviour has reported."""
@@ -118,6 +125,29 @@ class SelfPlay:
                 write_atomic(folder / "league.png", draw_league(report))
             except OSError as error:  # a run is no worse for a report that could not be written
                 log.warning("the league of %s could not be written: %s", behavior, error)
+
+
+def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
+    """See that all who took part in self-play when a checkpoint was saved may go on with it.
+
+    Raises:
+        RunError: if one of them has no `self_play` any more: its trainer, its games and its turns would be missing.
+    """
+    state = checkpoint.read(part_name(GHOST, MAIN))
+    ids: list[str] = state["ids"] if state is not None else []
+    mistakes = []
+    for name in dict.fromkeys(map(behavior_name, ids)):
+        settings = config.behaviors.get(name, config.default_settings)
+        if settings is None or settings.self_play is None:
+            teams = ", ".join(behavior_id for behavior_id in ids if behavior_name(behavior_id) == name)
+            mistakes.append(
+                f"behaviors.{name}: {'has no self_play' if settings is not None else 'is not listed'}, but took part "
+                f"in the self-play of the run that is resumed ({teams}). Give it the self_play block that it had; or "
+                f"begin a new run from the policies of this one, with --initialize-from "
+                f"{config.checkpoint_settings.run_id}."
+            )
+    if mistakes:
+        raise RunError("\n".join(mistakes))
 
 
 def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:

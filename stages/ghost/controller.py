@@ -32,11 +32,9 @@ from stages.ghost.lineage import NEWEST, Lineage
 from stages.ghost.opponents import OpponentSampler, Uniform
 from stages.ghost.pace import Pace
 from stages.ghost.plain import plain_policy, plain_random, policy_from, restore_random
+from stages.ghost.roll_call import POLICY, REPORT, RollCall
 
 log = logging.getLogger(__name__)
-
-_POLICY, _REPORT = "policy", "report"
-"""What a resumed run waits for from each trainer."""
 
 
 class GhostController:
@@ -60,7 +58,7 @@ class GhostController:
         self._league = League(self._lineages)
         self._pace = Pace()
         self._saved: dict[str, Any] = {}
-        self._awaited: dict[str, set[str]] = {}
+        self._awaited = RollCall()
         self._warned_of_one_team = False
 
     # What can be asked. --------------------------------------------------------------------------------------------
@@ -117,7 +115,9 @@ class GhostController:
             lineage.load_state_dict(saved)
 
     def add_behavior(self, behavior_id: str) -> Matchup | None:
-        """A behaviour id has appeared; returns a new matchup if play goes on already and it can join."""
+        """A behaviour id has appeared; returns a matchup if it can join those who play, or was all they waited for."""
+        if self._awaited.meet(behavior_id):
+            return self._take_up()
         if behavior_id in self._ids:
             return None
         self._ids = sorted([*self._ids, behavior_id], key=lambda known: (behavior_team(known), known))
@@ -126,6 +126,22 @@ class GhostController:
         if behavior_id not in self._players() or not self._can_play():
             return None  # a policy brings everybody into play
         return self._join([behavior_id])
+
+    def all_announced(self) -> Matchup | None:
+        """The environments have announced all behaviour ids that they begin with.
+
+        A resumed run goes on without those that took part before and are not among them: they get no turns, and should
+        they appear later, they join like newcomers.
+
+        Returns:
+            a matchup if they were all that play waited for.
+        """
+        gone = self._awaited.end()
+        if not gone:
+            return None
+        self._ids = [behavior_id for behavior_id in self._ids if behavior_id not in gone]
+        self._chosen = {behavior_id: number for behavior_id, number in self._chosen.items() if behavior_id not in gone}
+        return self._take_up()
 
     # Policies. -----------------------------------------------------------------------------------------------------
 
@@ -140,8 +156,7 @@ class GhostController:
         """
         name = update.behavior_id
         lineage = self._lineages[name]
-        if _POLICY in self._awaited.get(name, ()):
-            self._awaited[name].discard(_POLICY)
+        if self._awaited.hear(name, POLICY):
             assert lineage.newest is not None, "it was saved with one"
             if lineage.newest.version != update.version:
                 lineage.take(update)  # else what it brings about was brought about before the checkpoint
@@ -180,7 +195,7 @@ class GhostController:
         news = done and not lineage.done
         lineage.done = done  # it may have been done before a resume with more steps
         if behavior in self._awaited:
-            self._awaited[behavior].discard(_REPORT)
+            self._awaited.hear(behavior, REPORT)
             return self._take_up()
         if not news or not self._generation or not self._can_play() or not self._turn_is_over() or not self._rotate():
             return None
@@ -215,7 +230,7 @@ class GhostController:
         due = lineage.count_ghost_steps(away, int(batch.lengths[played].sum()))
         self._pace.check(lineage, [self._lineages[name] for name in self._names(self._learning_team)])
         ghosts = [i for i in self._players() if behavior_name(i) == lineage.name and not self._learns(i)]
-        if not due or not self._generation or self._awaited or not ghosts:
+        if not due or not self._generation or not self._can_play() or not ghosts:
             return None
         self._choose(ghosts)
         return self._assign(ghosts)
@@ -244,12 +259,13 @@ class GhostController:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`; lineages are added afterwards and take up what was theirs.
 
-        Nothing is published before all their trainers have said where they stand, as their checkpoints may be a little
-        ahead of this one: who plays whom follows from all of them.
+        Nothing is published before all their behaviour ids have been announced, and all their trainers have said where
+        they stand, as their checkpoints may be a little ahead of this one: who plays whom follows from all of them.
         """
         self._saved = dict(state["lineages"])
-        self._awaited = {n: {_POLICY, _REPORT} for n, saved in self._saved.items() if saved["newest"] is not None}
         self._ids = [str(behavior_id) for behavior_id in state["ids"]]
+        trained = {name for name, saved in self._saved.items() if saved["newest"] is not None}
+        self._awaited = RollCall(self._ids, trained & {*map(behavior_name, self._ids)})
         self._learning_team = int(state["learning_team"])
         self._generation = int(state["generation"])
         self._valid_from = int(state["valid_from"])
@@ -262,16 +278,12 @@ class GhostController:
     # Turns. --------------------------------------------------------------------------------------------------------
 
     def _take_up(self) -> Matchup | None:
-        """A trainer of a resumed run has said something; when all have said everything, play goes on."""
-        self._awaited = {name: words for name, words in self._awaited.items() if words}
+        """One of those that a resumed run waits for is there; when all are, play goes on."""
         if not self._can_play():
-            missing = sorted(self._awaited.keys() - self._lineages.keys())
-            if missing:
-                log.info("Self-play goes on when %s, which the checkpoint has, appear again.", ", ".join(missing))
             return None
-        known = self._league.players(self._generation)
-        strangers = [behavior_id for behavior_id in self._players() if behavior_id not in known]
-        if strangers:
+        players, known = self._players(), self._league.players(self._generation)
+        strangers = [behavior_id for behavior_id in players if behavior_id not in known]
+        if strangers or len(known) > len(players):
             return self._join(strangers)
         if self._turn_is_over():
             self._rotate()
@@ -279,19 +291,21 @@ class GhostController:
 
     def _can_play(self) -> bool:
         """Whether everybody is there: at the start all need a policy, and after a resume all who were there before."""
-        if self._awaited or not self._ids:
+        if self._awaited or not self._players():
             return False
         return self._generation > 0 or len(self._players()) == len(self._ids)
 
     def _turn_is_over(self) -> bool:
         """Whether the learning team has learned enough for now, or for ever."""
-        learners = [self._lineages[name] for name in self._names(self._learning_team) if name in self._lineages]
+        learners = [self._lineages[name] for name in self._names(self._learning_team)]
         return any(learner.turn_is_over for learner in learners) or all(learner.done for learner in learners)
 
     def _rotate(self) -> bool:
         """The next team learns, with new opponents; false if there is no other one that can."""
         teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
         waiting = [team for team in teams if not all(self._lineages[name].done for name in self._names(team))]
+        if not waiting and self._learning_team not in teams:
+            waiting = teams  # a team that is gone learns no more, even if all others have had their steps
         later = [team for team in waiting if team > self._learning_team]
         team = next(iter(later or waiting), self._learning_team)
         if team == self._learning_team:
@@ -313,7 +327,7 @@ class GhostController:
             self._chosen[behavior_id] = self._lineages[behavior_name(behavior_id)].choose(self._random)
 
     def _join(self, newcomers: Iterable[str]) -> Matchup:
-        """Others come into play; it may be their turn at once, if those who were there have no more of theirs."""
+        """Others come into play, or leave; the turn may end with it, if those who learned have no more of theirs."""
         if self._turn_is_over() and self._rotate():
             return self._current()
         return self._assign(newcomers)
@@ -363,8 +377,8 @@ class GhostController:
         return behavior_team(behavior_id) == self._learning_team
 
     def _names(self, team: int) -> set[str]:
-        """The behaviours of a team."""
-        return {behavior_name(behavior_id) for behavior_id in self._ids if behavior_team(behavior_id) == team}
+        """The behaviours of a team, as far as they have appeared."""
+        return {name for i in self._ids if behavior_team(i) == team and (name := behavior_name(i)) in self._lineages}
 
     def _warn_of_one_team(self, update: PolicyUpdate) -> None:
         if update.version and len({*map(behavior_team, self._ids)}) == 1 and not self._warned_of_one_team:

@@ -123,11 +123,11 @@ class Alone(Duel):
 
 
 class Crowd(Duel):
-    """Three teams of one behaviour, each for itself; more than one may have been the best."""
+    """Teams of one behaviour, each for itself; more than one may have been the best."""
 
-    def __init__(self, num_envs: int, **options: object) -> None:
+    def __init__(self, num_envs: int, teams: int = 3, **options: object) -> None:
         super().__init__(num_envs)
-        self._sizes = {f"Ball?team={team}": 1 for team in range(3)}
+        self._sizes = {f"Ball?team={team}": 1 for team in range(teams)}
         (spec,) = {spec.observations: spec for spec in self.behavior_specs.values()}.values()
         self.behavior_specs = {i: BehaviorSpec(i, spec.observations, spec.actions) for i in self._sizes}
 

@@ -8,11 +8,13 @@ import pytest
 from fakes import policy_update
 
 from config import RunConfig
+from pipeline.checkpoint import Checkpoint, write_part
 from pipeline.control import PartSaved
+from pipeline.errors import RunError
 from pipeline.main_stages import MainStages
 from pipeline.run_folder import RunFolder
 from pipeline.run_plan import RunPlan
-from pipeline.self_play import SelfPlay, check_samplers, make_sampler
+from pipeline.self_play import SelfPlay, check_players, check_samplers, make_sampler
 from pipeline.statistics import StatisticsCollector
 from stages.errors import LoadError
 from stages.ghost.opponents import Prioritised, Uniform
@@ -117,6 +119,54 @@ def test_a_resumed_run_takes_up_its_part(self_play, plan):
     for name in ("Hider", "Seeker"):
         again.add(name)
     assert repr(again.controller.state_dict()) == repr(self_play.controller.state_dict())
+
+
+def test_whoever_is_not_there_any_more_when_all_have_been_announced_is_played_without(self_play, plan, assigned):
+    class Saved(MainStages):
+        def saved_state(self, stage):
+            return self_play.controller.state_dict() if stage == "ghost" else None
+
+    stages = Saved(plan, StatisticsCollector(0), lambda credits: None, lambda part: None)
+    again = SelfPlay(plan.config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=2)
+    again.add("Hider")
+    again.add_behavior("Hider?team=0")
+    list(again.policy_stage().process(policy_update("Hider", 0)))
+    again.hear(report("Hider", False))
+    assert len(assigned) == 1, "the seekers are waited for"
+    again.all_announced()
+    assert assigned[1].policies.keys() == {"Hider?team=0"}
+
+
+@pytest.fixture
+def checkpoint(self_play, tmp_path):
+    part = write_part(tmp_path / "000003", 3, "ghost@main", self_play.controller.state_dict())
+    return Checkpoint(3, tmp_path / "000003", {part.name: part}, {}, {})
+
+
+@pytest.mark.parametrize("given", ["behaviors", "default_settings"])
+def test_whoever_took_part_in_self_play_may_go_on_with_it(checkpoint, given):
+    settings = {"self_play": {}}
+    plain = {"behaviors": {"Hider": settings}, "default_settings": settings}
+    if given == "behaviors":
+        plain = {"behaviors": {"Hider": settings, "Seeker": settings}}
+    check_players(RunConfig.from_plain(plain), checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("behaviors", "what"), [({"Seeker": {}}, "has no self_play"), ({"Chaser": {"self_play": {}}}, "is not listed")]
+)
+def test_whoever_took_part_in_self_play_and_has_none_any_more_is_refused(checkpoint, behaviors, what):
+    plain = {"behaviors": {"Hider": {"self_play": {}}, **behaviors}, "checkpoint_settings": {"run_id": "first"}}
+    with pytest.raises(RunError) as refusal:
+        check_players(RunConfig.from_plain(plain), checkpoint)
+    assert str(refusal.value).startswith(f"behaviors.Seeker: {what}, but took part in the self-play")
+    assert "(Seeker?team=1)" in str(refusal.value)
+    assert "self_play block that it had" in str(refusal.value)
+    assert str(refusal.value).endswith("--initialize-from first.")
+
+
+def test_a_checkpoint_without_self_play_is_gone_on_from_with_any_behaviours(tmp_path):
+    check_players(RunConfig.from_plain({"behaviors": {"Walker": {}}}), Checkpoint(3, tmp_path, {}, {}, {}))
 
 
 def test_the_league_is_written_for_each_behaviour(self_play, tmp_path):

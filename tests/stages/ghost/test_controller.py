@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 from fakes import policy_update, trajectories
@@ -420,18 +418,30 @@ def test_no_games_no_ratings():
 # Checkpoints. --------------------------------------------------------------------------------------------------------
 
 
-def resumed(controller, *names):
+def resumed(controller, *behavior_ids):
+    """A controller that goes on from the state of another one, and has met these behaviour ids so far."""
     fresh = GhostController(np.random.default_rng(99))
     fresh.load_state_dict(controller.state_dict())
-    for name in names:
+    for name in dict.fromkeys(i.partition("?")[0] for i in behavior_ids):
         fresh.add_lineage(name, controller.lineages[name].settings)
+    for behavior_id in behavior_ids:
+        assert fresh.add_behavior(behavior_id) is None, "nobody can play before the trainers have spoken"
     return fresh
+
+
+def stand_where_they_stood(controller, *names):
+    """The trainers say what they said before the checkpoint; returns what the last word brings about."""
+    for name in names:
+        newest = controller.lineages[name].newest
+        assert controller.take_policy(policy(newest.step, name, newest.version)) == ([], None)
+        matchup = controller.hear_trainer(name, False)
+    return matchup
 
 
 def test_a_resumed_run_publishes_nothing_before_all_trainers_have_said_where_they_stand():
     controller = asymmetric()
     ghosts(controller, 50, SEEKER)
-    again = resumed(controller, "Hider", "Seeker")
+    again = resumed(controller, HIDER, SEEKER)
     assert again.take_policy(policy(0, "Hider")) == ([], None)
     assert again.hear_trainer("Hider", False) is None
     assert ghosts(again, 500, SEEKER) is None
@@ -442,7 +452,7 @@ def test_a_resumed_run_publishes_nothing_before_all_trainers_have_said_where_the
 
 def test_what_a_trainer_was_ahead_of_the_checkpoint_is_made_up_for():
     controller = asymmetric(team_change=300)
-    again = resumed(controller, "Hider", "Seeker")
+    again = resumed(controller, HIDER, SEEKER)
     again.take_policy(policy(301, "Hider"))
     again.hear_trainer("Hider", False)
     again.take_policy(policy(0, "Seeker"))
@@ -454,26 +464,129 @@ def test_what_a_trainer_was_ahead_of_the_checkpoint_is_made_up_for():
 
 def test_that_a_trainer_is_done_is_heard_before_play_goes_on():
     controller = asymmetric()
-    again = resumed(controller, "Hider", "Seeker")
+    again = resumed(controller, HIDER, SEEKER)
     again.take_policy(policy(0, "Hider"))
     again.take_policy(policy(0, "Seeker"))
     again.hear_trainer("Seeker", False)
     assert again.hear_trainer("Hider", True).assignment.learning_team == 1
 
 
-def test_what_nobody_has_asked_for_yet_is_kept_for_the_next_checkpoint(caplog):
-    caplog.set_level(logging.INFO)
+def test_what_nobody_has_asked_for_yet_is_kept_for_the_next_checkpoint():
     controller = asymmetric()
-    again = resumed(controller, "Hider")
-    again.take_policy(policy(0, "Hider"))
-    assert "Seeker, which the checkpoint has" in caplog.text
+    again = resumed(controller, HIDER)
+    assert stand_where_they_stood(again, "Hider") is None, "the seekers may still come"
     assert repr(again.state_dict()["lineages"]["Seeker"]) == repr(controller.state_dict()["lineages"]["Seeker"])
 
 
 def test_a_behaviour_that_is_new_after_a_resume_joins():
     controller = make(HOME)
     controller.take_policy(policy(0))
-    again = resumed(controller, "Ball")
-    assert again.add_behavior(AWAY) is None
-    again.take_policy(policy(0))
-    assert again.hear_trainer("Ball", False).assignment.policies == {HOME: (-1, 0), AWAY: (-1, 0)}
+    again = resumed(controller, HOME, AWAY)
+    assert stand_where_they_stood(again, "Ball").assignment.policies == {HOME: (-1, 0), AWAY: (-1, 0)}
+
+
+@pytest.mark.parametrize("late", [HOME, AWAY])
+def test_a_resumed_run_goes_on_as_before_whichever_behaviour_id_is_announced_last(late):
+    controller = make()
+    controller.take_policy(policy(0))
+    ghosts(controller, 50)
+    (early,) = {HOME, AWAY} - {late}
+    again = resumed(controller, early)
+    assert stand_where_they_stood(again, "Ball") is None
+    assert again.add_behavior(early) is None, "another actor has the same"
+    assert again.add_behavior(late).assignment == controller._current().assignment
+    assert repr(again.state_dict()) == repr(controller.state_dict())
+    assert again.all_announced() is None
+
+
+def three_teams():
+    """Three teams of one behaviour, of which the last one learns."""
+    controller = make(HOME, AWAY, "Ball?team=2", team_change=100, each={"Ball": {"save_steps": 10**6}})
+    for step in (0, 101, 202):
+        controller.take_policy(policy(step))
+    assert controller.learning_team == 2
+    return controller
+
+
+@pytest.mark.parametrize("announced_first", [True, False])
+def test_a_team_that_is_gone_after_a_resume_gets_no_turns_and_plays_no_games(announced_first, caplog):
+    again = resumed(three_teams(), HOME, AWAY)
+    if announced_first:
+        assert again.all_announced() is None
+        matchup = stand_where_they_stood(again, "Ball")
+    else:
+        assert stand_where_they_stood(again, "Ball") is None
+        matchup = again.all_announced()
+    assert matchup.assignment.learning_team == 0, "it was the turn of the one that is gone"
+    assert matchup.assignment.policies == {HOME: (-1, 2), AWAY: (0, 0)}
+    seen = []
+    for step in range(303, 810, 101):
+        again.take_policy(policy(step))
+        seen.append(again.learning_team)
+    assert seen == [1, 0] * 3
+    (warning,) = caplog.messages
+    assert "goes on without Ball?team=2: the checkpoint has them, but this run's environments do not" in warning
+    assert "resume it with environments that have" in warning
+    assert again.state_dict()["ids"] == [HOME, AWAY]
+
+
+def test_games_in_which_nobody_learned_any_more_who_is_gone_go_on_for_those_who_are_left():
+    controller = make(HOME, AWAY, "Ball?team=2", play_against_latest_model_ratio=0.0)
+    controller.take_policy(policy(0))
+    again = resumed(controller, HOME, AWAY)
+    again.all_announced()
+    matchup = stand_where_they_stood(again, "Ball")
+    assert matchup.assignment.learning_team == 0, "its turn goes on"
+    assert matchup.assignment.policies == {HOME: (-1, 0), AWAY: (-1, 0)}
+    assert matchup.assignment.generation == 2, "results of games with those who are left are told apart"
+
+
+def test_where_the_only_team_left_is_not_the_one_that_learned_it_learns_now():
+    controller = make(team_change=300)
+    for step in (0, 400):
+        controller.take_policy(policy(step))
+    again = resumed(controller, HOME)
+    again.all_announced()
+    assert stand_where_they_stood(again, "Ball").assignment.learning_team == 0
+    assert judged(again, HOME, again.generation, [True]) == [True]
+
+
+def test_a_team_that_is_gone_learns_no_more_even_if_all_others_have_had_their_steps():
+    controller = asymmetric(team_change=300)
+    controller.take_policy(policy(301, "Hider"))
+    again = resumed(controller, HIDER)
+    again.all_announced()
+    again.take_policy(policy(301, "Hider"))
+    assert again.hear_trainer("Hider", True).assignment.learning_team == 0
+
+
+def test_a_behaviour_that_is_gone_is_kept_and_joins_when_it_appears_after_all():
+    controller = asymmetric(team_change=300)
+    ghosts(controller, 50, SEEKER)
+    again = resumed(controller, HIDER)
+    again.all_announced()
+    assert stand_where_they_stood(again, "Hider").assignment.policies == {HIDER: (-1, 0)}
+    kept = again.state_dict()["lineages"]["Seeker"]
+    assert repr(kept) == repr(controller.state_dict()["lineages"]["Seeker"])
+    later = resumed(again, HIDER)
+    assert stand_where_they_stood(later, "Hider") is not None, "the next run does not wait for it"
+    later.add_lineage("Seeker", controller.lineages["Seeker"].settings)
+    assert later.add_behavior(SEEKER).assignment.policies == {HIDER: (-1, 0), SEEKER: (-1, 0)}
+    assert later.lineages["Seeker"].ghost_step == 50
+
+
+def test_who_takes_another_team_s_place_has_its_turns():
+    controller = make(team_change=300)
+    for step in (0, 400):
+        controller.take_policy(policy(step))
+    again = resumed(controller, HOME, "Ball?team=5")
+    again.all_announced()
+    assert stand_where_they_stood(again, "Ball").assignment.policies.keys() == {HOME, "Ball?team=5"}
+    assert again.learning_team == 5
+
+
+def test_a_run_that_began_afresh_waits_for_nobody():
+    controller = make()
+    controller.take_policy(policy(0))
+    assert controller.all_announced() is None
+    assert controller.generation == 1
