@@ -50,6 +50,7 @@ def export_policy(
     label: str | None = None,
     files: FileOperations = REAL,
     learner: Mapping[str, Any] | None = None,
+    source_folder: Path | None = None,
 ) -> Path:
     """Write a policy, also as `NEWEST`; the oldest beyond `keep_checkpoints` goes (0 or less keeps all).
 
@@ -61,6 +62,7 @@ def export_policy(
         label: in place of the step in the file's name, such as `best`; the policy is then not the newest one.
         files: file operations.
         learner: plain values and arrays of numbers, nested in dicts, that a trainer can start from beside the policy.
+        source_folder: where the YAML lies, in case that its `trainer_type` names a module beside it.
 
     Raises:
         OSError: if the disk refuses.
@@ -76,7 +78,7 @@ def export_policy(
         "step": policy.step,
         "spec": spec.to_plain(),
         "trainer_type": settings.trainer_type,
-        "squashed": design_of(spec, settings).squashed,
+        "squashed": design_of(spec, settings, source_folder).squashed,
         "network_settings": settings.network_settings.model_dump(mode="json"),
         "weights": _as_tensors(policy.tensors()),
     }

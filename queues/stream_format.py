@@ -82,6 +82,8 @@ class StreamHeader:
     """By behaviour id."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The run's configuration as plain data."""
+    squashed: tuple[str, ...] | None = None
+    """Names of the behaviours whose continuous actions were drawn as SAC draws them; None in files that don't say."""
 
     @classmethod
     def of(
@@ -92,6 +94,7 @@ class StreamHeader:
         specs: Sequence[BehaviorSpec],
         config: Mapping[str, Any] | None = None,
         extra: Mapping[str, tuple[Column, ...]] | None = None,
+        squashed: Sequence[str] | None = None,
     ) -> StreamHeader:
         """A header with the column tables that follow from the specs.
 
@@ -102,10 +105,12 @@ class StreamHeader:
             specs: one per behaviour id.
             config: the run's configuration as plain data.
             extra: by behaviour name, the decision columns that its trainer declared.
+            squashed: names of the behaviours whose continuous actions were drawn as SAC draws them; None if unknown.
         """
         extra = extra or {}
         columns = {spec.behavior_id: column_table(spec, extra.get(spec.name, ())) for spec in specs}
-        return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}))
+        said = None if squashed is None else tuple(squashed)
+        return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), said)
 
     def to_plain(self) -> dict[str, Any]:
         """The header as dictionaries, lists and scalars."""
@@ -113,7 +118,7 @@ class StreamHeader:
             behavior: {axis: [[c.name, c.dtype, list(c.shape)] for c in columns] for axis, columns in table.items()}
             for behavior, table in self.columns.items()
         }
-        return {
+        plain: dict[str, Any] = {
             "format_version": VERSION,
             "run_id": self.run_id,
             "created_unix_s": self.created_unix_s,
@@ -122,6 +127,9 @@ class StreamHeader:
             "columns": tables,
             "config": dict(self.config),
         }
+        if self.squashed is not None:
+            plain["squashed"] = list(self.squashed)
+        return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> StreamHeader:
@@ -145,6 +153,7 @@ class StreamHeader:
                 specs=tuple(map(BehaviorSpec.from_plain, plain["behaviors"])),
                 columns=columns,
                 config=dict(plain["config"]),
+                squashed=tuple(map(str, plain["squashed"])) if "squashed" in plain else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, SpecError) as error:
             raise StreamError(f"not a stream header: {error!r}") from error

@@ -44,7 +44,7 @@ class Reinforce(Trainer):
             raise StageError(f"{where}: {error} is missing, got {given}") from error
         self._context = context
         self._gamma = settings.signals["extrinsic"].gamma
-        design = design_of(spec, settings)
+        design = design_of(spec, settings, context.folder)
         self._layout = policy_layout(design)
         random = np.random.default_rng(context.seed)
         self._network = ActorCritic(design, 1, True, random, context.device)

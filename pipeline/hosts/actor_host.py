@@ -39,6 +39,7 @@ from stages.policy.protocol import ActingPolicy
 from stages.replay.recorder import Recorder
 from stages.restarts import RestartBudget
 from stages.trainer.pacing import USUAL_BUFFER_SIZE, longest_piece, rows_per_update
+from stages.trainer.traits import TrainerTraits, traits_of
 
 AGENT_ID_RANGE = 2**40
 """Agent ids of one actor's environments; replica r has those from r × this on."""
@@ -73,7 +74,9 @@ class ActorHost:
         self._actor = Actor(
             environment,
             AgentProcessor(
-                lambda name: longest_piece(config.behavior_settings(name), agents_of(config)),
+                lambda name: longest_piece(
+                    config.behavior_settings(name), agents_of(config), trainer_traits(config, name).off_policy
+                ),
                 plan.source,
                 min_rows=rows_per_batch(config),
             ),
@@ -187,7 +190,11 @@ class _StreamTap:
             plan = self._runtime.plan
             path = next_stream_path(plan.folder / "streams", plan.name, "agent_processor")
             extra = remembered_columns(self._runtime.config, self._specs)
-            header = StreamHeader.of(plan.run_id, time.time(), ("agent_processor",), self._specs, plan.config, extra)
+            names = dict.fromkeys(spec.name for spec in self._specs)
+            squashed = [name for name in names if trainer_traits(self._runtime.config, name).squashed]
+            header = StreamHeader.of(
+                plan.run_id, time.time(), ("agent_processor",), self._specs, plan.config, extra, squashed
+            )
             self._writer = StreamWriter(path, header)
             self._recorder = Recorder(self._writer, "agent_processor")
         self._recorder.tap(item)
@@ -256,6 +263,15 @@ def group_maker(
     return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder, told)
 
 
+def trainer_traits(config: RunConfig, behavior: str) -> TrainerTraits:
+    """What a behaviour's kind of trainer asks of who acts for it.
+
+    Raises:
+        LoadError: if it is one of the user's own and can't be imported.
+    """
+    return traits_of(config.behavior_settings(behavior).trainer_type, behavior, config.source_folder)
+
+
 def agents_of(config: RunConfig) -> int:
     """How many agents act at a time, as far as the configuration tells: environments × actors."""
     environments = config.environment.num_envs if config.environment is not None else config.env_settings.num_envs
@@ -268,7 +284,10 @@ def rows_per_batch(config: RunConfig) -> int:
     Fewer would cost more messages than they are worth; more would let the trainer wait for the last ones.
     """
     agents = agents_of(config)
-    sizes = [rows_per_update(s, agents) for s in config.behaviors.values()] or [USUAL_BUFFER_SIZE]
+    sizes = [
+        rows_per_update(settings, agents, trainer_traits(config, name).off_policy)
+        for name, settings in config.behaviors.items()
+    ] or [USUAL_BUFFER_SIZE]
     return max(1, min(sizes) // (4 * config.pipeline.hosts.actors.replicas))
 
 

@@ -80,7 +80,14 @@ class EvaluationHost:
         runtime, policy = self._runtime, evaluation.policy
         if evaluation.best:
             settings = runtime.config.behavior_settings(evaluation.spec.name)
-            path = export_policy(runtime.plan.folder, policy, evaluation.spec, settings, label="best")
+            path = export_policy(
+                runtime.plan.folder,
+                policy,
+                evaluation.spec,
+                settings,
+                label="best",
+                source_folder=runtime.config.source_folder,
+            )
             design = design_of(evaluation.spec, settings, runtime.config.source_folder)
             self._onnx.write(path, design, policy)
         runtime.control.send(

@@ -20,7 +20,7 @@ from pipeline.control import (
 from pipeline.curriculum import kept_returns
 from pipeline.export import export_policy
 from pipeline.graph import TRAINER, teacher_of
-from pipeline.hosts.actor_host import agents_of, remembered_columns
+from pipeline.hosts.actor_host import agents_of, remembered_columns, trainer_traits
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
@@ -139,8 +139,7 @@ class LearnerHost:
             agents=agents_of(self._runtime.config),
             folder=self._runtime.config.source_folder,
             statistics=self._runtime.statistics,
-            teacher_squashed=teacher is not None
-            and self._runtime.config.behavior_settings(teacher).trainer_type == "sac",
+            teacher_squashed=teacher is not None and trainer_traits(self._runtime.config, teacher).squashed,
         )
         return make_trainer(context)
 
@@ -188,7 +187,14 @@ class LearnerHost:
         plan, trainer = self._runtime.plan, self._stage.trainer
         try:
             learner, policy = trainer.warm_state(), trainer.policy()
-            path = export_policy(plan.folder, policy, self._spec, self._settings, learner=learner)
+            path = export_policy(
+                plan.folder,
+                policy,
+                self._spec,
+                self._settings,
+                learner=learner,
+                source_folder=self._runtime.config.source_folder,
+            )
         except OSError as error:  # the checkpoint is what counts; an export can be made from it later
             self._runtime.context(TRAINER).log.warning("exporting the policy failed: %s", error)
             return
@@ -223,6 +229,7 @@ class _InletTap:
         plan = runtime.plan
         path = next_stream_path(plan.folder / "streams", plan.behavior, TRAINER)
         # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
+        actor = teacher_of(runtime.config, plan.behavior) or plan.behavior
         env_settings = {**plan.config["env_settings"], "seed": plan.seed}
         header = StreamHeader.of(
             plan.run_id,
@@ -231,6 +238,7 @@ class _InletTap:
             (spec,),
             {**plan.config, "env_settings": env_settings},
             remembered_columns(runtime.config, (spec,)),
+            [spec.name] if trainer_traits(runtime.config, actor).squashed else [],
         )
         self._writer = StreamWriter(path, header)
         self._recorder = Recorder(self._writer, TRAINER)

@@ -8,6 +8,7 @@ from pathlib import Path
 from config import BehaviorSettings, NetworkSettings
 from queues.specs import BehaviorSpec
 from stages.policy.observations import ObservationLayout
+from stages.trainer.traits import traits_of
 
 
 @dataclass(frozen=True)
@@ -47,5 +48,10 @@ class PolicyDesign:
 
 
 def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None) -> PolicyDesign:
-    """The design of a behaviour's policy, as its settings say."""
-    return PolicyDesign(spec, settings.network_settings, settings.trainer_type == "sac", folder)
+    """The design of a behaviour's policy, as its settings and its trainer's class say.
+
+    Raises:
+        LoadError: if the trainer is one of the user's own and can't be imported.
+    """
+    traits = traits_of(settings.trainer_type, spec.name, folder)
+    return PolicyDesign(spec, settings.network_settings, traits.squashed, folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from stages.errors import LoadError
 from stages.loading import load_attribute
 from stages.trainer.protocol import Trainer, TrainerContext
@@ -14,7 +16,8 @@ def make_trainer(context: TrainerContext) -> Trainer:
         context: what it is built from.
 
     Raises:
-        LoadError: if the class can't be imported, is no Trainer, or asks for columns that no policy gives.
+        LoadError: if the class can't be imported, is no Trainer, asks for columns that no policy gives, or does
+            not take the hyperparameters.
     """
     kind = context.settings.trainer_type
     if kind == "ppo":
@@ -45,4 +48,16 @@ def make_trainer(context: TrainerContext) -> Trainer:
             f"behaviors.{context.behavior}.trainer_type: {kind} asks for the columns {names}, which no policy gives; "
             "policies give actions, log_probs and action_masks"
         )
-    return found(context)
+    try:
+        return found(context)
+    except ValidationError as error:  # of a subclass, whose base takes the YAML's hyperparameters for its own
+        raise LoadError(_told(error, f"behaviors.{context.behavior}.hyperparameters", kind)) from error
+
+
+def _told(error: ValidationError, where: str, kind: str) -> str:
+    """What does not fit, key by key."""
+    found = [
+        f"{'.'.join([where, *map(str, detail['loc'])])}: {detail['msg']}, got {detail['input']!r}"
+        for detail in error.errors(include_url=False)
+    ]
+    return f"{kind} can't be made of the YAML's hyperparameters:\n" + "\n".join(found)

@@ -1,42 +1,45 @@
-"""How many steps go from the actors to a trainer at a time: known on both sides, from the settings alone."""
+"""How many steps go from the actors to a trainer at a time: both sides know it, from settings and the trainer's class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from config import BehaviorSettings, SACHyperparameters
+from config import BehaviorSettings
 
 USUAL_BUFFER_SIZE = 1024
 """What a trainer of the user's own is taken to need that does not call it `buffer_size`; flow control copes."""
 
-_SAC_ROWS = 8
+_OFF_POLICY_ROWS = 8
 """Steps between two policies of an off-policy trainer: few, that they act by what was learned; not so few that
 messages cost more than learning."""
 
 
-def rows_per_update(settings: BehaviorSettings, agents: int) -> int:
+def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
     """Rows at which the trainer learns, and after which it publishes a policy.
 
     Args:
         settings: the behaviour's settings.
         agents: how many agents act at a time.
+        off_policy: whether its trainer learns from steps of any age.
     """
+    if off_policy:
+        return agents * longest_piece(settings, agents, off_policy)
     hyperparameters: Any = settings.hyperparameters
-    if isinstance(hyperparameters, SACHyperparameters):
-        return agents * longest_piece(settings, agents)
     if isinstance(hyperparameters, Mapping):
         size = hyperparameters.get("buffer_size")
         return size if isinstance(size, int) and size > 0 else USUAL_BUFFER_SIZE
     return int(hyperparameters.buffer_size)
 
 
-def longest_piece(settings: BehaviorSettings, agents: int) -> int:
+def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
     """Steps at which an agent's trajectory is cut: `time_horizon`, or less for an off-policy trainer.
 
     It need not wait for long trajectories; with memory, a piece is one sequence.
     """
-    if not isinstance(settings.hyperparameters, SACHyperparameters):
+    if not off_policy:
         return settings.time_horizon
     memory = settings.network_settings.memory
-    return min(settings.time_horizon, max(1, -(-_SAC_ROWS // agents)) if memory is None else memory.sequence_length)
+    return min(
+        settings.time_horizon, max(1, -(-_OFF_POLICY_ROWS // agents)) if memory is None else memory.sequence_length
+    )

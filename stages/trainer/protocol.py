@@ -48,6 +48,12 @@ class Trainer(ABC):
     """Decision columns that it needs beyond the common ones."""
     needs_trajectories: ClassVar[bool] = True
     """False for off-policy trainers, which take steps in any grouping: flow control then bounds no lag."""
+    squashed: ClassVar[bool] = False
+    """Whether its policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
+    off_policy: ClassVar[bool] = False
+    """Whether it learns from steps of any age: they come a few at a time then (`pacing`), not a buffer."""
+    imitates: ClassVar[bool] = False
+    """Whether somebody else's policy made what it learns from: the returns in it say nothing of its own."""
 
     def __init__(self, context: TrainerContext) -> None:
         self.context = context

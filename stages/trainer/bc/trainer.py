@@ -38,6 +38,8 @@ class BCTrainer(Trainer):
         StageError: if there are no actions to learn, or the network does not fit the observations.
     """
 
+    imitates = True
+
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec

@@ -51,11 +51,13 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
         log.warning("demonstrations up to the last whole message: %s", reader.damage)
     if not batches:
         return None
-    return _demonstrations(batches, spec, squashed=_squashed(reader.header.config, spec.name))
+    return _demonstrations(batches, spec, squashed=_squashed(reader.header, spec.name))
 
 
 def without_doubles(files: Sequence[Path]) -> list[Path]:
-    """The files but for streams that hold what others of them hold: a run recorded at both of its edges.
+    """The files but for streams that hold what others of them hold.
+
+    A run may be recorded at both of its edges, and a student's inlet has what its teacher's has.
 
     Raises:
         StreamError: if a stream is no stream.
@@ -64,6 +66,18 @@ def without_doubles(files: Sequence[Path]) -> list[Path]:
     at_trainers = {header.run_id for header in headers.values() if _TRAINER_EDGE in header.edges}
     doubles = {
         file for file, header in headers.items() if header.run_id in at_trainers and _TRAINER_EDGE not in header.edges
+    }
+    inlets = {
+        (header.run_id, spec.name)
+        for header in headers.values()
+        if _TRAINER_EDGE in header.edges
+        for spec in header.specs
+    }
+    doubles |= {
+        file
+        for file, header in headers.items()
+        if _TRAINER_EDGE in header.edges
+        and all((header.run_id, _teacher(header.config, spec.name)) in inlets for spec in header.specs)
     }
     return [file for file in files if file not in doubles]
 
@@ -80,13 +94,24 @@ def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
     )
 
 
-def _squashed(config: Mapping[str, Any], behavior: str) -> bool:
+def _squashed(header: StreamHeader, behavior: str) -> bool:
     """Whether who was recorded drew actions as SAC does; trajectories have the policy's own actions."""
-    settings = config.get("behaviors", {}).get(behavior) or config.get("default_settings") or {}
+    if header.squashed is not None:
+        return behavior in header.squashed
+    who = _teacher(header.config, behavior) or behavior  # what reached a student was its teacher's
+    return bool(_settings(header.config, who).get("trainer_type") == "sac")
+
+
+def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
+    """Whose trajectories were recorded, where a behaviour imitated another one."""
+    settings = _settings(config, behavior)
     teacher = (settings.get("hyperparameters") or {}).get("teacher")
-    if settings.get("trainer_type") == "bc" and teacher:  # what reached it was the teacher's
-        return _squashed(config, str(teacher))
-    return bool(settings.get("trainer_type") == "sac")
+    return str(teacher) if settings.get("trainer_type") == "bc" and teacher else None
+
+
+def _settings(config: Mapping[str, Any], behavior: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = config.get("behaviors", {}).get(behavior) or config.get("default_settings") or {}
+    return found
 
 
 def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squashed: bool) -> Demonstrations:

@@ -46,6 +46,9 @@ class SACTrainer(Trainer):
             takes, demonstrations that do not fit.
     """
 
+    squashed = True
+    off_policy = True
+
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
@@ -101,7 +104,7 @@ class SACTrainer(Trainer):
     @property
     def rows_per_update(self) -> int:
         """Steps that come at a time; see `pacing`."""
-        return rows_per_update(self.context.settings, self.context.agents)
+        return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Copy trajectories into the replay memory, and update the normalisers.
