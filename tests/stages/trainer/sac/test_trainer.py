@@ -141,57 +141,6 @@ def test_it_changes_no_array_of_a_batch_and_keeps_none(memory):
     np.testing.assert_array_equal(flat_weights(first), flat_weights(second))
 
 
-def spied(trainer):
-    """What the update is given, as it is given."""
-    seen, step = [], trainer._update.step
-
-    def spy(batch, rewards, discounts, noise, learning_rate):
-        seen.append((batch, rewards, discounts, noise, learning_rate))
-        return step(batch, rewards, discounts, noise, learning_rate)
-
-    trainer._update.step = spy
-    return seen
-
-
-def test_rewards_are_scaled_and_discounted_by_signal_and_a_signal_may_go_on_past_an_end():
-    signals = {"extrinsic": {"gamma": 0.9, "strength": 2.0}, "rnd": {"gamma": 0.5, "strength": 3.0}}
-    trainer = make_trainer(reward_signals=signals, hyperparameters={"steps_per_update": 24})
-    batch = make_batch(trainer, [12, 12])
-    seen = spied(trainer)
-    trainer.add(batch)
-    trainer.learn()
-    ((_, rewards, discounts, _, _),) = seen
-    vectors = seen[0][0].critic_inputs.vectors.numpy()
-    rows = [int(np.flatnonzero((batch.rows["obs_0"] == vector).all(axis=1))[0]) for vector in vectors]
-    np.testing.assert_allclose(rewards[:, 0], 2.0 * batch.rewards[rows], rtol=1e-6)
-    assert (rewards[:, 1] > 0).all()
-    over = np.zeros(24, np.bool_)
-    over[11] = True  # the first trajectory terminates, the second is truncated
-    np.testing.assert_allclose(discounts[:, 0], np.where(over[rows], 0.0, 0.9), rtol=1e-6)
-    np.testing.assert_allclose(discounts[:, 1], 0.5)
-
-
-def test_the_learning_rate_follows_its_schedule():
-    trainer = make_trainer(
-        max_steps=48,
-        hyperparameters={"learning_rate_schedule": "linear", "learning_rate": 1e-3, "steps_per_update": 24},
-    )
-    seen = spied(trainer)
-    trainer.add(make_batch(trainer, [24]))
-    trainer.learn()
-    assert seen[0][4] == pytest.approx(5e-4, rel=1e-5)
-
-
-def test_a_batch_of_sequences_has_as_many_rows_as_batch_size_says():
-    trainer = make_trainer(network_settings={"memory": MEMORY}, hyperparameters={"steps_per_update": 24})
-    seen = spied(trainer)
-    trainer.add(make_batch(trainer, [12, 12]))
-    trainer.learn()
-    batch, rewards, _, noise, _ = seen[0]
-    assert len(rewards) == len(noise) == len(batch.continuous) == 8
-    assert batch.actor_inputs.memories.shape == (2, 4)
-
-
 def test_statistics_have_ml_agents_names():
     reported = Reported()
     trainer = make_trainer(HYBRID, statistics=reported, reward_signals={"extrinsic": {}, "rnd": {}})
