@@ -242,7 +242,10 @@ class PettingZooGroup:
         for instance in self._instances:
             for agent, info in instance.first_infos.items():
                 if agent in self._casting.roles:
-                    self._kinds[self._casting.roles[agent].behavior].expect_masks(info)
+                    behavior = self._casting.roles[agent].behavior
+                    # By turns the others' masks may well come with their turns only.
+                    for kind in self._kinds.values() if instance.by_turns else [self._kinds[behavior]]:
+                        kind.expect_masks(info)
         specs = [spec for agent in self._casting.roles for spec in self._specs_of(agent)]
         self.behavior_specs = {spec.behavior_id: spec for spec in sorted(specs, key=lambda spec: spec.behavior_id)}
 
@@ -284,6 +287,9 @@ class PettingZooGroup:
     def _take(self, env_id: int, sights: Sequence[Sight], tick: _Tick) -> None:
         """Make rows of what the agents of an instance saw."""
         match = self._matches[env_id]
+        for sight in sights:
+            if sight.agent not in self._casting.roles:
+                self._join(sight)
         if self._shares:
             self._share(env_id, match, sights)
         for sight in sights:
@@ -310,14 +316,12 @@ class PettingZooGroup:
         received += [(agent, reward, False) for agent, reward in waiting.items() if agent not in seen]
         for agent, reward, certain in received:
             role = self._casting.roles.get(agent)
-            if role is None and certain:
-                role = self._join(agent)
             if role is not None and role.grouped:
                 match.earnings.hear(self._group_id(env_id, role, match.turn), agent, reward, certain=certain)
 
     def _enter(self, env_id: int, agent: str, turn: int) -> Playing:
         """An agent begins an episode of its own."""
-        role = self._casting.roles.get(agent) or self._join(agent)
+        role = self._casting.roles[agent]
         team = (role.team + turn) % self._teams
         number = self._numbers[agent] * self._teams + team
         agent_id = number * self.num_envs + env_id
@@ -329,15 +333,16 @@ class PettingZooGroup:
     def _group_id(self, env_id: int, role: Role, turn: int) -> int:
         return 1 + env_id * self._teams + (role.team + turn) % self._teams
 
-    def _join(self, agent: str) -> Role:
+    def _join(self, sight: Sight) -> None:
         """An agent that was not among the first; only where the environment does not tell its possible agents."""
+        agent = sight.agent
         role = self._casting.join(agent)
         self._numbers[agent] = len(self._numbers)
         if role.behavior not in self._kinds:
             self._add_kind(role.behavior, role.grouped)
+            self._kinds[role.behavior].expect_masks(sight.info)
         new = {spec.behavior_id: spec for spec in self._specs_of(agent)}
         self.behavior_specs = {**new, **self.behavior_specs}
-        return role
 
     def _result(self, tick: _Tick) -> StepResult:
         self._actors = {behavior_id: rows.actors for behavior_id, rows in tick.rows.items() if rows.actors}

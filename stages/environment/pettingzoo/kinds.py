@@ -112,8 +112,16 @@ class Kind:
 
         Raises:
             BrokenEnvironmentError: if a mask does not have an entry per choice, or forbids all choices of a branch.
+            StageError: if a mask comes where the spec has none.
         """
         if not self.masked:
+            if self._maskable and any(MASK in info for _, info in seen):
+                raise StageError(
+                    f"{self._owner}: the infos of {self._behavior} bring an {MASK} now, but had none at the first "
+                    "reset, so its policy was made without masks and would play what they forbid; expected "
+                    f"{MASK} in the infos of reset() too, for at least one agent of {self._behavior} (ones where "
+                    "everything is allowed), or in the observation space"
+                )
             return None
         masks = np.ones((len(seen), self._actions.mask_size), np.bool_)
         for row, (observation, info) in enumerate(seen):

@@ -55,12 +55,21 @@ def test_an_agent_without_a_mask_may_do_everything():
     np.testing.assert_array_equal(masks, [[False, True, False], [True, True, True]])
 
 
+def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_told():
+    plain = kind(BOARD, spaces.Discrete(3))
+    plain.expect_masks({})
+
+    assert plain.masks([(None, {})]) is None
+    with pytest.raises(StageError, match=r"Zoo: the infos of Four bring an action_mask now, .* in the infos of reset"):
+        plain.masks([(None, {}), (None, {"action_mask": [0, 1, 0]})])
+
+
 def test_masks_for_actions_that_can_not_be_masked_are_no_masks():
     boxed = kind(BOARD, spaces.Box(-1, 1, (2,)))
     boxed.expect_masks({"action_mask": [1, 1]})
 
     assert not boxed.masked
-    assert boxed.masks([(None, {})]) is None
+    assert boxed.masks([(None, {"action_mask": [1, 0]})]) is None
 
 
 @pytest.mark.parametrize(

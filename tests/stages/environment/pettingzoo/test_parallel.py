@@ -349,6 +349,32 @@ def test_masks_may_come_in_infos():
     np.testing.assert_array_equal(result.steps["Red?team=0"].action_masks, [[True, False, True]])
 
 
+def test_agents_that_no_one_spoke_of_before_may_bring_masks():
+    class Secretive(Crowd):
+        """As a world that makes its agents as it goes; the queen alone is told what she may do."""
+
+        def __init__(self, script):
+            super().__init__(script)
+            self.names = list(script)
+            del self.possible_agents
+
+        def _observations(self, agents):
+            return {agent: np.zeros(2, np.float32) for agent in agents}
+
+        def step(self, actions):
+            told = super().step(actions)
+            if "queen" in told[4]:
+                told[4]["queen"]["action_mask"] = np.array([0, 1, 1])
+            return told
+
+    roles = {"ant": RoleSettings(behavior="Ant"), "queen": RoleSettings(behavior="Queen")}
+    group = group_of(Secretive({"ant": (0, 9, 1.0), "queen": (1, 9, 0.0)}), roles=roles)
+    result = play(group, 1)[-1]
+
+    np.testing.assert_array_equal(result.steps["Queen"].action_masks, [[False, True, True]])
+    assert result.steps["Ant"].action_masks is None
+
+
 def test_an_episode_that_is_over_at_once_is_told():
     with pytest.raises(BrokenEnvironmentError, match="over at its reset, before anybody could act"):
         group_of(Crowd({"a": (1, 2, 0.0)})).reset(0)

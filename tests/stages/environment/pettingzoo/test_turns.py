@@ -112,6 +112,22 @@ def test_masks_are_those_of_who_is_to_move(masks):
     assert len(last.steps[ONE].action_masks) == 0, "a row that ends asks for no decision"
 
 
+def test_masks_of_others_may_come_with_their_turns_only():
+    class Terse(Counting):
+        def _tell(self):
+            super()._tell()
+            for agent in self.agents:
+                if agent != self.agent_selection:
+                    self.infos[agent] = {}
+
+    roles = {"*_0": RoleSettings(behavior="Count", team=0), "*": RoleSettings(behavior="Other", team=1)}
+    group = group_of(Terse(target=2, masks="info"), roles=roles)
+    group.reset(0)
+    second = group.step(moves(team_0=[0]))
+
+    np.testing.assert_array_equal(second.steps["Other?team=1"].action_masks, [[True, False]])
+
+
 def test_the_mask_is_no_observation():
     group = group_of(Counting())
     group.reset(0)
