@@ -17,8 +17,9 @@ ACTION_LIMIT = 3.0
 def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> Floats:
     """What the environment gets for continuous actions [n, C] that a policy drew; a new array.
 
-    Those of a squashed (tanh) policy lie in [-1, 1] already; those of a plain Gaussian are clipped and scaled.
-    Unbounded dimensions get what was drawn.
+    Those of a plain Gaussian are clipped and scaled, but for unbounded dimensions, which get what was drawn. Those of a
+    squashed (tanh) policy lie in [-1, 1] already, in all dimensions: beyond it can't reach, so where the environment
+    has no bounds SAC is refused.
     """
     if squashed:
         return drawn.copy()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from config import SACHyperparameters
 from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy.design import design_of
 from stages.policy.layout import policy_layout
@@ -27,6 +28,7 @@ from stages.trainer.pacing import rows_per_update
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.randomness import new_random, random_state, restore_random
 from stages.trainer.rewards.factory import make_signals
+from stages.trainer.rewards.network_signal import select
 from stages.trainer.rewards.protocol import RewardSignal
 from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
@@ -35,15 +37,14 @@ from stages.trainer.sac.replay_file import ReplayFileError, read_replay, write_r
 from stages.trainer.sac.replay_memory import Replayed, ReplayMemory
 from stages.trainer.sac.update import LOSSES, Findings, SACUpdate, spread
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
-from stages.trainer.transitions import Transitions
 
 
 class SACTrainer(Trainer):
     """Learns one behaviour from a memory of its newest steps.
 
     Raises:
-        StageError: if the behaviour can't be trained so: no reward signals, no actions, an observation that no encoder
-            takes, demonstrations that do not fit.
+        StageError: if the behaviour can't be trained so: no reward signals, no actions, actions without bounds, an
+            observation that no encoder takes, demonstrations that do not fit.
     """
 
     squashed = True
@@ -52,8 +53,7 @@ class SACTrainer(Trainer):
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
-        if not spec.actions.log_prob_size:
-            raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
+        _check_actions(context.behavior, spec.actions)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
         self._design = design_of(spec, settings, context.folder)
@@ -303,7 +303,8 @@ class SACTrainer(Trainer):
         replayed = self._sample()
         transitions = self._maker.transitions(replayed)
         if replayed.sequences is not None:
-            transitions = _without_padding(transitions, torch.from_numpy(replayed.sequences.mask))
+            mask = torch.from_numpy(replayed.sequences.mask).to(self.context.device)
+            transitions = select(transitions, mask)
         for signal in learning:
             self._report_found(signal.learn(transitions))
 
@@ -382,14 +383,15 @@ def _learns(signal: RewardSignal) -> bool:
     return type(signal).learn is not RewardSignal.learn
 
 
-def _without_padding(transitions: Transitions, rows: Tensor) -> Transitions:
-    """The transitions of the rows where `rows` [B] is true."""
-    index = rows.to(transitions.rewards.device)
-    return Transitions(
-        transitions.inputs.rows(index),
-        transitions.next_inputs.rows(index),
-        transitions.continuous[index],
-        transitions.choices[index],
-        transitions.rewards[index],
-        transitions.terminated[index],
-    )
+def _check_actions(behavior: str, actions: ActionSpec) -> None:
+    if not actions.log_prob_size:
+        raise StageError(f"{behavior}: the behaviour has neither continuous nor discrete actions to learn")
+    if actions.unbounded:
+        several = len(actions.unbounded) > 1
+        which = f"action{'s' * several} {', '.join(map(str, actions.unbounded))} {'have' if several else 'has'}"
+        raise StageError(
+            f"{behavior}: sac draws continuous actions from [-1, 1] and scales them to the environment's bounds, but "
+            f"of its {actions.continuous_size}, counted from 0, {which} no finite bounds on both "
+            "sides: give the environment a bounded action space, for instance by a wrapper in environment.wrappers "
+            "(docs/algorithms.md shows one; gymnasium.wrappers:ClipAction takes bounds away), or use trainer_type: ppo"
+        )

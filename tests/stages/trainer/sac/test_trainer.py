@@ -339,6 +339,12 @@ def test_a_behaviour_without_actions_is_refused():
         make_trainer(ActionSpec())
 
 
+@pytest.mark.parametrize(("unbounded", "named"), [((1,), "action 1 has"), ((0, 2), "actions 0, 2 have")])
+def test_continuous_actions_without_bounds_are_refused_by_number(unbounded, named):
+    with pytest.raises(StageError, match=rf"Test: .*of its 3, .*{named} no finite bounds.*environment\.wrappers.*ppo"):
+        make_trainer(ActionSpec(3, (2,), unbounded=unbounded))
+
+
 def test_an_empty_batch_changes_nothing():
     trainer = make_trainer()
     trainer.add(make_batch(trainer, [4, 5]).select(np.array([False, False])))
