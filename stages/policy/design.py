@@ -22,6 +22,8 @@ class PolicyDesign:
     with one log σ for all states that is clipped on its way out (PPO)."""
     folder: Path | None = None
     """The YAML's folder, whose modules may name a network of the user's own."""
+    key: str = "network_settings"
+    """Where the settings stand in the behaviour's block of the YAML, for messages: reward signals have their own."""
 
     @property
     def plain(self) -> bool:

@@ -37,7 +37,7 @@ class CustomNetwork(nn.Module):
         super().__init__()
         reference = design.settings.network
         assert reference is not None, "only for designs that name a network"
-        self._asked = f"{design.spec.behavior_id}: network_settings.network {reference!r}"
+        self._asked = f"{design.spec.behavior_id}: {design.key}.network {reference!r}"
         self._specs = design.spec.observations
         layout = ObservationLayout(design.spec)
         self._vector_size = layout.vector_size
@@ -77,7 +77,7 @@ class CustomNetwork(nn.Module):
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
                 raise StageError(
                     f"{self._asked}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which do "
-                    "not reach the actors; use nn.LayerNorm or nn.GroupNorm, or network_settings.normalize for vectors"
+                    "not reach the actors; use nn.LayerNorm or nn.GroupNorm, or normalize: true for vectors"
                 )
         for name, parameter in network.named_parameters():
             if parameter.dtype != torch.float32:

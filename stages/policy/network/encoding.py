@@ -44,13 +44,15 @@ class Encoders(nn.Module):
                     self._goal_images.append(len(images))
                 self._images.append(at)
                 kind = settings.vis_encode_type
-                images.append(VisualEncoder(observation, kind, settings.hidden_units, design.spec.behavior_id))
+                images.append(
+                    VisualEncoder(observation, kind, settings.hidden_units, design.spec.behavior_id, design.key)
+                )
             else:
                 if observation.goal and hyper:
                     raise StageError(
                         f"{design.spec.behavior_id}: observation {observation.name!r} is a set of things (shape "
                         f"{observation.shape}) and a goal: a hypernetwork takes goals from vectors and images only; "
-                        "set network_settings.goal_conditioning_type to none, or give the goal as a vector"
+                        f"set {design.key}.goal_conditioning_type to none, or give the goal as a vector"
                     )
                 self._sets.append(at)
                 widths.append(observation.shape[1])

@@ -38,15 +38,16 @@ class VisualEncoder(nn.Module):
         kind: a key of `MINIMUM_SIDES`.
         outputs: width of the vector.
         behavior: whose it is, for messages.
+        key: where its settings stand in the behaviour's block, for messages.
 
     Raises:
         StageError: if the image is too small for the encoder; the message says which encoders fit.
     """
 
-    def __init__(self, observation: ObservationSpec, kind: str, outputs: int, behavior: str) -> None:
+    def __init__(self, observation: ObservationSpec, kind: str, outputs: int, behavior: str, key: str) -> None:
         super().__init__()
         channels, height, width = _size(observation)
-        _check(observation, kind, height, width, behavior)
+        _check(observation, kind, height, width, behavior, key)
         self.features = _FEATURES[kind](channels)
         with torch.no_grad():
             seen = self.features(torch.zeros(1, channels, height, width)).numel()
@@ -117,15 +118,13 @@ def _size(observation: ObservationSpec) -> tuple[int, int, int]:
     return (c, a, b) if observation.channels_last else (a, b, c)
 
 
-def _check(observation: ObservationSpec, kind: str, height: int, width: int, behavior: str) -> None:
+def _check(observation: ObservationSpec, kind: str, height: int, width: int, behavior: str, key: str) -> None:
     if kind not in MINIMUM_SIDES:
-        raise StageError(
-            f"{behavior}: network_settings.vis_encode_type: {kind!r} is not one of {', '.join(MINIMUM_SIDES)}"
-        )
+        raise StageError(f"{behavior}: {key}.vis_encode_type: {kind!r} is not one of {', '.join(MINIMUM_SIDES)}")
     if min(height, width) < MINIMUM_SIDES[kind]:
         fitting = [name for name, side in MINIMUM_SIDES.items() if min(height, width) >= side]
         raise StageError(
             f"{behavior}: observation {observation.name!r} is an image of {height}×{width} pixels (height×width), too "
-            f"small for network_settings.vis_encode_type {kind!r}, which needs {MINIMUM_SIDES[kind]} on both sides; "
+            f"small for {key}.vis_encode_type {kind!r}, which needs {MINIMUM_SIDES[kind]} on both sides; "
             f"encoders that fit: {', '.join(fitting) or 'none'}"
         )

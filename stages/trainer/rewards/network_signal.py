@@ -45,7 +45,7 @@ class NetworkSignal(RewardSignal):
 
     def __init__(self, name: str, settings: NetworkSignalSettings, context: TrainerContext, seed: int) -> None:
         super().__init__(name, settings.gamma, settings.strength)
-        self.design = design_of_signal(settings, context)
+        self.design = design_of_signal(name, settings, context)
         self.where = f"{context.behavior}: reward signal {name}"
         """The beginning of error messages."""
         self.device = context.device
@@ -86,7 +86,7 @@ class NetworkSignal(RewardSignal):
             raise NotFiniteError(
                 f"{self.where}: the reward of {int((~finite).sum())} of {total} steps is NaN or infinite, the first is "
                 f"{out[~finite][0]}; are its weights sound, and are all observations of moderate size "
-                "(network_settings.normalize)?"
+                f"({self.design.key}.normalize)?"
             )
         return out
 
@@ -101,7 +101,7 @@ class NetworkSignal(RewardSignal):
             said = ", ".join(f"{name} {float(value.detach()):.4g}" for name, value in reported.items())
             raise NotFiniteError(
                 f"{self.where}: a loss or its gradient is NaN or infinite ({said}); its weights are those before the "
-                f"update. A lower learning_rate or network_settings.normalize under {self.name} often helps"
+                f"update. A lower reward_signals.{self.name}.learning_rate or {self.design.key}.normalize often helps"
             )
         values = torch.stack([value.detach() for value in reported.values()]).tolist()  # one wait for the device
         return dict(zip(reported, values, strict=True))
@@ -136,7 +136,7 @@ class NetworkSignal(RewardSignal):
         if (self.normalizer is None) != (state["normalizer"] is None):
             now, then = ("false", "true") if self.normalizer is None else ("true", "false")
             raise StageError(
-                f"{self.where}: network_settings.normalize is {now}, but was {then} when the state was saved"
+                f"{self.where}: {self.design.key}.normalize is {now}, but was {then} when the state was saved"
             )
         try:
             self.network.load_state_dict(state["network"])
@@ -147,7 +147,7 @@ class NetworkSignal(RewardSignal):
         restore_random(self.random, state["random"])
 
 
-def design_of_signal(settings: NetworkSignalSettings, context: TrainerContext) -> PolicyDesign:
+def design_of_signal(name: str, settings: NetworkSignalSettings, context: TrainerContext) -> PolicyDesign:
     """The design of a signal's network: as its settings say, without memory.
 
     `encoding_size` stands for `hidden_units` where `network_settings` were not given, as in old ML-Agents files.
@@ -155,7 +155,8 @@ def design_of_signal(settings: NetworkSignalSettings, context: TrainerContext) -
     network = settings.network_settings.model_copy(update={"memory": None})
     if settings.encoding_size is not None and "network_settings" not in settings.model_fields_set:
         network = network.model_copy(update={"hidden_units": settings.encoding_size})
-    return PolicyDesign(context.spec, network, folder=context.folder)
+    key = f"reward_signals.{name}.network_settings"
+    return PolicyDesign(context.spec, network, folder=context.folder, key=key)
 
 
 def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> Tensor:

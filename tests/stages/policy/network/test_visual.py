@@ -36,7 +36,7 @@ def image(channels=CHANNELS, height=HEIGHT, width=WIDTH, dtype="float32", last=F
 
 def encoder(kind, observation=None, outputs=OUTPUTS):
     torch.manual_seed(0)
-    return VisualEncoder(observation or image(), kind, outputs, "Test")
+    return VisualEncoder(observation or image(), kind, outputs, "Test", "network_settings")
 
 
 def by_hand(kind, x, weights):

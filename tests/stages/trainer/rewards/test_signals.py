@@ -141,7 +141,7 @@ def test_a_state_of_another_network_is_refused(name, make_spec, make_signal):
 def test_the_state_of_a_signal_that_normalised_is_refused_by_one_that_does_not(make_spec, make_signal):
     spec = make_spec()
     state = make_signal("rnd", spec, network_settings=NORMALIZED).state_dict()
-    with pytest.raises(StageError, match="normalize is false, but was true when the state was saved"):
+    with pytest.raises(StageError, match=r"reward_signals\.rnd\.network_settings\.normalize is false, but was true"):
         make_signal("rnd", spec).load_state_dict(state)
 
 
@@ -170,6 +170,16 @@ def test_normalised_vectors_are_clipped_to_five_standard_deviations(make_spec, m
 
     # With a mean of 1 and a deviation of 2, the limits are at -9 and 11.
     assert reward(-50.0, 3.0, 90.0) == reward(-9.0, 3.0, 11.0) != reward(-8.0, 3.0, 10.0)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_an_encoder_too_large_for_the_image_is_told_by_the_signals_own_key(name, make_spec, make_signal):
+    settings = {"vis_encode_type": "nature_cnn"}
+    told = (
+        rf"Test: observation 'image' .*20×20.*too small for reward_signals\.{name}\.network_settings\.vis_encode_type"
+    )
+    with pytest.raises(StageError, match=told):
+        make_signal(name, make_spec(IMAGE), network_settings=settings)
 
 
 def test_old_files_size_the_network_by_encoding_size(make_spec, make_context):
