@@ -45,7 +45,6 @@ class GhostController:
     """
 
     def __init__(self, random: np.random.Generator) -> None:
-        self._max_steps: dict[str, float] = {}
         self._last_versions: dict[str, int] = {}  # of trainers that are done but for this policy on its way
         self._random = random
         self._lineages: dict[str, Lineage] = {}
@@ -106,10 +105,9 @@ class GhostController:
             behavior: the behaviour name.
             settings: its `self_play` block.
             sampler: chooses the snapshots that it plays with as an opponent; each is as likely as the others if None.
-            max_steps: of its trainer. A policy of that many steps is its last one.
+            max_steps: of its trainer.
         """
-        self._max_steps[behavior] = max_steps
-        lineage = self._lineages[behavior] = Lineage(behavior, settings, sampler or Uniform())
+        lineage = self._lineages[behavior] = Lineage(behavior, settings, sampler or Uniform(), max_steps)
         saved = self._saved.pop(behavior, None)
         if saved is not None:
             lineage.load_state_dict(saved)
@@ -128,13 +126,10 @@ class GhostController:
         return self._join([behavior_id])
 
     def all_announced(self) -> Matchup | None:
-        """The environments have announced all behaviour ids that they begin with.
+        """The environments have announced all that they begin with; returns a matchup if play waited for that alone.
 
         A resumed run goes on without those that took part before and are not among them: they get no turns, and should
         they appear later, they join like newcomers.
-
-        Returns:
-            a matchup if they were all that play waited for.
         """
         gone = self._awaited.end()
         if not gone:
@@ -165,7 +160,7 @@ class GhostController:
         lineage.take(update)
         # Not only when its trainer says so, in a message that goes another way: whose turn it is would be a matter of
         # which of the two came first.
-        if update.step >= self._max_steps[name] or update.version >= self._last_versions.get(name, math.inf):
+        if update.step >= lineage.max_steps or update.version >= self._last_versions.get(name, math.inf):
             lineage.done = True
         self._warn_of_one_team(update)
         ids = [behavior_id for behavior_id in self._ids if behavior_name(behavior_id) == name]
@@ -222,15 +217,15 @@ class GhostController:
         """
         lineage, columns = self._lineages[batch.behavior], batch.trajectories
         if learned.any():
-            self._pace.learned(lineage, int(batch.lengths[learned].sum()))
+            lineage.count_learned(int(batch.lengths[learned].sum()))
         away = int(batch.lengths[~learned].sum())
         if not away:
             return None
-        played = ~learned & ~columns["learning"] & (columns["generation"] >= self._valid_from)
+        played = ~learned & (columns["generation"] >= self._valid_from)
         due = lineage.count_ghost_steps(away, int(batch.lengths[played].sum()))
-        self._pace.check(lineage, [self._lineages[name] for name in self._names(self._learning_team)])
+        self._pace.check(lineage, self._learners())
         ghosts = [i for i in self._players() if behavior_name(i) == lineage.name and not self._learns(i)]
-        if not due or not self._generation or not self._can_play() or not ghosts:
+        if not due or not self._generation or not self._can_play() or not ghosts or self._turn_is_ending():
             return None
         self._choose(ghosts)
         return self._assign(ghosts)
@@ -297,17 +292,26 @@ class GhostController:
 
     def _turn_is_over(self) -> bool:
         """Whether the learning team has learned enough for now, or for ever."""
-        learners = [self._lineages[name] for name in self._names(self._learning_team)]
+        learners = self._learners()
         return any(learner.turn_is_over for learner in learners) or all(learner.done for learner in learners)
 
-    def _rotate(self) -> bool:
-        """The next team learns, with new opponents; false if there is no other one that can."""
+    def _turn_is_ending(self) -> bool:
+        """Whether the learners' next policy brings another team's turn: who was drawn now would hardly be met."""
+        had_all = any(learner.turn_learned > learner.settings.team_change for learner in self._learners())
+        return had_all and self._next_team() != self._learning_team
+
+    def _next_team(self) -> int:
+        """The team whose turn comes next; the one that learns if there is no other one that can."""
         teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
         waiting = [team for team in teams if not all(self._lineages[name].done for name in self._names(team))]
         if not waiting and self._learning_team not in teams:
             waiting = teams  # a team that is gone learns no more, even if all others have had their steps
         later = [team for team in waiting if team > self._learning_team]
-        team = next(iter(later or waiting), self._learning_team)
+        return next(iter(later or waiting), self._learning_team)
+
+    def _rotate(self) -> bool:
+        """The next team learns, with new opponents; false if there is no other one that can."""
+        team = self._next_team()
         if team == self._learning_team:
             return False
         self._learning_team = team
@@ -315,7 +319,6 @@ class GhostController:
         learners = self._names(team)
         for lineage in self._lineages.values():
             lineage.begin_turn(lineage.name in learners)
-        self._pace.begin_turn()
         players = self._players()
         self._choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
         self._freeze(players)
@@ -375,6 +378,9 @@ class GhostController:
 
     def _learns(self, behavior_id: str) -> bool:
         return behavior_team(behavior_id) == self._learning_team
+
+    def _learners(self) -> list[Lineage]:
+        return [self._lineages[name] for name in self._names(self._learning_team)]
 
     def _names(self, team: int) -> set[str]:
         """The behaviours of a team, as far as they have appeared."""

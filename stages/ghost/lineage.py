@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -68,6 +69,7 @@ class _Counters:
     turn_began: int = 0
     ghost_step: int = 0
     turn_steps: int = 0
+    turn_learned: int = 0
     next_swap: int = 0
     done: bool = False
 
@@ -79,6 +81,7 @@ class Lineage:
         name: the behaviour name.
         settings: its `self_play` block.
         sampler: chooses snapshots to play against.
+        max_steps: of its trainer. A policy of that many steps is its last one.
 
     Attributes:
         newest: the newest policy, None before the first.
@@ -86,15 +89,20 @@ class Lineage:
         results: (newest snapshot of the learner at that time, lineage met, snapshot met) to games won, drawn and lost.
     """
 
-    def __init__(self, name: str, settings: SelfPlaySettings, sampler: OpponentSampler) -> None:
+    def __init__(
+        self, name: str, settings: SelfPlaySettings, sampler: OpponentSampler, max_steps: float = math.inf
+    ) -> None:
         self.name = name
         self.settings = settings
+        self.max_steps = max_steps
         self.newest: PolicyUpdate | None = None
         self.records: dict[int, Record] = {NEWEST: Record(settings.initial_elo)}
         self.results: dict[tuple[int, str, int], list[int]] = {}
         self._window: list[Snapshot] = []
         self._sampler = sampler
-        self._counters = _Counters(next_swap=settings.swap_steps)
+        # A first turn that lasts for the whole run has no end that a swap could coincide with.
+        turns_end = settings.team_change < max_steps
+        self._counters = _Counters(next_swap=self._first_swap if turns_end else settings.swap_steps)
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
@@ -115,6 +123,11 @@ class Lineage:
     def turn_steps(self) -> int:
         """Steps that it has made in this turn as an opponent."""
         return self._counters.turn_steps
+
+    @property
+    def turn_learned(self) -> int:
+        """Steps that it has made in this turn as a learner, whether its trainer has learned from them yet or not."""
+        return self._counters.turn_learned
 
     @property
     def done(self) -> bool:
@@ -139,9 +152,13 @@ class Lineage:
     def begin_turn(self, learns: bool) -> None:
         """Another team learns from now on; `learns` says whether this lineage is in it."""
         counters = self._counters
-        counters.turn_steps, counters.next_swap = 0, self.settings.swap_steps
+        counters.turn_steps, counters.turn_learned, counters.next_swap = 0, 0, self._first_swap
         if learns and self.newest is not None:
             counters.turn_began = self.newest.step
+
+    def count_learned(self, steps: int) -> None:
+        """Steps were passed on to its trainer."""
+        self._counters.turn_learned += steps
 
     def count_ghost_steps(self, steps: int, in_turn: int) -> bool:
         """Steps were turned away; whether it is time to swap the policies that it plays with as an opponent.
@@ -204,6 +221,15 @@ class Lineage:
         self.records = {int(number): Record(**record) for number, record in state["records"]}
         self.results = {(int(a), str(b), int(c)): [int(n) for n in counts] for a, b, c, *counts in state["results"]}
         self._counters = _Counters(**state["counters"])
+
+    @property
+    def _first_swap(self) -> int:
+        """Steps in a turn after which the first swap is due, half as many as from each to the next.
+
+        So no swap is due just when a turn ends, where it would be of no use and a matter of luck, and by the formula
+        for x swaps in a turn there are x, whether its last batches come a little early or late.
+        """
+        return (self.settings.swap_steps + 1) // 2
 
     def _save(self) -> None:
         assert self.newest is not None

@@ -24,21 +24,12 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._learned: dict[str, int] = {}
         self._warned = False
-
-    def begin_turn(self) -> None:
-        """Another team learns from now on."""
-        self._learned.clear()
-
-    def learned(self, learner: Lineage, steps: int) -> None:
-        """So many steps of a learner were passed on to its trainer."""
-        self._learned[learner.name] = self._learned.get(learner.name, 0) + steps
 
     def check(self, ghost: Lineage, learners: Iterable[Lineage]) -> None:
         """Warn, once in a run, if the swaps of a pair of behaviours are uneven."""
         for learner in () if self._warned else learners:
-            learned = self._learned.get(learner.name, 0)
+            learned = learner.turn_learned
             turn = learner.settings.team_change
             if learner is ghost or not ghost.turn_steps or learned < max(1.0, ENOUGH * turn):
                 continue

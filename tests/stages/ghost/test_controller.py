@@ -117,13 +117,13 @@ def test_teams_change_by_trainer_steps_and_the_new_learner_starts_from_the_newes
 def test_opponents_are_swapped_by_ghost_steps():
     controller = make(swap_steps=50)
     controller.take_policy(policy(0))
-    assert ghosts(controller, 49) is None
+    assert ghosts(controller, 24) is None
     matchup = ghosts(controller, 1)
     assert matchup.assignment.generation == 2
     assert matchup.assignment.policies == {HOME: (-1, 0), AWAY: (0, 0)}
     assert ghosts(controller, 49) is None
     assert ghosts(controller, 1).assignment.generation == 3
-    assert controller.lineages["Ball"].ghost_step == 100
+    assert controller.lineages["Ball"].ghost_step == 75
 
 
 def test_ghost_steps_before_the_first_policy_swap_nothing():
@@ -136,9 +136,19 @@ def test_steps_left_over_from_the_turn_before_are_counted_and_swap_nothing():
     controller.take_policy(policy(400))
     assert controller.learning_team == 1
     assert ghosts(controller, 500, HOME, generation=1) is None
-    assert ghosts(controller, 49, HOME) is None
+    assert ghosts(controller, 24, HOME) is None
     assert ghosts(controller, 1, HOME) is not None
-    assert controller.lineages["Ball"].ghost_step == 550
+    assert controller.lineages["Ball"].ghost_step == 525
+
+
+def test_what_a_learner_left_over_from_the_turn_before_swaps_nothing():
+    """Its team plays as a ghost now, but did not then."""
+    controller = make(team_change=300, swap_steps=50)
+    controller.take_policy(policy(0))
+    controller.take_policy(policy(400))
+    late = trajectories([500], HOME, generation=1, learning=True)
+    assert controller.count(late, controller.judge(late)) is None
+    assert ghosts(controller, 24, HOME) is None
 
 
 @pytest.mark.parametrize(("ratio", "opponents"), [(1.0, {-1}), (0.0, {0, 1, 2})])
@@ -296,22 +306,22 @@ def test_a_team_of_which_one_behaviour_is_done_goes_on():
     assert controller.hear_trainer("Striker", True).assignment.learning_team == 1
 
 
-@pytest.mark.parametrize("swaps", [1, 4, 7])
-def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formula_is_made_for(swaps):
+@pytest.mark.parametrize(("swaps", "update"), [(4, 1), (4, 250), (1, 13), (7, 13)])
+def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formula_is_made_for(swaps, update):
     """ML-Agents: swap_steps = (num_agents / num_opponent_agents) × team_change / x."""
     agents, change = {HIDER: 2, SEEKER: 1}, 560
     each = {"Hider": {"swap_steps": 2 * change // swaps}, "Seeker": {"swap_steps": change // (2 * swaps)}}
     controller = asymmetric(each=each, team_change=change)
     steps, seen, buffers = dict.fromkeys(agents, 0), [], dict.fromkeys(agents, 0)
     count, generation, team = 0, controller.generation, controller.learning_team
-    for tick in range(3000):
+    for tick in range(3500):
         for behavior_id, number in agents.items():
             learns = behavior_id.endswith(f"={controller.learning_team}")
             batch = trajectories([1] * number, behavior_id, generation=controller.generation, learning=learns)
             keep = controller.judge(batch)
             count += controller.count(batch, keep) is not None
             steps[behavior_id] += keep.sum()
-            if steps[behavior_id] - buffers[behavior_id] >= 13:
+            if steps[behavior_id] - buffers[behavior_id] >= update:
                 buffers[behavior_id] = steps[behavior_id]
                 controller.take_policy(policy(int(steps[behavior_id]), behavior_id.partition("?")[0], tick))
         if controller.learning_team != team:
@@ -321,6 +331,31 @@ def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formu
     assert len(seen) >= 6
     assert set(seen) == {swaps}
     assert controller.generation == generation + sum(seen) + count + len(seen)
+
+
+def learned(controller, steps, behavior_id=HOME):
+    """Steps that the learning team has made under the assignment in force."""
+    batch = trajectories([steps], behavior_id, generation=controller.generation)
+    assert controller.count(batch, controller.judge(batch)) is None
+
+
+def test_when_the_learners_have_had_the_steps_of_a_turn_nothing_is_swapped_until_it_ends():
+    controller = make(team_change=300, swap_steps=50)
+    controller.take_policy(policy(0))
+    learned(controller, 300)
+    assert ghosts(controller, 25) is not None
+    learned(controller, 1)
+    assert ghosts(controller, 50) is None, "the next policy ends the turn"
+    controller.take_policy(policy(400))
+    assert controller.learning_team == 1
+    assert ghosts(controller, 25, HOME) is not None
+
+
+def test_where_nobody_else_can_learn_swaps_go_on_beyond_team_change():
+    controller = asymmetric(team_change=300, swap_steps=50)
+    controller.hear_trainer("Seeker", True)
+    learned(controller, 1000, HIDER)
+    assert [ghosts(controller, 25, SEEKER) is not None for _ in range(6)] == [True, False] * 3
 
 
 # Judging. ------------------------------------------------------------------------------------------------------------

@@ -92,13 +92,59 @@ def test_a_sampler_that_chooses_what_is_not_there_is_told_so(wrong):
         lineage.choose(np.random.default_rng(0))
 
 
+def due(lineage, batch, batches):
+    """After how many steps of a turn swaps are due, where steps come in batches."""
+    return [batch * (at + 1) for at in range(batches) if lineage.count_ghost_steps(batch, batch)]
+
+
+def test_swaps_of_a_turn_are_due_after_half_of_swap_steps_and_then_after_each_swap_steps():
+    lineage = make(swap_steps=50)
+    assert due(lineage, 1, 200) == [25, 75, 125, 175]
+    lineage.begin_turn(False)
+    assert due(lineage, 1, 200) == [25, 75, 125, 175], "counted from the turn's beginning"
+    assert due(make(swap_steps=1), 1, 4) == [1, 2, 3, 4]
+
+
+def test_a_turn_begins_to_count_anew_whatever_was_left_of_the_one_before():
+    lineage = make(swap_steps=50)
+    lineage.count_ghost_steps(70, 70)
+    lineage.begin_turn(True)
+    assert lineage.turn_steps == 0
+    assert due(lineage, 5, 40) == [25, 75, 125, 175]
+    assert lineage.ghost_step == 270
+
+
+def test_steps_of_the_turn_before_are_no_steps_towards_a_swap():
+    lineage = make(swap_steps=50)
+    assert not lineage.count_ghost_steps(1000, 24)
+    assert lineage.count_ghost_steps(1, 1)
+
+
+def test_a_first_turn_that_is_the_whole_run_has_a_swap_at_each_swap_steps():
+    """ML-Agents' acceptance cases count on it: with more swap_steps than max_steps nothing is swapped."""
+    lineage = Lineage("Ball", SelfPlaySettings(team_change=400, swap_steps=50), Uniform(), max_steps=400)
+    assert due(lineage, 1, 200) == [50, 100, 150, 200]
+    lineage.begin_turn(True)
+    assert due(lineage, 1, 100) == [25, 75], "a turn did end, for somebody was done"
+
+
 def test_however_large_the_batches_are_there_are_as_many_swaps_as_steps_say():
     lineage = make(swap_steps=50)
     assert sum(lineage.count_ghost_steps(30, 30) for _ in range(100)) == 3000 // 50
     lineage.begin_turn(False)
     assert lineage.count_ghost_steps(1000, 1000), "at most one at a time"
-    assert not lineage.count_ghost_steps(49, 49)
+    assert not lineage.count_ghost_steps(24, 24)
     assert lineage.count_ghost_steps(1, 1)
+
+
+def test_a_snapshot_keeps_the_rating_that_its_policy_had():
+    lineage = make()
+    now = lineage.records[NEWEST]
+    now.rating, now.mu, now.sigma = 1300.0, 28.0, 3.0
+    lineage.take(policy(0))
+    now.rating, now.mu, now.sigma = 1400.0, 30.0, 2.0
+    kept = lineage.records[0]
+    assert (kept.rating, kept.mu, kept.sigma) == (1300.0, 28.0, 3.0)
 
 
 def test_a_resumed_lineage_is_what_it_was_even_in_a_smaller_window():

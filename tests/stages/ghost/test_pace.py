@@ -15,7 +15,7 @@ def lineage(name, **settings):
 
 
 def play(pace, learner, ghost, learned, made):
-    pace.learned(learner, learned)
+    learner.count_learned(learned)
     ghost.count_ghost_steps(made, made)
     pace.check(ghost, [learner])
 
@@ -51,8 +51,9 @@ def test_nothing_is_said_before_there_is_enough_to_tell(caplog):
 
 def test_steps_of_the_turn_before_are_not_compared_with(caplog):
     pace, pair, lone = Pace(), lineage("Pair", team_change=1000), lineage("Lone", team_change=1000)
-    pace.learned(pair, 900)
-    pace.begin_turn()
+    pair.count_learned(900)
+    for each in (pair, lone):
+        each.begin_turn(each is pair)
     play(pace, pair, lone, 700, 10)
     assert not caplog.messages
 
