@@ -16,7 +16,8 @@ class Transitions:
     inputs: Inputs
     """What was observed; without memory."""
     next_inputs: Inputs
-    """What was observed after it; zeros in the vectors where the episode terminated."""
+    """What was observed after it. Where the episode terminated, what `Intake` makes of that: the observation itself or,
+    if it was not sound, the one before; zeros in the vectors if none of the trainer's signals goes on there."""
     continuous: Tensor
     """[B, C] continuous actions as the environment gets them: in [-1, 1] where bounded."""
     choices: Tensor

@@ -81,7 +81,6 @@ class BufferTransitions:
             array[last] = final[finals]
             next_arrays.append(array)
         vectors, *others = next_arrays
-        vectors[terminated > 0] = 0.0
         here, *seen = (array[rows] for array in _arrays(self._observations))
         return Transitions(
             Inputs.of(Encoded(here, tuple(seen)), self._device),

@@ -55,9 +55,9 @@ class CuriosityNetwork(nn.Module):
 class Curiosity(NetworkSignal):
     """Rewards what the forward model did not foresee.
 
-    The last step of an episode that terminated counts for nothing here, with reward 0 and no part in the losses:
-    what was observed after it is not known (see `Transitions.next_inputs`), and its stand-in would be learned as if
-    every ending led to one and the same place.
+    The last step of an episode that terminated counts for nothing here, with reward 0 and no part in the losses: what
+    an environment shows then may be no place at all (zeros, the next episode's beginning, a stand-in for numbers that
+    were not finite), and a reward for it would lead the agent to endings that are hard to foresee.
     """
 
     ignores_termination: ClassVar[bool] = True

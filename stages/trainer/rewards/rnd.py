@@ -25,7 +25,7 @@ class RND(NetworkSignal):
     """Rewards observations in which the predictor misses the target.
 
     As in ML-Agents, a step is judged by the observation that the agent acted on, not by the one that followed (as in
-    the paper): the return shifts by one step, and the unknown observation after a terminated episode is never needed.
+    the paper): the return shifts by one step, and what is observed after a terminated episode is never judged.
     """
 
     ignores_termination: ClassVar[bool] = True

@@ -14,7 +14,7 @@ SPEC = BehaviorSpec(
 )
 
 
-def filled(lengths, memory_size=0, **trajectories):
+def filled(lengths, memory_size=0, beyond_termination=False, **trajectories):
     buffer = RolloutBuffer(
         SPEC,
         ObservationLayout(SPEC),
@@ -24,7 +24,7 @@ def filled(lengths, memory_size=0, **trajectories):
     )
     batch = experience(SPEC, lengths, memory_size=memory_size)
     batch.trajectories.update({name: np.array(column) for name, column in trajectories.items()})
-    buffer.append(batch, *Intake(SPEC, False).take(batch, 0))
+    buffer.append(batch, *Intake(SPEC, False, beyond_termination).take(batch, 0))
     return buffer, batch
 
 
@@ -52,14 +52,17 @@ def transitions(buffer):
     return BufferTransitions(SPEC, ObservationLayout(SPEC), buffer, "cpu")
 
 
+@pytest.mark.parametrize("beyond_termination", [False, True])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [4, 1, 5, 0]])
-def test_what_follows_a_row_is_the_next_row_or_the_final_observation(rows):
-    buffer, batch = filled([2, 3, 1], terminated=[True, False, False], truncated=[False, False, True])
+def test_what_follows_a_row_is_the_next_row_or_the_final_observation(rows, beyond_termination):
+    ends = {"terminated": [True, False, False], "truncated": [False, False, True]}
+    buffer, batch = filled([2, 3, 1], beyond_termination=beyond_termination, **ends)
     taken = transitions(buffer).take(np.array(rows))
     next_vectors = np.empty((6, 2), np.float32)
     next_vectors[[0, 2, 3]] = batch.rows["obs_0"][[1, 3, 4]]
     next_vectors[[1, 4, 5]] = batch.trajectories["next_obs_0"]
-    next_vectors[1] = 0  # the episode terminated
+    if not beyond_termination:
+        next_vectors[1] = 0  # where the episode terminated
     next_images = np.empty((6, 1, 4, 4), np.uint8)
     next_images[[0, 2, 3]] = batch.rows["obs_1"][[1, 3, 4]]
     next_images[[1, 4, 5]] = batch.trajectories["next_obs_1"]
