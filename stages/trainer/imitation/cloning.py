@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -94,10 +95,11 @@ class BehavioralCloning:
         kind = "linear" if settings.steps else "constant"
         rate = learning_rate * settings.strength
         self._learning_rate = Schedule(kind, rate, LEARNING_RATE_FLOOR, max(1, settings.steps))
+        # Counted in sequences, which are steps without memory: some of their rows may be padding.
         length = examples.rows.shape[1]
-        at_most = settings.samples_per_update or examples.steps
-        self._batch = max(1, min(settings.batch_size or batch_size, examples.steps, at_most) // length)
-        self._batches = max(1, min(len(examples) // self._batch, at_most // (self._batch * length)))
+        bound = max(1, settings.samples_per_update // length) if settings.samples_per_update else len(examples)
+        self._per_pass = min(bound, len(examples))
+        self._batches = ceil(self._per_pass / max(1, (settings.batch_size or batch_size) // length))
         self._adam = Adam(actor.values, actor.gradients)
 
     def update(self, step: int) -> Mapping[str, float]:
@@ -150,9 +152,8 @@ class BehavioralCloning:
 
     def _minibatches(self) -> Iterator[NDArray[np.int64]]:
         for _ in range(self._epochs):
-            order = self._random.permutation(len(self._examples))
-            for index in range(self._batches):
-                yield order[index * self._batch : (index + 1) * self._batch]
+            order = self._random.permutation(len(self._examples))[: self._per_pass]
+            yield from np.array_split(order, self._batches)
 
 
 def make_cloning(

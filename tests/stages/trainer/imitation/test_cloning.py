@@ -148,19 +148,32 @@ def test_without_steps_it_never_fades(taught):
 @pytest.mark.parametrize(
     ("settings", "gradient_steps"),
     [
-        ({}, 3 * 2),  # 80 steps in batches of 32, as the trainer has: two whole ones, three times
+        ({}, 3 * 3),  # 80 steps in batches of at most 32, as the trainer has, three times
         ({"num_epoch": 1, "batch_size": 10}, 8),
-        ({"num_epoch": 2, "samples_per_update": 40}, 2 * 1),
+        ({"num_epoch": 2, "samples_per_update": 40}, 2 * 2),
+        ({"num_epoch": 2, "samples_per_update": 32}, 2 * 1),
         ({"num_epoch": 2, "samples_per_update": 5}, 2 * 1),
         ({"num_epoch": 1, "batch_size": 500}, 1),
         ({"num_epoch": 1, "batch_size": 4, "memory": {"sequence_length": 8, "memory_size": 4}}, 10),
         ({"num_epoch": 1, "batch_size": 16, "memory": {"sequence_length": 8, "memory_size": 4}}, 5),
+        # Two sequences of 40 steps and 24 of padding each.
+        ({"num_epoch": 1, "batch_size": 64, "memory": {"sequence_length": 64, "memory_size": 4}}, 2),
     ],
 )
 def test_how_many_gradient_steps_an_update_has(taught, settings, gradient_steps):
     pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), **settings)
     pupil.cloning.update(0)
     assert pupil.cloning.state_dict()["steps"] == gradient_steps
+
+
+@pytest.mark.parametrize("memory", [None, {"sequence_length": 16, "memory_size": 4}])
+def test_a_pass_has_each_demonstrated_step_once(taught, memory):
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), num_epoch=1, batch_size=32, memory=memory)
+    seen = []
+    forward = pupil.actor.forward
+    object.__setattr__(pupil.actor, "forward", lambda inputs: (seen.append(inputs.vectors), forward(inputs))[1])
+    pupil.cloning.update(0)
+    assert len(np.unique(torch.cat(seen).numpy(), axis=0)) == 80
 
 
 def test_few_samples_are_other_ones_each_time(taught):
