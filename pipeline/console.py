@@ -22,6 +22,7 @@ DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 REWARD = "Environment/Cumulative Reward"
 GROUP_REWARD = "Environment/Group Cumulative Reward"
 ELO = "Self-play/ELO"
+HELD_OUT = "Policy/Held-out Log Likelihood"
 IS_TRAINING = "Is Training"
 
 
@@ -74,14 +75,20 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
     Args:
         category: the behaviour's name.
         summaries: of the period; `Environment/Cumulative Reward` is there if an episode ended, `Is Training`
-            if the behaviour may not be training, `Self-play/ELO` if a rating was recorded.
+            if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. Of `bc`, which has no
+            episodes of its own, how well it foretells what was held out stands in the place of the reward.
         step: nominal step of the summary.
         elapsed: seconds since the process started.
     """
     parts = [category, f"Step: {step}", f"Time Elapsed: {elapsed:.3f} s"]
     reward, group_reward = summaries.get(REWARD), summaries.get(GROUP_REWARD)
     if reward is None:
-        parts.append("No episode was completed since last summary")
+        foretold = summaries.get(HELD_OUT)
+        parts.append(
+            "No episode was completed since last summary"
+            if foretold is None
+            else f"Held-out Log Likelihood: {foretold.mean:.3f}"
+        )
     else:
         parts.append(f"Mean Reward: {reward.mean:.3f}")
         # In this place ML-Agents shows the group's reward instead of the spread, not beside it.

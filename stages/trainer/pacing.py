@@ -1,4 +1,4 @@
-"""How many steps go from the actors to a trainer at a time: both sides know it, from settings and the trainer's class."""
+"""How many steps go from actors to a trainer at a time: both know it, from the settings and the trainer's class."""
 
 from __future__ import annotations
 

@@ -127,8 +127,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if self.done:
             self._give_back(item.source, item.credits)
         elif item.num_trajectories:  # a batch may bring nothing but episodes or games that ended
-            lag = self.trainer.version - item.trajectories["first_version"]
-            self._context.statistics.add(self._behavior, "Policy/Lag", float(np.mean(lag)))
+            if not self.trainer.imitates:  # versions are of its own policy
+                lag = self.trainer.version - item.trajectories["first_version"]
+                self._context.statistics.add(self._behavior, "Policy/Lag", float(np.mean(lag)))
             self.trainer.add(item)
             self._unlearned.append((item.source, item.credits))
             while self.trainer.ready():
@@ -215,8 +216,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         returns = batch.episodes["episode_returns"][learning].tolist()
         lengths = batch.episodes["episode_lengths"][learning].tolist()
         self._episodes += len(returns)
-        self._recent.extend(returns)
         self._keep_returns(returns, batch.episodes.get("episode_parameters"), learning)
+        if self.trainer.imitates:  # they are somebody else's, who reports them
+            return
+        self._recent.extend(returns)
         statistics = self._context.statistics
         statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
         statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")

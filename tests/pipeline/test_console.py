@@ -30,6 +30,7 @@ def summaries(**values: list[float]) -> dict[str, Summary]:
         "group": "Environment/Group Cumulative Reward",
         "elo": "Self-play/ELO",
         "training": "Is Training",
+        "held_out": "Policy/Held-out Log Likelihood",
     }
     collector = StatisticsCollector()
     for short, numbers in values.items():
@@ -59,6 +60,10 @@ def summaries(**values: list[float]) -> dict[str, Summary]:
         (
             {},
             "No episode was completed since last summary. Training.",
+        ),
+        (
+            {"held_out": [-0.5, -0.25]},
+            "Held-out Log Likelihood: -0.375. Training.",
         ),
     ],
 )

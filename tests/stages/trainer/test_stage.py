@@ -134,6 +134,18 @@ def test_the_lag_of_what_comes_in_is_reported():
     assert desk.statistics.values["Walker", "Policy/Lag"] == [0.0, 1.0, 1.0]
 
 
+def test_of_one_that_imitates_neither_lag_nor_returns_are_reported_as_they_are_somebody_elses(monkeypatch):
+    monkeypatch.setattr(RememberingTrainer, "imitates", True)
+    desk = Desk(rows_per_update=4, kept_returns=5)
+    desk.take(4, first_version=7, returns=[10.0])
+    assert {name for _, name in desk.statistics.values} == {
+        "Pipeline/Update Duration",
+        "Pipeline/Update Experiences",
+    }
+    assert desk.reports[-1].recent_return is None
+    assert desk.reports[-1].returns == (10.0,), "lessons look at what is played"
+
+
 def test_episodes_are_reported_with_the_names_ml_agents_gives_them():
     desk = Desk(strength=0.5)
     desk.take(2, returns=[10.0, 20.0])
