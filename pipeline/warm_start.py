@@ -6,10 +6,11 @@ from pathlib import Path
 
 from config import BehaviorSettings, RunConfig
 from pipeline.errors import RunError
-from pipeline.export import NEWEST, numbered, read_export
+from pipeline.export import NEWEST, Export, numbered, read_export
 from pipeline.run_folder import folder_name
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
+from stages.policy.design import design_of
 from stages.trainer.protocol import Trainer
 
 
@@ -52,8 +53,17 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     return path
 
 
-def warm_start(trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings) -> None:
+def warm_start(
+    trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None
+) -> None:
     """Let a trainer start from an export: all of its networks where a trainer of its kind made it, else the policy.
+
+    Args:
+        trainer: what is to start.
+        path: the export.
+        spec: the behaviour's observations and actions.
+        settings: the behaviour's settings.
+        folder: the YAML's folder.
 
     Raises:
         StageError: if the export does not fit; the message names the file and what differs.
@@ -64,6 +74,7 @@ def warm_start(trainer: Trainer, path: Path, spec: BehaviorSpec, settings: Behav
         raise StageError(str(error)) from error
     try:
         _check_spec(export.design.spec, spec)
+        _check_form(export, spec, settings, folder)
         if export.learner and export.trainer_type == settings.trainer_type:
             trainer.warm_start(export.learner)
         else:
@@ -77,3 +88,19 @@ def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
         raise StageError(f"it was trained with other observations: {theirs.seen}; the environment now has {ours.seen}")
     if theirs.actions != ours.actions:
         raise StageError(f"it was trained with other actions: {theirs.actions}; the environment now has {ours.actions}")
+
+
+def _check_form(export: Export, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None) -> None:
+    """Refuse a policy that draws continuous actions otherwise, before its tensors are found not to fit."""
+    squashed = design_of(spec, settings, folder).squashed
+    if not spec.actions.continuous_size or export.design.squashed == squashed:
+        return
+    forms = {
+        False: "a plain Gaussian's, with one spread for all states (as ppo, poca and bc have it)",
+        True: "the tanh of a Gaussian with a spread for each state (as sac has it)",
+    }
+    raise StageError(
+        f"its policy{f' ({export.trainer_type})' if export.trainer_type else ''} draws continuous actions as "
+        f"{forms[not squashed]}, that of {settings.trainer_type} as {forms[squashed]}; start from an export of a "
+        "trainer of the same form"
+    )

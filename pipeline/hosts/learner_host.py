@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from config import RunConfig
 from pipeline.checkpoint import folder_of
 from pipeline.control import (
     ControlEnd,
@@ -36,6 +37,7 @@ from stages.errors import StageError
 from stages.loop import ItemSource, StageHooks, StageRunner
 from stages.policy.design import design_of
 from stages.replay.recorder import Recorder
+from stages.replay.recording import recorded_agents
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
@@ -136,7 +138,7 @@ class LearnerHost:
             # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
-            agents=agents_of(self._runtime.config),
+            agents=_agents(self._runtime.config),
             folder=self._runtime.config.source_folder,
             statistics=self._runtime.statistics,
             teacher_squashed=teacher is not None and trainer_traits(self._runtime.config, teacher).squashed,
@@ -163,7 +165,7 @@ class LearnerHost:
         elif runtime.checkpoint is None:
             path = initial_policy(runtime.config, runtime.plan.behavior)
             if path is not None:
-                warm_start(stage.trainer, path, self._spec, self._settings)
+                warm_start(stage.trainer, path, self._spec, self._settings, runtime.config.source_folder)
                 runtime.context(TRAINER).log.info("Initializing from %s.", path)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
@@ -219,6 +221,12 @@ class LearnerHost:
         if record is None or TRAINER not in record.edges:
             return False
         return record.behaviors == "all" or self._runtime.plan.behavior in record.behaviors
+
+
+def _agents(config: RunConfig) -> int:
+    """How many agents act at a time, or did in a run that is replayed, whatever the YAML says of environments."""
+    recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
+    return recorded or agents_of(config)
 
 
 class _InletTap:

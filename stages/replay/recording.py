@@ -24,6 +24,24 @@ def recorded_seed(streams: Sequence[str | Path]) -> int:
     return int(seed)
 
 
+def recorded_agents(streams: Sequence[str | Path]) -> int | None:
+    """How many agents acted at a time in the first recording's run, by its configuration: environments × actors.
+
+    Returns:
+        None if it does not say.
+
+    Raises:
+        StageError: if a pattern matches nothing.
+        StreamError: if a file is no stream.
+    """
+    config = StreamReader(resolve_streams(streams)[0]).header.config
+    try:
+        environments = (config.get("environment") or config["env_settings"])["num_envs"]
+        return int(environments) * int(config["pipeline"]["hosts"]["actors"]["replicas"])
+    except KeyError:
+        return None
+
+
 def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[str]:
     """Names of the behaviours that were recorded at an edge.
 

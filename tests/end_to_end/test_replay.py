@@ -99,6 +99,16 @@ def test_demonstrations_from_such_a_runs_folder_count_each_step_once(recorded):
     assert len(together) == len(load_recorded(teachers, behavior))
 
 
+@pytest.mark.parametrize("recorded", ["SAC"], indirect=True)
+def test_a_replay_is_the_same_whatever_the_configuration_says_of_environments(recorded, tmp_path):
+    """How many agents acted at a time, by which SAC's updates are paced, is in the recording."""
+    behavior, plain, run_folder = recorded
+    other = replaying(plain, run_folder, env_settings__num_envs=16)
+    del other["environment"]
+    run_here(other, tmp_path, "without")
+    assert weights_digest(tmp_path / "without", behavior) == weights_digest(run_folder, behavior)
+
+
 def test_a_replay_with_another_seed_gives_other_weights(recorded, tmp_path):
     behavior, plain, run_folder = recorded
     run_here(replaying(plain, run_folder, env_settings__seed=99), tmp_path, "other")
