@@ -7,6 +7,7 @@ action, and ready means at least `buffer_size` rows.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from stages.trainer.ppo.update import PolicyUpdate as Update
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.randomness import new_random, random_state, restore_random
 from stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
+
+log = logging.getLogger(__name__)
 
 
 class Preparing(Protocol[OneMinibatch]):
@@ -203,6 +206,12 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
             StageError: if the state belongs to another network, other signals or another spec; the message names the
                 tensor.
         """
+        if (self._cloning is None) != (state["cloning"] is None):
+            log.warning(
+                "%s: behavioral_cloning %s",
+                self.context.behavior,
+                "is off now; the run went with it until here" if self._cloning is None else "is new to this run",
+            )
         try:
             self._network.load(state["weights"])
             self._update.load_state_dict(state["optimizer"])

@@ -277,6 +277,20 @@ def test_a_state_with_a_normalizer_does_not_fit_a_trainer_without(make_trainer):
         make_trainer().load_state_dict(make_trainer(network={"normalize": True}).state_dict())
 
 
+def test_cloning_that_was_on_before_a_resume_and_is_off_now_is_told(make_trainer, caplog):
+    trainer = make_trainer()
+    trainer.load_state_dict({**trainer.state_dict(), "cloning": {}})
+    assert caplog.messages == ["Test: behavioral_cloning is off now; the run went with it until here"]
+
+
+def test_cloning_that_was_off_before_a_resume_and_is_on_now_is_told(make_trainer, caplog):
+    trainer = make_trainer()
+    state = trainer.state_dict()
+    trainer._cloning = object()
+    trainer.load_state_dict(state)
+    assert caplog.messages == ["Test: behavioral_cloning is new to this run"]
+
+
 def test_a_behaviour_without_actions_is_refused(make_trainer):
     with pytest.raises(StageError, match="neither continuous nor discrete actions"):
         make_trainer(ActionSpec())
