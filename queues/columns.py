@@ -66,7 +66,7 @@ GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),
     Column("game_team", "int32"),  # the learning team in that game
     Column("game_opponent", "int32"),  # snapshot played against, -1 newest; of several opponents, the first one's
-    Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost
+    Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or the share it beat
 )
 """Columns [G]: games that ended with the batch, one row per match, from the learning team's side.
 

@@ -18,7 +18,8 @@ from queues.messages import Columns
 from queues.specs import behavior_team
 from stages.environment.lineup import Lineup, Lineups
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.errors import BrokenEnvironmentError
+from stages.environment.results import checked
+from stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
 """Column [G, T] beside `GAME_COLUMNS` where there are more than two teams: how each of them did, by team id."""
@@ -68,38 +69,46 @@ class GameWatch:
             for env_id in env_ids.tolist():
                 decided.pop(env_id, None)
 
-    def finish(self, result: StepResult) -> dict[str, Columns]:
+    def finish(self, result: StepResult, environment: str) -> dict[str, Columns]:
         """What one tick brought.
+
+        Args:
+            result: of the tick.
+            environment: what messages call the environment.
 
         Returns:
             Columns [G] of the games that ended, by the behaviour id whose batch is to carry them.
 
         Raises:
-            BrokenEnvironmentError: if the environment tells of fewer teams than there are.
+            StageError: if the environment tells what no games can have been, or of fewer teams than there are.
         """
-        games = result.games
-        self._declares |= games is not None
-        if games is not None:
-            self._untold += self._declared(games)
+        self._declares |= result.games is not None
+        if result.games is not None:
+            games = checked(result.games, len(self._lineups.games), environment)
+            self._untold += self._declared(games, environment)
             self._lineups.restart(games.env_ids)
         elif not self._declares:
             self._untold += self._guessed(result)
             self._remember(result)
         return self._tell(result) if self._untold else {}
 
-    def _declared(self, games: GameResults) -> Iterator[_Game]:
-        teams = games.outcomes.shape[1] if len(games.env_ids) else 0
+    def _declared(self, games: GameResults, environment: str) -> Iterator[_Game]:
+        teams = games.outcomes.shape[1]
         for env_id, outcomes in zip(games.env_ids, games.outcomes, strict=True):
             lineup = self._lineups.games[env_id]
             if lineup.learning_team is None:
                 continue
-            highest = max(map(behavior_team, self._players(lineup)), default=0)
+            playing = set(map(behavior_team, self._players(lineup)))
+            highest = max(playing, default=0)
             if highest >= teams:
-                raise BrokenEnvironmentError(
-                    f"the environment's GameResults.outcomes are about {teams} teams, but team {highest} plays; give a "
-                    f"column for each team id from 0 to {highest}"
+                raise StageError(
+                    f"environment {environment}: its GameResults.outcomes are about {teams} team{'s' * (teams != 1)}, "
+                    f"but team {highest} plays; give a column for each team id from 0 to {highest}"
                 )
-            yield _Game(lineup, float(outcomes[lineup.learning_team]), outcomes.copy() if teams > 2 else None)
+            if teams > 2:  # any ranking in numbers, which has to be told as wins and losses
+                yield _Game(lineup, _beaten(outcomes, lineup.learning_team, playing), outcomes.copy())
+            else:
+                yield _Game(lineup, float(outcomes[lineup.learning_team]))
 
     def _guessed(self, result: StepResult) -> list[_Game]:
         """A match is over when no agent of the learning team that was there goes on, or one of them begins anew."""
@@ -165,6 +174,12 @@ class GameWatch:
 
     def _players(self, lineup: Lineup) -> Iterator[str]:
         return (behavior_id for behavior_id in lineup.players if self._lineups.plays(behavior_id))
+
+
+def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> float:
+    """Which share of the others who play a team did better than; a draw is half of one."""
+    others = outcomes[sorted(playing - {team})]
+    return float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
 
 
 def _ending(behavior_id: str, steps: AgentSteps, row: int) -> _Ending:

@@ -70,9 +70,10 @@ class GameResults:
     """Games (one instance's match between teams) that ended at this tick."""
 
     env_ids: NDArray[np.int32]
-    """[g] the instances whose game ended."""
+    """[g] the instances whose game ended, each once."""
     outcomes: NDArray[np.float32]
-    """[g, teams] per team, by team id: 1 won, 0.5 drawn, 0 lost; of more than two teams, any ranking in numbers."""
+    """[g, teams] per team, by team id: 1 won, 0.5 drawn, 0 lost, so that two add up to 1; of more than two teams, any
+    ranking in numbers."""
 
 
 @dataclass(frozen=True, slots=True)

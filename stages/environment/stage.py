@@ -157,7 +157,8 @@ class EnvironmentStage(Source[StepBatch]):
             self._announce()
         if self._result.lost is not None:
             self._lose(self._result.lost)
-        self._finished = self._games.finish(self._result) if self._lineups.self_play else {}
+        named = type(self._group).__name__
+        self._finished = self._games.finish(self._result, named) if self._lineups.self_play else {}
         if self._result.statistics:
             self._report(self._result.statistics)
 

@@ -133,7 +133,8 @@ class Crowd(Duel):
 
     def _judge(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         right = np.stack([self._right[i] for i in self._sizes], 1)
-        outcomes = (right == right.max(axis=1, keepdims=True)).astype(np.float32)
+        best = right == right.max(axis=1, keepdims=True)
+        outcomes = (best / best.sum(axis=1, keepdims=True)).astype(np.float32)
         return {i: right[:, team] / self._length for team, i in enumerate(self._sizes)}, outcomes
 
 

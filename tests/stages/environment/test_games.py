@@ -12,7 +12,7 @@ from queues.messages import Assignment
 from stages.environment.games import GameWatch
 from stages.environment.lineup import Lineups
 from stages.environment.protocol import GameResults, StepResult
-from stages.errors import BrokenEnvironmentError
+from stages.errors import StageError
 
 HOME, AWAY, THIRD = "Ball?team=0", "Ball?team=1", "Ball?team=2"
 
@@ -62,6 +62,10 @@ def over(env_ids, *outcomes):
     return GameResults(np.array(env_ids, np.int32), np.array(outcomes, np.float32))
 
 
+def finish(watch, ticked):
+    return watch.finish(ticked, "Arena")
+
+
 PLAYING = {"home": rows(deciding=[(0, 0), (2, 1)]), "away": rows(deciding=[(1, 0), (3, 1)])}
 
 
@@ -70,7 +74,7 @@ PLAYING = {"home": rows(deciding=[(0, 0), (2, 1)]), "away": rows(deciding=[(1, 0
 
 def test_a_declared_game_is_told_by_the_learning_team_s_outcome():
     lineups, watch = watching(learning_team=1)
-    found = watch.finish(result(over([1], [1.0, 0.0]), **PLAYING))
+    found = finish(watch, result(over([1], [1.0, 0.0]), **PLAYING))
     assert {name: column.tolist() for name, column in found[AWAY].items()} == {
         "game_generation": [1],
         "game_team": [1],
@@ -83,9 +87,9 @@ def test_a_declared_game_is_told_by_the_learning_team_s_outcome():
 def test_a_game_is_told_of_the_lineup_that_played_it_and_the_next_one_has_the_current_lineup():
     lineups, watch = watching()
     swap(lineups, 2)
-    assert told(watch.finish(result(over([0], [1.0, 0.0]), **PLAYING)), "game_generation") == {HOME: [1]}
+    assert told(finish(watch, result(over([0], [1.0, 0.0]), **PLAYING)), "game_generation") == {HOME: [1]}
     assert [game.generation for game in lineups.games] == [2, 1]
-    found = watch.finish(result(over([0, 1], [0.0, 1.0], [0.5, 0.5]), **PLAYING))
+    found = finish(watch, result(over([0, 1], [0.0, 1.0], [0.5, 0.5]), **PLAYING))
     assert told(found, "game_generation") == {HOME: [2, 1]}
     assert told(found) == {HOME: [0.0, 0.5]}
 
@@ -93,21 +97,82 @@ def test_a_game_is_told_of_the_lineup_that_played_it_and_the_next_one_has_the_cu
 def test_a_game_of_the_turn_before_is_told_for_the_team_that_learned_then():
     lineups, watch = watching()
     swap(lineups, 2, team=1)
-    found = watch.finish(result(over([0], [1.0, 0.0]), **PLAYING))
+    found = finish(watch, result(over([0], [1.0, 0.0]), **PLAYING))
     assert (told(found), told(found, "game_team")) == ({HOME: [1.0]}, {HOME: [0]})
 
 
 def test_of_more_than_two_teams_each_one_s_outcome_is_told():
     lineups, watch = watching(HOME, AWAY, THIRD)
-    found = watch.finish(result(over([0], [0.5, 1.0, 0.0]), third=rows(deciding=[(9, 0)]), **PLAYING))
+    found = finish(watch, result(over([0], [0.5, 1.0, 0.0]), third=rows(deciding=[(9, 0)]), **PLAYING))
     assert told(found) == {HOME: [0.5]}
     assert told(found, "game_outcomes") == {HOME: [[0.5, 1.0, 0.0]]}
 
 
+def test_a_ranking_of_more_than_two_teams_is_told_as_the_share_of_opponents_that_were_beaten():
+    _, watch = watching(HOME, AWAY, THIRD)
+    places = over([0, 1], [70, 90, 5], [100, 0, 100])
+    found = finish(watch, result(places, third=rows(deciding=[(9, 0)]), **PLAYING))
+    assert told(found) == {HOME: [0.5, 0.75]}
+    assert told(found, "game_outcomes") == {HOME: [[70, 90, 5], [100, 0, 100]]}
+
+
+def test_of_teams_that_do_not_play_each_other_none_counts():
+    _, watch = watching()
+    found = finish(watch, result(over([0], [3, 2, 9]), **PLAYING))
+    assert told(found) == {HOME: [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "complaint"),
+    [
+        ([1, -1], r"outcomes of instance 1's game are 1, -1; expected numbers from 0 to 1 that add up to 1"),
+        ([100, 0], r"are 100, 0; expected"),
+        ([1, 1], r"are 1, 1; expected"),
+        ([0, 0], r"are 0, 0; expected"),
+        ([np.nan, np.nan], r"are nan, nan; expected"),
+        ([1e300, 0], r"are 1e\+300, 0; expected"),
+        ([0, np.inf, 1], r"are 0, inf, 1; expected finite numbers by team id"),
+    ],
+)
+def test_what_is_no_outcome_of_a_game_is_refused(outcomes, complaint):
+    _, watch = watching()
+    right = [0.5, 0.5, 0.5][: len(outcomes)]
+    with pytest.raises(StageError, match=f"environment Arena: its GameResults.*{complaint}"):
+        finish(watch, result(GameResults(np.array([0, 1]), np.array([right, outcomes])), **PLAYING))
+
+
+@pytest.mark.parametrize(
+    ("env_ids", "outcomes", "complaint"),
+    [
+        ([2], [[1, 0]], r"env_ids name 2, but there are 2 instances; expected numbers from 0 to 1"),
+        ([-1], [[1, 0]], r"env_ids name -1, but"),
+        ([1, 0, 1], [[1, 0]] * 3, r"env_ids name 1 more than once; expected one row per game"),
+        ([0.0], [[1, 0]], r"env_ids are of the type float64; expected whole numbers"),
+        ([0], [1], r"env_ids have the shape \[1\] and outcomes \[1\]; expected \[games\] and \[games, teams\]"),
+        ([0, 1], [[1, 0]], r"have the shape \[2\] and outcomes \[1, 2\]"),
+        ([], [[1, 0]], r"have the shape \[0\] and outcomes \[1, 2\]"),
+        ([0], [["1", "0"]], r"outcomes are of the type <U1; expected numbers"),
+    ],
+)
+def test_results_that_are_not_a_row_for_each_of_some_instances_are_refused(env_ids, outcomes, complaint):
+    _, watch = watching()
+    with pytest.raises(StageError, match=f"environment Arena: its GameResults.*{complaint}"):
+        finish(watch, result(GameResults(np.array(env_ids), np.array(outcomes)), **PLAYING))
+
+
+def test_outcomes_may_be_rounded_and_results_lists():
+    _, watch = watching()
+    almost = GameResults([0, 1], [[0.49999997, 0.50000003], [1.0000001, 0]])
+    assert told(finish(watch, result(almost, **PLAYING))) == {HOME: [0.5, 1.0]}
+    assert finish(watch, result(GameResults([], []), **PLAYING)) == {}
+
+
 def test_an_environment_that_tells_of_fewer_teams_than_there_are_is_told_so():
     _, watch = watching(HOME, AWAY, THIRD)
-    with pytest.raises(BrokenEnvironmentError, match="about 2 teams, but team 2 plays; give a column for each team id"):
-        watch.finish(result(over([0], [0.0, 1.0]), **PLAYING))
+    with pytest.raises(
+        StageError, match="environment Arena: .* about 2 teams, but team 2 plays; give a column for each team id"
+    ):
+        finish(watch, result(over([0], [0.0, 1.0]), **PLAYING))
 
 
 def test_where_games_are_declared_nothing_is_guessed():
@@ -115,15 +180,15 @@ def test_where_games_are_declared_nothing_is_guessed():
     watch.begin(result(over([], *np.zeros((0, 2))), **PLAYING))
     swap(lineups, 2)
     leaves = rows((0, 0, 1.0), deciding=[(2, 1)])
-    assert watch.finish(result(home=leaves, away=PLAYING["away"])) == {}
+    assert finish(watch, result(home=leaves, away=PLAYING["away"])) == {}
     assert [game.generation for game in lineups.games] == [1, 1]
 
 
 def test_a_result_that_nobody_of_the_learning_team_is_there_to_carry_goes_with_another_s_batch_or_waits():
     lineups, watch = watching()
-    assert told(watch.finish(result(over([0], [0.0, 1.0]), away=PLAYING["away"]))) == {AWAY: [0.0]}
-    assert watch.finish(result(over([1], [1.0, 0.0]))) == {}
-    assert told(watch.finish(result(over([], *np.zeros((0, 2))), **PLAYING))) == {HOME: [1.0]}
+    assert told(finish(watch, result(over([0], [0.0, 1.0]), away=PLAYING["away"]))) == {AWAY: [0.0]}
+    assert finish(watch, result(over([1], [1.0, 0.0]))) == {}
+    assert told(finish(watch, result(over([], *np.zeros((0, 2))), **PLAYING))) == {HOME: [1.0]}
 
 
 # Guessed. ------------------------------------------------------------------------------------------------------------
@@ -136,7 +201,7 @@ def test_the_sign_of_the_learner_s_last_reward_is_the_result(reward, outcome):
     swap(lineups, 2)
     home = rows((0, 0, reward), deciding=[(0, 0), (2, 1)])
     away = rows((1, 0, -9.0), deciding=[(1, 0), (3, 1)])
-    found = watch.finish(result(home=home, away=away))
+    found = finish(watch, result(home=home, away=away))
     assert (told(found), told(found, "game_generation")) == ({HOME: [outcome]}, {HOME: [1]})
     assert [game.generation for game in lineups.games] == [2, 1]
 
@@ -145,7 +210,7 @@ def test_what_was_cut_short_has_no_result_but_ends():
     lineups, watch = watching()
     watch.begin(result(**PLAYING))
     swap(lineups, 2)
-    assert watch.finish(result(home=rows((0, 0, 1.0, "cut"), deciding=[(0, 0), (2, 1)]), away=PLAYING["away"])) == {}
+    assert finish(watch, result(home=rows((0, 0, 1.0, "cut"), deciding=[(0, 0), (2, 1)]), away=PLAYING["away"])) == {}
     assert [game.generation for game in lineups.games] == [2, 1]
 
 
@@ -154,7 +219,7 @@ def test_the_group_s_last_reward_counts_too():
     watch.begin(result(**PLAYING))
     home = rows((0, 0, -1.0), deciding=[(0, 0)])
     home.group_rewards = np.array([3.0, 0.0], np.float32)
-    assert told(watch.finish(result(home=home))) == {HOME: [1.0]}
+    assert told(finish(watch, result(home=home))) == {HOME: [1.0]}
 
 
 def test_a_team_s_match_is_over_once_and_only_when_its_last_agent_has_ended():
@@ -162,11 +227,11 @@ def test_a_team_s_match_is_over_once_and_only_when_its_last_agent_has_ended():
     team = [(0, 0), (2, 0), (4, 0)]
     watch.begin(result(home=rows(deciding=team), away=rows(deciding=[(1, 0)])))
     swap(lineups, 2)
-    assert watch.finish(result(home=rows((0, 0, -1.0), deciding=team[1:]), away=rows(deciding=[(1, 0)]))) == {}
-    assert watch.finish(result(home=rows(deciding=team[1:]), away=rows(deciding=[(1, 0)]))) == {}
+    assert finish(watch, result(home=rows((0, 0, -1.0), deciding=team[1:]), away=rows(deciding=[(1, 0)]))) == {}
+    assert finish(watch, result(home=rows(deciding=team[1:]), away=rows(deciding=[(1, 0)]))) == {}
     assert [game.generation for game in lineups.games] == [1]
     last = rows((2, 0, 1.0), (4, 0, -1.0), deciding=team)
-    assert told(watch.finish(result(home=last, away=rows(deciding=[(1, 0)])))) == {HOME: [1.0]}, "the first agent's"
+    assert told(finish(watch, result(home=last, away=rows(deciding=[(1, 0)])))) == {HOME: [1.0]}, "the first agent's"
     assert [game.generation for game in lineups.games] == [2]
 
 
@@ -177,7 +242,7 @@ def test_agents_that_begin_anew_one_by_one_have_a_game_each(newcomer):
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
     swap(lineups, 2)
     home = rows((0, 0, -1.0), deciding=[(newcomer, 0), (2, 0)])
-    assert told(watch.finish(result(home=home, away=rows(deciding=[(1, 0)])))) == {HOME: [0.0]}
+    assert told(finish(watch, result(home=home, away=rows(deciding=[(1, 0)])))) == {HOME: [0.0]}
     assert [game.generation for game in lineups.games] == [2]
 
 
@@ -186,7 +251,7 @@ def test_an_opponent_s_ending_ends_no_match_while_the_learning_team_plays_on():
     watch.begin(result(home=rows(deciding=[(0, 0)]), away=rows(deciding=[(1, 0)])))
     swap(lineups, 2)
     away = rows((1, 0, 1.0), deciding=[(1, 0)])
-    assert watch.finish(result(home=rows(deciding=[(0, 0)]), away=away)) == {}
+    assert finish(watch, result(home=rows(deciding=[(0, 0)]), away=away)) == {}
     assert [game.generation for game in lineups.games] == [1]
 
 
@@ -195,10 +260,10 @@ def test_a_tick_that_is_about_some_instances_leaves_the_others_games_alone():
     away = rows(deciding=[(1, 0), (11, 1)])
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0), (10, 1), (12, 1)]), away=away))
     swap(lineups, 2)
-    assert watch.finish(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)]))) == {}
-    assert watch.finish(result(home=rows((10, 1, -1.0), deciding=[(12, 1)]), away=rows(deciding=[(11, 1)]))) == {}
+    assert finish(watch, result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)]))) == {}
+    assert finish(watch, result(home=rows((10, 1, -1.0), deciding=[(12, 1)]), away=rows(deciding=[(11, 1)]))) == {}
     assert [game.generation for game in lineups.games] == [1, 1]
-    assert told(watch.finish(result(home=rows((12, 1, 1.0))))) == {HOME: [1.0]}
+    assert told(finish(watch, result(home=rows((12, 1, 1.0))))) == {HOME: [1.0]}
     assert [game.generation for game in lineups.games] == [1, 2]
 
 
@@ -207,15 +272,15 @@ def test_of_a_game_that_was_lost_nothing_is_told_nor_mixed_up_with_the_next():
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
     watch.forget(np.array([0], np.int32))
     lineups.restart(np.array([0], np.int32))
-    assert watch.finish(result(home=rows(deciding=[(4, 0)]), away=rows(deciding=[(1, 0)]))) == {}
-    assert told(watch.finish(result(home=rows((4, 0, 1.0))))) == {HOME: [1.0]}
+    assert finish(watch, result(home=rows(deciding=[(4, 0)]), away=rows(deciding=[(1, 0)]))) == {}
+    assert told(finish(watch, result(home=rows((4, 0, 1.0))))) == {HOME: [1.0]}
 
 
 def test_where_nobody_of_the_learning_team_is_left_an_opponent_s_ending_ends_the_match():
     lineups, watch = watching(num_envs=1)
     watch.begin(result(away=rows(deciding=[(1, 0)])))
     swap(lineups, 2)
-    assert watch.finish(result(away=rows((1, 0, 1.0), deciding=[(1, 0)]))) == {}
+    assert finish(watch, result(away=rows((1, 0, 1.0), deciding=[(1, 0)]))) == {}
     assert [game.generation for game in lineups.games] == [2]
 
 
@@ -224,5 +289,5 @@ def test_behaviours_without_self_play_have_no_games():
     watch.begin(result(walker=rows(deciding=[(5, 0)]), home=rows(deciding=[(0, 0)])))
     swap(lineups, 2)
     walker = rows((5, 0, 1.0), deciding=[(5, 0)])
-    assert watch.finish(result(walker=walker, home=rows(deciding=[(0, 0)]))) == {}
+    assert finish(watch, result(walker=walker, home=rows(deciding=[(0, 0)]))) == {}
     assert [game.generation for game in lineups.games] == [1]

@@ -1,0 +1,94 @@
+"""What an environment says of games that have ended, checked where it comes in: ratings would be wrong for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.environment.protocol import GameResults
+from stages.errors import StageError
+
+_ROUNDING = 1e-3
+"""By so much outcomes may miss what they mean."""
+_SHOWN = 8
+_NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
+
+
+def checked(games: GameResults, num_envs: int, environment: str) -> GameResults:
+    """The same results as arrays of the kinds that are promised, outcomes of duels freed of rounding.
+
+    Args:
+        games: as the environment declared them.
+        num_envs: how many instances it has.
+        environment: what messages call it.
+
+    Raises:
+        StageError: if they are not about instances, or not outcomes; see `GameResults`.
+    """
+    said = f"environment {environment}: its GameResults"
+    env_ids = _array(games.env_ids, f"{said}.env_ids")
+    outcomes = _array(games.outcomes, f"{said}.outcomes")
+    if not env_ids.size and not outcomes.size:
+        return _NONE
+    if env_ids.ndim != 1 or outcomes.ndim != 2 or len(env_ids) != len(outcomes):
+        raise StageError(
+            f"{said}: env_ids have the shape {list(env_ids.shape)} and outcomes {list(outcomes.shape)}; expected "
+            "[games] and [games, teams], a row for each game that has ended"
+        )
+    return GameResults(_instances(env_ids, num_envs, said), _outcomes(outcomes, env_ids, said))
+
+
+def _array(given: Any, what: str) -> NDArray[Any]:
+    array = np.asarray(given)
+    if array.dtype.kind not in "biuf":
+        raise StageError(f"{what} are of the type {array.dtype}; expected numbers in an array")
+    return array
+
+
+def _instances(env_ids: NDArray[Any], num_envs: int, said: str) -> NDArray[np.int32]:
+    if env_ids.dtype.kind not in "iu":
+        raise StageError(f"{said}.env_ids are of the type {env_ids.dtype}; expected whole numbers, such as int32")
+    strange = env_ids[(env_ids < 0) | (env_ids >= num_envs)]
+    if len(strange):
+        raise StageError(
+            f"{said}.env_ids name {_listed(strange)}, but there are {num_envs} instances; expected numbers from 0 to "
+            f"{num_envs - 1}"
+        )
+    numbers, times = np.unique(env_ids, return_counts=True)
+    if len(numbers) < len(env_ids):
+        raise StageError(
+            f"{said}.env_ids name {_listed(numbers[times > 1])} more than once; expected one row per game, as an "
+            "instance ends at most one at a tick"
+        )
+    return env_ids.astype(np.int32, copy=False)
+
+
+def _outcomes(outcomes: NDArray[Any], env_ids: NDArray[Any], said: str) -> NDArray[np.float32]:
+    teams = outcomes.shape[1]
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is refused below
+        values = outcomes.astype(np.float32, copy=False)
+        right = np.isfinite(values).all(axis=1)
+        if teams <= 2:
+            halves = np.round(2 * values) / 2
+            values = np.where(np.abs(values - halves) <= _ROUNDING, halves, values)
+            right &= ((values >= 0) & (values <= 1)).all(axis=1)
+        if teams == 2:
+            right &= np.abs(values.sum(axis=1) - 1) <= _ROUNDING
+    if not right.all():
+        row = int(np.flatnonzero(~right)[0])
+        expected = (
+            "numbers from 0 to 1 that add up to 1, by team id: 1 won, 0.5 drawn, 0 lost"
+            if teams <= 2
+            else "finite numbers by team id, more for who did better"
+        )
+        raise StageError(
+            f"{said}.outcomes of instance {env_ids[row]}'s game are {_listed(outcomes[row])}; expected {expected}"
+        )
+    return values
+
+
+def _listed(values: NDArray[Any]) -> str:
+    shown = ", ".join(f"{value:.6g}" for value in values[:_SHOWN].tolist())
+    return f"{shown}, …" if len(values) > _SHOWN else shown
