@@ -127,7 +127,7 @@ def test_of_three_teams_each_has_its_turns_and_is_met(tmp_path):
 
 
 def test_a_resumed_run_goes_on_without_a_team_that_is_gone(tmp_path, caplog):
-    plain = duel(0, environment__factory="duel_env:Crowd", environment__behavior="Ball")
+    plain = duel(0, environment__factory="duel_env:Crowd", environment__behavior="Ball", pipeline__deterministic=True)
     plain["behaviors"] = {"Ball": {**PPO, "max_steps": 700, "self_play": {**PLAYS, "team_change": 200}}}
     first = run_here(plain, tmp_path, "run")
     assert read_whole_checkpoint(first.folder)["ghost@main"]["learning_team"] == 2, "the one that will be gone"
