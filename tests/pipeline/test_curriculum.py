@@ -358,6 +358,17 @@ def test_a_resumed_run_decides_as_one_that_went_on(reports, cut):
     assert whole.curricula.state_dict() == resumed.curricula.state_dict()
 
 
+def test_a_resumed_run_smooths_with_what_was_measured_before():
+    school = School(height=smoothed({"threshold": 1.9}))
+    assert school.hear(0.0) is None
+    resumed = School(height=smoothed({"threshold": 1.9}))
+    resumed.curricula.load_state_dict(json.loads(json.dumps(school.curricula.state_dict())))
+    resumed.step = school.step
+    assert resumed.hear(2.0) is None, "0 / 4 + 2 * 3 / 4 = 1.5"
+    assert resumed.hear(2.0) is None, "1.5 / 4 + 2 * 3 / 4 = 1.875"
+    assert resumed.hear(2.0)
+
+
 def test_what_was_known_when_it_was_resumed_is_no_news():
     school = School(max_steps=100, height=curriculum(*[{"measure": "progress", "threshold": 0.1}] * 2))
     assert school.hear(step=50)
