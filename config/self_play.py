@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from math import inf
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -79,7 +80,7 @@ class SelfPlaySettings(Settings):
             if key not in known
         ]
         power = self.opponents_with.get("power", 0)
-        if not findings and (isinstance(power, bool) or not isinstance(power, int | float) or not power >= 0):
-            message = f"{power!r} does not fit; expected a number of at least 0"
+        if not findings and (isinstance(power, bool) or not isinstance(power, int | float) or not 0 <= power < inf):
+            message = f"{power!r} does not fit; expected a finite number of at least 0"
             findings.append(Finding(("opponents_with", "power"), message))
         return findings

@@ -183,18 +183,19 @@ class Lineage:
         """A snapshot's number to play with against a learner, or `NEWEST`.
 
         Raises:
-            StageError: if the sampler gives something else.
+            StageError: if the sampler gives something else, or raises.
         """
         if not self._window or random.random() < self.settings.play_against_latest_model_ratio:
             return NEWEST
         candidates = [self._candidate(snapshot.number) for snapshot in self.snapshots]
-        chosen = self._sampler.choose(candidates, random)
+        asked = f"behaviors.{self.name}.self_play.opponents: {type(self._sampler).__name__}.choose()"
+        try:
+            chosen = self._sampler.choose(candidates, random)
+        except Exception as error:
+            raise StageError(f"{asked} raised {type(error).__name__}: {error}") from error
         if chosen not in [candidate.number for candidate in candidates]:
             numbers = ", ".join(str(candidate.number) for candidate in candidates)
-            raise StageError(
-                f"behaviors.{self.name}.self_play.opponents: {type(self._sampler).__name__}.choose() gave {chosen!r}; "
-                f"expected the number of one of the candidates ({numbers})"
-            )
+            raise StageError(f"{asked} gave {chosen!r}; expected the number of one of the candidates ({numbers})")
         return int(chosen)
 
     def policy(self, number: int) -> PolicyUpdate:

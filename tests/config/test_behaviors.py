@@ -235,7 +235,11 @@ MISTAKES = [
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {power: -1}}",
-        "self_play.opponents_with.power: -1 does not fit; expected a number of at least 0",
+        "self_play.opponents_with.power: -1 does not fit; expected a finite number of at least 0",
+    ),
+    (
+        "self_play: {opponents: prioritised, opponents_with: {power: .inf}}",
+        "self_play.opponents_with.power: inf does not fit; expected a finite number of at least 0",
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {powr: 1}}",

@@ -72,6 +72,19 @@ def test_a_sampler_is_shown_the_window_with_its_records_and_its_choice_is_played
     ]
 
 
+def test_a_sampler_that_raises_is_told_by_its_key():
+    class Broken:
+        def choose(self, candidates, random):
+            raise ValueError("boom")
+
+    lineage = make(Broken())
+    lineage.take(policy(0))
+    with pytest.raises(
+        StageError, match=r"behaviors\.Ball\.self_play\.opponents: Broken\.choose\(\) raised Val.*: boom"
+    ):
+        lineage.choose(np.random.default_rng(0))
+
+
 def test_whatever_the_sampler_the_newest_policy_plays_as_often_as_the_ratio_says():
     lineage = make(play_against_latest_model_ratio=0.25)
     lineage.take(policy(0))
