@@ -36,10 +36,10 @@ from stages.loop import run_source
 from stages.policy.design import design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
+from stages.policy.traits import TrainerTraits, traits_of
 from stages.replay.recorder import Recorder
 from stages.restarts import RestartBudget
 from stages.trainer.pacing import USUAL_BUFFER_SIZE, longest_piece, rows_per_update
-from stages.trainer.traits import TrainerTraits, traits_of
 
 AGENT_ID_RANGE = 2**40
 """Agent ids of one actor's environments; replica r has those from r × this on."""

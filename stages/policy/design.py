@@ -8,7 +8,7 @@ from pathlib import Path
 from config import BehaviorSettings, NetworkSettings
 from queues.specs import BehaviorSpec
 from stages.policy.observations import ObservationLayout
-from stages.trainer.traits import traits_of
+from stages.policy.traits import traits_of
 
 
 @dataclass(frozen=True)

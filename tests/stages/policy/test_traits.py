@@ -8,11 +8,11 @@ import textwrap
 import pytest
 
 from stages.errors import LoadError
+from stages.policy.traits import TrainerTraits, traits_of
 from stages.trainer.bc import BCTrainer
 from stages.trainer.poca import POCATrainer
 from stages.trainer.ppo import PPOTrainer
 from stages.trainer.sac import SACTrainer
-from stages.trainer.traits import TrainerTraits, traits_of
 
 MODULE = """
     from stages.trainer import Trainer
