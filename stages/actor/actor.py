@@ -24,7 +24,6 @@ from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.restarts import RestartBudget
 from stages.stage import Source, StageContext
 
-
 _LESSON, _TURN = 1, 2
 """Why environments begin anew in mid-play: a lesson that wants it, or another team's turn to learn."""
 
