@@ -52,6 +52,13 @@ def test_a_game_of_an_assignment_that_nobody_remembers_counts_for_nothing(monkey
     assert lineages["Ball"].records[0].games == 1
 
 
+def test_the_last_thousand_assignments_are_remembered():
+    board, _ = make("Ball")
+    for generation in range(1001):
+        board.begin(generation, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 0}))
+    assert [len(board.rate(games(generation, 1.0))) for generation in (0, 1, 1000)] == [0, 1, 1]
+
+
 def test_a_team_s_rating_is_its_members_mean_and_all_of_them_are_moved():
     board, lineages = make("A", "B", "C")
     lineages["A"].records[NEWEST].rating = 1300
