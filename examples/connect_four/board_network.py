@@ -71,11 +71,11 @@ class BoardNetwork(nn.Module):
             [B, 7, 147] by column, the square around its next place row by row: own, other, off the board.
         """
         board = nn.functional.pad(stones, (0, 0, REACH, REACH, REACH + 1, REACH))
-        board = torch.cat([board, self.off_board.expand(len(stones), -1, -1, -1)], dim=3).flatten(1, 2)
-        heights = stones.sum(dim=(1, 3)).long()
+        board = torch.cat([board, self.off_board.expand(stones.shape[0], -1, -1, -1)], dim=3).flatten(1, 2)
+        heights = stones.sum(dim=(1, 3)).clamp(0, ROWS).long()  # exports are tried with numbers that are no boards
         places = (self.corners[heights, torch.arange(COLUMNS)].unsqueeze(2) + self.around).flatten(1)
         picked = board.gather(1, places.unsqueeze(2).expand(-1, -1, PLANES))
-        return picked.reshape(len(stones), COLUMNS, -1)
+        return picked.reshape(-1, COLUMNS, SIDE * SIDE * PLANES)
 
 
 def corners() -> Tensor:

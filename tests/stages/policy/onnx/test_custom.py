@@ -15,7 +15,8 @@ from stages.policy.actions import environment_actions
 from stages.policy.onnx.model import onnx_model
 
 HERE = Path(__file__).parent
-EXAMPLE = Path(__file__).parents[4] / "examples" / "custom_network"
+EXAMPLES = Path(__file__).parents[4] / "examples"
+EXAMPLE = EXAMPLES / "custom_network"
 CAMERA = ObservationSpec("camera", (7, 9, 3), "uint8", channels_last=True)
 EVERYTHING = (
     VECTOR,
@@ -40,6 +41,17 @@ def test_it_is_part_of_the_model(design, rows):
     expected = environment_actions(design.spec.actions, np.tanh(means) if design.squashed else means, design.squashed)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.ptp(found) > 0.01
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_one_that_looks_things_up_is_part_of_the_model(rows):
+    board = ObservationSpec("board", (84,), "int8")
+    design = design_for(board, network="board_network:BoardNetwork", folder=EXAMPLES / "connect_four")
+    update, seen = update_for(design), (np.eye(84, dtype=np.int8)[:rows],)
+    found = run(exported(design, update), inputs_for(design, seen))["deterministic_continuous_actions"]
+    means = live_policy(design, update).heads(seen)[0][:, :2]
+    np.testing.assert_allclose(found, environment_actions(design.spec.actions, means, False), atol=1e-5)
+    assert (abs(found) < 1).all()
 
 
 def test_a_memory_beside_it_is_used_twice_and_its_nodes_are_there_once():
