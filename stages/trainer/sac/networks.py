@@ -89,21 +89,31 @@ class EntropyCoefficients(nn.Module):
 
 
 def drawn_for(actions: ActionSpec, network: Network) -> Network:
-    """For continuous actions alone, draw hidden layers and heads anew: uniformly within ±1/sqrt(fan_in), as torch does.
+    """Draw a network's weights anew as suits the actions; its encoders and memory stay as they are.
 
-    ML-Agents' weights, which other networks begin with, are 1.7 times as large (and those of value heads more): what
-    Q then says of actions that nobody has tried is large beside what is learned first, which delays learning
-    (docs/learning.md). Of discrete choices Q tells all values at once, and these are learned sooner from the larger
-    weights. Encoders and memories stay as they are.
+    With continuous actions alone, hidden layers and heads are drawn uniformly within ±1/sqrt(fan_in), as torch does.
+    ML-Agents' weights are 1.7 times as large (and those of value heads more): what Q then says of actions that nobody
+    has tried is large beside what is learned first, which delays learning (docs/learning.md). Of discrete choices Q
+    tells all values at once, and these are learned sooner from ML-Agents' weights, which hidden layers begin with;
+    with both kinds of actions value heads have them, too (Xavier uniform, biases 0).
     """
     if actions.discrete_branches:
+        heads = [head for head in _linear(network, "head") if actions.continuous_size]
+        for head in heads:
+            nn.init.xavier_uniform_(head.weight)
+            nn.init.zeros_(head.bias)
         return network
     for module in network.modules():
         if isinstance(module, NetworkBody):
             for layer in module.layers:
                 if isinstance(layer, nn.Linear):
                     layer.reset_parameters()
-    for name, module in network.named_modules():
-        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in ("head", "action"):
-            module.reset_parameters()
+    for head in _linear(network, "head", "action"):
+        head.reset_parameters()
     return network
+
+
+def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
+    """The linear layers of these names, wherever in the network they are."""
+    found = network.named_modules()
+    return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]

@@ -147,16 +147,20 @@ class ReplayMemory:
         return self._gather(random.integers(len(self), size=count))
 
     def sample_sequences(self, count: int, random: np.random.Generator) -> Replayed:
-        """Sequences drawn uniformly with replacement, padded at their ends; there must be at least one.
+        """Sequences drawn uniformly with replacement, as many as have `count` rows on average; there must be one.
 
-        A sequence is a run of steps of one episode: pieces are, and it ends with its piece at the latest.
+        A sequence is a run of steps of one episode: pieces are, and it ends with its piece at the latest. All are
+        padded to the longest of them. What is padded is no row to learn from: where episodes are much shorter than
+        sequences, so many more of these are drawn.
         """
-        chosen = random.integers(self._first_start, self._start_count, size=count) % self.capacity
-        offsets = np.arange(self.sequence_length)
+        number = max(1, round(count * self.num_sequences / len(self)))
+        chosen = random.integers(self._first_start, self._start_count, size=number) % self.capacity
         lengths = self._starts["length"].take(chosen)[:, None]
+        longest = int(lengths.max())
+        offsets = np.arange(longest)
         rows = self._starts["row"].take(chosen)[:, None] + np.minimum(offsets, lengths - 1)
         sequences = Sequences(
-            self.sequence_length,
+            longest,
             (offsets < lengths).reshape(-1),
             self._starts["memories"].take(chosen),
             {name: self._starts[name].take(chosen) for name in self._previous},

@@ -76,7 +76,6 @@ class SACTrainer(Trainer):
             self._design.memory_size,
             0 if memory is None else memory.sequence_length,
         )
-        self._sequences = 0 if memory is None else max(1, h.batch_size // memory.sequence_length)
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
         self._episode_rewards = EpisodeRewards(self._signals, self._maker)
         self._learning_rate = Schedule(
@@ -247,10 +246,8 @@ class SACTrainer(Trainer):
         self._intake.take_normalizer(tensors)
 
     def _owes(self, ratio: UpdateRatio) -> bool:
-        enough = (
-            self._memory.num_sequences if self._sequences else len(self._memory) >= self._hyperparameters.batch_size
-        )
-        return bool(enough) and ratio.owes(self._step)
+        wanted = 1 if self._memory.sequence_length else self._hyperparameters.batch_size
+        return len(self._memory) >= wanted and ratio.owes(self._step)
 
     def _learn_policy(self) -> None:
         """All policy updates that are owed.
@@ -309,9 +306,8 @@ class SACTrainer(Trainer):
             self._report_found(signal.learn(transitions))
 
     def _sample(self) -> Replayed:
-        if self._sequences:
-            return self._memory.sample_sequences(self._sequences, self._random)
-        return self._memory.sample(self._hyperparameters.batch_size, self._random)
+        sample = self._memory.sample_sequences if self._memory.sequence_length else self._memory.sample
+        return sample(self._hyperparameters.batch_size, self._random)
 
     def _replay_path(self, folder: Path) -> Path:
         """A file of this behaviour's own: a checkpoint holds those of all."""

@@ -81,10 +81,11 @@ class SACUpdate:
         self.actor = Flat(seeded(random, lambda: drawn_for(actions, ActorNetwork(design))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
-        # What comes next is valued by target networks of Q where the policy can be asked what it would do there, which
-        # learns sooner (docs/learning.md); by one of V, as in ML-Agents, where that takes what is not recorded: masks
-        # of the choices there, or the memory.
-        self._asks_policy = not actions.discrete_branches and design.settings.memory is None
+        # With continuous actions what comes next is valued by target networks of Q, which is learned sooner
+        # (docs/learning.md), where the policy can be asked what it would do there. As in ML-Agents it is valued by one
+        # of V where that takes what is not recorded (masks of the choices there, or the memory), and with discrete
+        # choices alone.
+        self._asks_policy = bool(actions.continuous_size) and not actions.masked and design.settings.memory is None
         self.draws = 2 if self._asks_policy else 1
         """How many rows of noise `step` wants for each row of a minibatch."""
         critics = partial(Critics, design, signals, not self._asks_policy)
@@ -212,10 +213,9 @@ class SACUpdate:
     def _next_values(self, inputs: Inputs, noise: Tensor) -> Tensor:
         """What the target networks think [B, S] of what was observed next, entropy included."""
         if self._asks_policy:
-            actions, negentropies = self._draw_continuous(self._heads(inputs), noise)
+            actions, probabilities, negentropies = self._draw(self._heads(inputs), noise)
             target = self.target.module
-            smaller = torch.minimum(target.q1(inputs, actions), target.q2(inputs, actions))[:, :, 0]
-            return soft_values(smaller, negentropies, self._coefficients(), self._weights)
+            return self._valued(target.q1(inputs, actions), target.q2(inputs, actions), probabilities, negentropies)
         values: Tensor = self.target.module(inputs)
         if inputs.memories is None:
             return values
@@ -223,15 +223,19 @@ class SACUpdate:
 
     def _soft_values(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Soft value [B, S] of what the policy does now, with gradients into the actor; negentropies [B, G]."""
-        actions, probabilities, negentropies = self._draw(batch, noise)
-        first, second = (
-            expected_values(q(batch.critic_inputs, actions, frozen=True), probabilities, len(self._branches))
-            for q in (self.critics.module.q1, self.critics.module.q2)
-        )
-        # Of the two Q's the policy maximises the smaller one, which is also what V learns. ML-Agents lets it maximise
-        # the first.
-        smaller = torch.minimum(first, second)
-        return soft_values(smaller, negentropies, self._coefficients(), self._weights), negentropies
+        actions, probabilities, negentropies = self._draw(self._heads(batch.actor_inputs), noise, batch.penalties)
+        critics = self.critics.module
+        first, second = (q(batch.critic_inputs, actions, frozen=True) for q in (critics.q1, critics.q2))
+        return self._valued(first, second, probabilities, negentropies), negentropies
+
+    def _valued(self, first: Tensor, second: Tensor, probabilities: Tensor | None, negentropies: Tensor) -> Tensor:
+        """Soft values [B, S] of what the policy does, by both Qs [B, S, A] with its continuous actions.
+
+        Of the two Q's the policy maximises the smaller one, which is also what V learns. ML-Agents lets it maximise
+        the first.
+        """
+        smaller = torch.minimum(*(expected_values(q, probabilities, len(self._branches)) for q in (first, second)))
+        return soft_values(smaller, negentropies, self._coefficients(), self._weights)
 
     def _coefficients(self) -> Tensor:
         """The entropy coefficients [G]."""
@@ -251,17 +255,18 @@ class SACUpdate:
         heads, _ = self.actor.module(inputs)
         return heads  # type: ignore[no-any-return]  # untyped call
 
-    def _draw(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _draw(
+        self, heads: Tensor, noise: Tensor, penalties: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         """The policy's continuous actions [B, C], its choices' probabilities [B, A], and negentropies [B, G]."""
-        heads = self._heads(batch.actor_inputs)
-        actions, probabilities, negentropies = batch.continuous, None, []
+        actions, probabilities, negentropies = heads[:, :0], None, []
         if self._continuous:
             actions, negentropy = self._draw_continuous(heads, noise)
             negentropies.append(negentropy)
         if self._branches:
             logits = heads[:, self._gaussian_heads :]
-            if batch.penalties is not None:
-                logits = logits + batch.penalties
+            if penalties is not None:
+                logits = logits + penalties
             parts = [torch.log_softmax(branch, dim=1) for branch in torch.split(logits, self._branches, dim=1)]
             shares = [part.exp() for part in parts]
             probabilities = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)

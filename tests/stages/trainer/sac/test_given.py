@@ -94,7 +94,11 @@ def test_signals_of_a_policy_with_memory_learn_from_no_padding():
     batch = make_batch(trainer, [3] * 4)  # each a sequence of four with one row of padding
     trainer.add(batch)
     trainer.learn()
-    assert [len(transitions.rewards) for transitions in learned] == [6, 6, 6]  # two sequences make a batch
+    assert [len(transitions.rewards) for transitions in learned] == [
+        9,
+        9,
+        9,
+    ]  # three sequences of three: nearest to a batch of 8
     for transitions in learned:
         for vector, reward in zip(transitions.inputs.vectors.numpy(), transitions.rewards, strict=True):
             (row,) = np.flatnonzero((batch.rows["obs_0"] == vector).all(axis=1))

@@ -62,7 +62,7 @@ def test_networks_get_normalized_vectors_and_reward_signals_do_not(world):
 def test_sequences_start_from_recorded_memories_for_the_actor_and_from_zeros_for_critics(world):
     memory = new_memory(16, LENGTH)
     add(memory, world.batch([Piece(0, 3), Piece(0, 2)]))
-    batch, _, _ = made(memory, memory.sample_sequences(2, Every()))
+    batch, _, _ = made(memory, memory.sample_sequences(len(memory), Every()))
     first, second = (rows[0] for rows, _ in world.pieces)
     expected = [[first.memory, -first.memory], [second.memory, -second.memory]]
     np.testing.assert_array_equal(batch.actor_inputs.memories, expected)
@@ -76,7 +76,7 @@ def test_each_row_of_a_sequence_has_the_action_before_it(world):
     memory = new_memory(16, LENGTH)
     add(memory, world.batch([Piece(0, 3)]))
     add(memory, world.batch([Piece(0, 3)]))
-    batch, _, _ = made(memory, memory.sample_sequences(2, Every()))
+    batch, _, _ = made(memory, memory.sample_sequences(len(memory), Every()))
     actions = [(0.0, 0), *((row.action, row.choice) for row in world.rows)]
     np.testing.assert_array_equal(batch.critic_inputs.previous_actions, features(actions[:6]))
 
@@ -84,7 +84,7 @@ def test_each_row_of_a_sequence_has_the_action_before_it(world):
 def test_the_target_network_sees_each_sequence_and_what_came_after_it(world):
     memory = new_memory(16, LENGTH)
     add(memory, world.batch([Piece(0, 3), Piece(1, 2, "truncated")]))
-    batch, _, _ = made(memory, memory.sample_sequences(2, Every()))
+    batch, _, _ = made(memory, memory.sample_sequences(len(memory), Every()))
     (long, _), (short, _) = world.pieces
     assert batch.target_inputs.sequence_length == LENGTH + 1
     seen = batch.target_inputs.vectors[:, 0].view(2, LENGTH + 1).tolist()

@@ -21,7 +21,7 @@ def memory(world):
 
 def everything(memory):
     """All rows and sequences, in the order in which they would be drawn."""
-    return rows_of(memory.sample(len(memory), Every())), rows_of(memory.sample_sequences(memory.num_sequences, Every()))
+    return rows_of(memory.sample(len(memory), Every())), rows_of(memory.sample_sequences(len(memory), Every()))
 
 
 def test_a_memory_read_back_is_the_same_and_goes_on_the_same(memory, world, tmp_path):

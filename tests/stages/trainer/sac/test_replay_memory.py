@@ -53,9 +53,10 @@ def test_sequences_begin_at_multiples_of_their_length_and_end_with_their_piece(c
     assert memory.num_sequences == len(expected)
     if not expected:
         return
-    replayed = memory.sample_sequences(len(expected), Every())
+    replayed = memory.sample_sequences(len(memory), Every())
     found, sequences = rows_of(replayed), replayed.sequences
-    assert sequences.length == length
+    length = max(len(rows) for rows, _ in expected)
+    assert sequences.length == length, "padded to the longest"
     got = []
     for index in range(len(expected)):
         rows = found[index * length : (index + 1) * length]
@@ -68,6 +69,16 @@ def test_sequences_begin_at_multiples_of_their_length_and_end_with_their_piece(c
         got.append((rows[:real], before, sequences.memories[index].tolist()))
     wanted = [([as_read(row) for row in rows], before, [rows[0].memory, -rows[0].memory]) for rows, before in expected]
     assert sorted(got) == sorted(wanted)
+
+
+def test_padding_is_no_row_of_a_batch_so_of_short_sequences_more_are_drawn():
+    memory, world = new_memory(64, 16), World()
+    for _ in range(8):
+        add(memory, world.batch([Piece(0, 2), Piece(0, 4)]))
+    drawn = memory.sample_sequences(48, np.random.default_rng(0)).sequences
+    assert drawn.length == 4
+    assert len(drawn.mask) == 16 * 4, "16 sequences of 3 rows on average"
+    assert 40 <= drawn.mask.sum() <= 56
 
 
 IMAGES = BehaviorSpec("Test", (ObservationSpec("frames", (84, 84, 4), "uint8"),), ActionSpec(0, (4,)))

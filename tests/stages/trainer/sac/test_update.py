@@ -17,8 +17,18 @@ from stages.trainer.sac.update import SACUpdate
 
 B, V, S = 6, 3, 2
 CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 2))
-KINDS = pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
+MASKED, MASKED_HYBRID = ActionSpec(0, (3, 2), masked=True), ActionSpec(2, (3, 2), masked=True)
+KINDS = pytest.mark.parametrize(
+    "actions",
+    [CONTINUOUS, DISCRETE, MASKED, HYBRID, MASKED_HYBRID],
+    ids=["continuous", "discrete", "masked", "hybrid", "masked hybrid"],
+)
 SETTINGS = NetworkSettings(hidden_units=8, num_layers=1, activation="tanh")
+
+
+def follows_q(actions):
+    """Whether what comes next is valued by targets of both Qs, not of V."""
+    return actions.continuous_size > 0 and not actions.masked
 
 
 def make_update(actions, **hyperparameters):
@@ -27,7 +37,7 @@ def make_update(actions, **hyperparameters):
     return SACUpdate(design, given, S, new_random(4), "cpu")
 
 
-def make_batch(actions, seed=0, masked=False):
+def make_batch(actions, seed=0):
     random = np.random.default_rng(seed)
     inputs, following = (Inputs(_floats(random.normal(size=(B, V)))) for _ in range(2))
     continuous = _floats(np.tanh(random.normal(size=(B, actions.continuous_size))))
@@ -36,7 +46,7 @@ def make_batch(actions, seed=0, masked=False):
         choices.append(torch.from_numpy(begin + random.integers(0, size, (B, 1))))
         begin += size
     penalties = allowed = None
-    if masked:
+    if actions.masked:
         masks = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 1], [1, 0, 0, 1, 1], [1, 1, 1, 0, 1]] + [[0, 1, 1, 1, 0]] * 2)
         penalties = _floats(np.where(masks, 0.0, MASK_PENALTY))
         allowed = _floats(np.stack([masks[:, :3].sum(axis=1), masks[:, 3:].sum(axis=1)], axis=1))
@@ -50,7 +60,7 @@ def make_rest(actions, seed=1):
     return (
         _floats(random.normal(size=(B, S))),
         _floats(discounts),
-        _floats(random.normal(size=((1 if actions.discrete_branches else 2) * B, actions.continuous_size))),
+        _floats(random.normal(size=((2 if follows_q(actions) else 1) * B, actions.continuous_size))),
     )
 
 
@@ -116,13 +126,13 @@ class Reference:
             at += size
         return drawn, shares, np.stack(negentropies, axis=1)
 
-    def soft(self):
+    def soft(self, part="critics", inputs=None, noise=None):
         """Soft value [B, S] of the policy: by the rules, per kind of action."""
-        drawn, shares, negentropies = self.policy()
+        drawn, shares, negentropies = self.policy(inputs, noise)
         alphas, branches = np.exp(self.weights["coefficients"]["logs"]), len(self.actions.discrete_branches)
         expected = []
         for name in ("q1", "q2"):
-            q = self.q(name, drawn)
+            q = self.q(name, drawn, part, inputs)
             if not branches:
                 expected.append(q[:, :, 0])
                 continue
@@ -138,12 +148,10 @@ class Reference:
         return value
 
     def following_value(self):
-        """Of V; of continuous actions alone the soft value of what the policy would do there, by the targets of Q."""
-        if self.choices:
-            return self.dense("target", "", "head", self.following)
-        drawn, _, negentropies = self.policy(self.following, self.noise[B:])
-        smaller = np.minimum(*(self.q(name, drawn, "target", self.following)[:, :, 0] for name in ("q1", "q2")))
-        return smaller - np.exp(self.weights["coefficients"]["logs"][0]) * negentropies
+        """By the target of V, or the soft value of what the policy would do there, by the targets of Q."""
+        if follows_q(self.actions):
+            return self.soft("target", self.following, self.noise[B:])
+        return self.dense("target", "", "head", self.following)
 
     def q_loss(self, name):
         target = self.rewards + self.discounts * self.following_value()
@@ -156,7 +164,7 @@ class Reference:
         return 0.5 * ((found - target) ** 2).mean()
 
     def value_loss(self, soft):
-        if not self.choices:  # there is no V: what is told is how well values are learned, which are Q's
+        if follows_q(self.actions):  # there is no V: what is told is how well values are learned, which are Q's
             return (self.q_loss("q1") + self.q_loss("q2")) / 2
         return 0.5 * ((self.dense("critics", "value.", "head", self.inputs) - soft) ** 2).mean()
 
@@ -175,13 +183,9 @@ class Reference:
         return (values[0] - values[1]) / (2 * step)
 
 
-@pytest.mark.parametrize(
-    ("actions", "masked"),
-    [(CONTINUOUS, False), (DISCRETE, False), (DISCRETE, True), (HYBRID, False), (HYBRID, True)],
-    ids=["continuous", "discrete", "masked", "hybrid", "masked hybrid"],
-)
-def test_losses_and_gradients_are_those_of_the_formulae(actions, masked):
-    update, batch, rest = make_update(actions), make_batch(actions, masked=masked), make_rest(actions)
+@KINDS
+def test_losses_and_gradients_are_those_of_the_formulae(actions):
+    update, batch, rest = make_update(actions), make_batch(actions), make_rest(actions)
     reference = Reference(update.weights(), actions, batch, rest)
     findings, gradients = run(update, batch, rest)
     soft = reference.soft()
@@ -189,7 +193,7 @@ def test_losses_and_gradients_are_those_of_the_formulae(actions, masked):
     np.testing.assert_allclose(findings.losses, losses, rtol=1e-4)
 
     def critic_loss():
-        value_loss = reference.value_loss(soft) if actions.discrete_branches else 0.0
+        value_loss = 0.0 if follows_q(actions) else reference.value_loss(soft)
         return reference.q_loss("q1") + reference.q_loss("q2") + value_loss
 
     random = np.random.default_rng(2)
@@ -199,7 +203,7 @@ def test_losses_and_gradients_are_those_of_the_formulae(actions, masked):
             assert found[index] == pytest.approx(reference.slope(part, key, index, loss), rel=1e-3, abs=1e-6), key
 
 
-@KINDS
+@pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
 def test_coefficients_move_towards_their_target_entropy(actions):
     update, batch, rest = make_update(actions), make_batch(actions), make_rest(actions)
     _, _, negentropies = Reference(update.weights(), actions, batch, rest).policy()
@@ -213,8 +217,8 @@ def test_coefficients_move_towards_their_target_entropy(actions):
 
 
 def test_the_target_entropy_of_choices_counts_only_those_that_are_allowed():
-    update, batch, rest = make_update(DISCRETE), make_batch(DISCRETE, masked=True), make_rest(DISCRETE)
-    _, _, negentropies = Reference(update.weights(), DISCRETE, batch, rest).policy()
+    update, batch, rest = make_update(MASKED), make_batch(MASKED), make_rest(MASKED)
+    _, _, negentropies = Reference(update.weights(), MASKED, batch, rest).policy()
     targets = 0.2 * np.log(batch.allowed.numpy())
     _, gradients = run(update, batch, rest)
     np.testing.assert_allclose(gradients["coefficients"]["logs"], -(negentropies + targets).mean(axis=0), rtol=1e-4)
@@ -227,10 +231,10 @@ def test_a_fixed_coefficient_stays():
 
 
 @KINDS
-def test_the_target_follows_v_or_of_continuous_actions_alone_both_qs(actions):
+def test_the_target_follows_v_or_of_continuous_actions_without_masks_both_qs(actions):
     update = make_update(actions)
     before = update.weights()
-    prefix = "value." if actions.discrete_branches else ""
+    prefix = "" if follows_q(actions) else "value."
     assert before["target"].keys() == {key.removeprefix(prefix) for key in before["critics"] if key.startswith(prefix)}
     for key, array in before["target"].items():
         np.testing.assert_array_equal(array, before["critics"][f"{prefix}{key}"])
@@ -242,8 +246,9 @@ def test_the_target_follows_v_or_of_continuous_actions_alone_both_qs(actions):
 
 
 def test_forbidden_choices_have_no_probability_and_no_gradient():
-    update, batch = make_update(DISCRETE), make_batch(DISCRETE, masked=True)
-    _, probabilities, negentropies = update._draw(batch, torch.empty((B, 0)))
+    update, batch = make_update(MASKED), make_batch(MASKED)
+    heads = update._heads(batch.actor_inputs)
+    _, probabilities, negentropies = update._draw(heads, torch.empty((B, 0)), batch.penalties)
     assert (probabilities[batch.penalties < 0] == 0.0).all()
     assert torch.isfinite(negentropies).all()
     torch.testing.assert_close(negentropies[2, 0], torch.tensor(0.0))  # one choice is left: no entropy

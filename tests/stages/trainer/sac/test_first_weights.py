@@ -1,0 +1,35 @@
+"""What the networks begin with: it decides how soon they learn (docs/learning.md)."""
+
+from math import sqrt
+
+import pytest
+import torch
+
+from config import NetworkSettings
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.policy.design import PolicyDesign
+from stages.trainer.sac.networks import Critics, drawn_for
+
+WIDTH = 64
+TORCH, XAVIER = 1 / sqrt(WIDTH), sqrt(6 / (WIDTH + 5))
+"""The largest weights of a head of 5 values: as torch draws layers, and as ML-Agents draws value heads."""
+
+
+def q_network(actions):
+    settings = NetworkSettings(hidden_units=WIDTH, num_layers=2)
+    design = PolicyDesign(BehaviorSpec("Test", (ObservationSpec("o", (6,)),), actions), settings, squashed=True)
+    torch.manual_seed(0)
+    return drawn_for(actions, Critics(design, 1, values=False)).q1
+
+
+@pytest.mark.parametrize(
+    ("actions", "normal", "largest"),
+    [(ActionSpec(2), False, TORCH), (ActionSpec(0, (3, 2)), True, TORCH), (ActionSpec(2, (3, 2)), True, XAVIER)],
+    ids=["continuous", "discrete", "both"],
+)
+def test_the_kinds_of_actions_decide_what_networks_begin_with(actions, normal, largest):
+    network = q_network(actions)
+    second = network.body.layers[2].weight.detach()
+    assert (second.abs().max() > 1.5 * TORCH) == normal, "hidden layers are normal, or uniform within torch's bounds"
+    head = network.head.weight.detach()
+    assert 0.9 * largest < head.abs().max() <= largest
