@@ -124,7 +124,13 @@ def test_two_teams_play_each_other(start, tmp_path):
     settings = plain["behaviors"].pop("Simple")
     plain["behaviors"]["Duel"] = {
         **settings,
-        "self_play": {"save_steps": 200, "team_change": 400, "swap_steps": 100, "window": 4},
+        "self_play": {
+            "save_steps": 100,
+            "team_change": 400,
+            "swap_steps": 100,
+            "window": 4,
+            "play_against_latest_model_ratio": 0,  # who plays against itself is not rated
+        },
     }
     command = start(plain)
     assert command.wait() == 0, command.output
