@@ -99,7 +99,10 @@ def test_pictures_that_come_as_png_tell_where_to_go(tmp_path):
 
 @pytest.mark.parametrize(("trainer", "groups"), [("ppo", ()), ("poca", ("--groups",))])
 def test_agents_that_come_and_go_learn_to_work(tmp_path, trainer, groups):
-    settings = {**PPO, "trainer_type": trainer, "max_steps": 10000 if trainer == "ppo" else 16000}
+    settings = {**PPO, "trainer_type": trainer, "max_steps": 10000}
+    if trainer == "poca":  # agents' advantages are noisier than rewards, as who is there changes from tick to tick
+        settings["hyperparameters"] = {**PPO["hyperparameters"], "learning_rate": 2e-3, "buffer_size": 512}
+        settings["max_steps"] = 16000
     arguments = ("--scene", "crowd", "--agents", 9, "--branches", 2, "--decision-period", 5, *groups)
     measures = play(tmp_path, "Crowd", arguments, settings)
     assert last(measures, "Crowd?team=0") > 0.9
