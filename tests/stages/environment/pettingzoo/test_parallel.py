@@ -317,20 +317,21 @@ def test_those_of_a_team_may_be_a_group():
     assert blue.group_ids is None
 
 
+class Secretive(Crowd):
+    """As a world that makes its agents as it goes: it has no possible_agents."""
+
+    def __init__(self, script):
+        super().__init__(script)
+        self.names = list(script)
+        del self.possible_agents
+
+    def _observations(self, agents):
+        for agent in agents:
+            self._seen[agent][:] = self.names.index(agent), self._time
+        return {agent: self._seen[agent] for agent in agents}
+
+
 def test_agents_that_no_one_spoke_of_before_get_their_behaviour_when_they_come():
-    class Secretive(Crowd):
-        """As a world that makes its agents as it goes: it has no possible_agents."""
-
-        def __init__(self, script):
-            super().__init__(script)
-            self.names = list(script)
-            del self.possible_agents
-
-        def _observations(self, agents):
-            for agent in agents:
-                self._seen[agent][:] = self.names.index(agent), self._time
-            return {agent: self._seen[agent] for agent in agents}
-
     script = {"worker_0": (0, 9, 1.0), "queen_0": (1, 9, 0.0)}
     roles = {"worker_*": RoleSettings(behavior="Worker"), "queen_*": RoleSettings(behavior="Queen")}
     group = group_of(Secretive(script), roles=roles)
@@ -350,16 +351,8 @@ def test_masks_may_come_in_infos():
 
 
 def test_agents_that_no_one_spoke_of_before_may_bring_masks():
-    class Secretive(Crowd):
-        """As a world that makes its agents as it goes; the queen alone is told what she may do."""
-
-        def __init__(self, script):
-            super().__init__(script)
-            self.names = list(script)
-            del self.possible_agents
-
-        def _observations(self, agents):
-            return {agent: np.zeros(2, np.float32) for agent in agents}
+    class Telling(Secretive):
+        """The queen alone is told what she may do."""
 
         def step(self, actions):
             told = super().step(actions)
@@ -368,7 +361,7 @@ def test_agents_that_no_one_spoke_of_before_may_bring_masks():
             return told
 
     roles = {"ant": RoleSettings(behavior="Ant"), "queen": RoleSettings(behavior="Queen")}
-    group = group_of(Secretive({"ant": (0, 9, 1.0), "queen": (1, 9, 0.0)}), roles=roles)
+    group = group_of(Telling({"ant": (0, 9, 1.0), "queen": (1, 9, 0.0)}), roles=roles)
     result = play(group, 1)[-1]
 
     np.testing.assert_array_equal(result.steps["Queen"].action_masks, [[False, True, True]])
