@@ -98,10 +98,10 @@ def drawn_for(actions: ActionSpec, network: Network) -> Network:
     with both kinds of actions value heads have them, too (Xavier uniform, biases 0).
     """
     if actions.discrete_branches:
-        heads = [head for head in _linear(network, "head") if actions.continuous_size]
-        for head in heads:
-            nn.init.xavier_uniform_(head.weight)
-            nn.init.zeros_(head.bias)
+        if actions.continuous_size:
+            for head in _linear(network, "head"):
+                nn.init.xavier_uniform_(head.weight)
+                nn.init.zeros_(head.bias)
         return network
     for module in network.modules():
         if isinstance(module, NetworkBody):

@@ -235,12 +235,7 @@ class SACUpdate:
         the first.
         """
         smaller = torch.minimum(*(expected_values(q, probabilities, len(self._branches)) for q in (first, second)))
-        return soft_values(smaller, negentropies, self._coefficients(), self._weights)
-
-    def _coefficients(self) -> Tensor:
-        """The entropy coefficients [G]."""
-        coefficients: Tensor = self.coefficients.module.logs.detach().exp()
-        return coefficients
+        return soft_values(smaller, negentropies, self.coefficients.module.logs.detach().exp(), self._weights)
 
     @staticmethod
     def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
@@ -260,9 +255,9 @@ class SACUpdate:
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """The policy's continuous actions [B, C], its choices' probabilities [B, A], and negentropies [B, G]."""
         actions, probabilities, negentropies = heads[:, :0], None, []
-        if self._continuous:
-            actions, negentropy = self._draw_continuous(heads, noise)
-            negentropies.append(negentropy)
+        if c := self._continuous:
+            actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
+            negentropies.append(log_probs.sum(dim=1, keepdim=True))
         if self._branches:
             logits = heads[:, self._gaussian_heads :]
             if penalties is not None:
@@ -273,12 +268,6 @@ class SACUpdate:
             # Where a choice is forbidden its share is exactly 0 and its logarithm about -1e8: the product is 0.
             negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
         return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
-
-    def _draw_continuous(self, heads: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Continuous actions [B, C] and their negentropy [B, 1]."""
-        c = self._continuous
-        actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
-        return actions, log_probs.sum(dim=1, keepdim=True)
 
     def _entropy_targets(self, batch: Minibatch) -> Tensor:
         """Target entropies [G], or [B, G] where masks leave fewer choices in some states than in others."""
