@@ -40,7 +40,7 @@ LAST = 20
 """Episodes that each program is judged by."""
 
 
-def play(folder, behavior, arguments, settings, num_envs=4):
+def play(folder, behavior, arguments, settings, parameters=None, num_envs=4):
     """Run the command to its end; the finished episodes' measures by behaviour id, program by program."""
     settings = {**settings, "summary_freq": 1000}
     plain = {
@@ -52,6 +52,7 @@ def play(folder, behavior, arguments, settings, num_envs=4):
             "timeout_wait": 60,
             "seed": 5,
         },
+        "environment_parameters": parameters or {},
         "behaviors": {behavior: settings},
     }
     command = Command(folder, plain)
@@ -85,7 +86,8 @@ def test_sac_learns_where_to_go(tmp_path, actions):
 def test_two_teams_learn_from_each_other_by_self_play(tmp_path):
     ghosts = {"save_steps": 1000, "team_change": 2000, "swap_steps": 500, "window": 5}
     settings = {**PPO, "max_steps": 12000, "self_play": ghosts}
-    measures = play(tmp_path, "Duel", ("--scene", "duel", "--agents", 4), settings)
+    # By smaller steps the race is so long that two who go astray at first may never reach its end, nor learn any more.
+    measures = play(tmp_path, "Duel", ("--scene", "duel", "--agents", 4), settings, {"step_size": 0.5})
     for team in (0, 1):
         assert last(measures, f"Duel?team={team}") > 0.9
 
@@ -97,20 +99,15 @@ def test_pictures_that_come_as_png_tell_where_to_go(tmp_path):
     assert last(measures, "Simple?team=0") > 0.9
 
 
-GROUPS = pytest.param(
-    "poca",
-    ("--groups",),
-    # It learns alone, but not as the last of this file's runs; why is not known yet.
-    marks=pytest.mark.xfail(reason="POCA doesn't always learn with agents that come and go", strict=False),
-)
-
-
-@pytest.mark.parametrize(("trainer", "groups"), [("ppo", ()), GROUPS])
+@pytest.mark.parametrize(("trainer", "groups"), [("ppo", ()), ("poca", ("--groups",))])
 def test_agents_that_come_and_go_learn_to_work(tmp_path, trainer, groups):
     settings = {**PPO, "trainer_type": trainer, "max_steps": 10000}
-    if trainer == "poca":  # agents' advantages are noisier than rewards, as who is there changes from tick to tick
+    if trainer == "poca":
+        # A third of what a group is paid is each member's doing, at once: what it is paid for long afterwards is but
+        # noise, and once in twenty runs a faster learner that looks far ahead is led astray by it for good.
         settings["hyperparameters"] = {**PPO["hyperparameters"], "learning_rate": 2e-3, "buffer_size": 512}
-        settings["max_steps"] = 16000
+        settings["reward_signals"] = {"extrinsic": {"gamma": 0.9, "strength": 1.0}}
+        settings["max_steps"] = 14000
     arguments = ("--scene", "crowd", "--agents", 9, "--branches", 2, "--decision-period", 5, *groups)
     measures = play(tmp_path, "Crowd", arguments, settings)
     assert last(measures, "Crowd?team=0") > 0.9
