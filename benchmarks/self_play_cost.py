@@ -4,10 +4,10 @@
     python benchmarks/self_play_cost.py --set behaviors.Volley.self_play.swap_steps=5000
 
 Both ways an actor's tick is the same: two policies decide, the agent processor collects, all games are stepped. With
-self-play the opponents change as often as in config/examples/volley.yaml, each game plays on with whom it began, and
-everything that main does for it (judging, rating, snapshots, swaps) is counted as the actor's too, though it runs in
-another process. Stretches of both take turns, and the median of their ratios is told: a busy machine disturbs both. CPU
-time. The bar: less than 15 %.
+self-play the opponents change as often as in config/examples/volley.yaml, each game plays on with whom it began until
+another team's turn begins them all anew, and everything that main does for it (judging, rating, snapshots, swaps) is
+counted as the actor's too, though it runs in another process. Stretches of both take turns, and the median of their
+ratios is told: a busy machine disturbs both. CPU time. The bar: less than 15 %.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Side:
         spec = self._environment.specs[self._ids[0]]
         self._policy = replace(PPOTrainer(TrainerContext(BEHAVIOR, settings, spec, seed=3)).policy(), version=0, step=0)
         self._every = settings.hyperparameters.buffer_size
-        self._learned = 0
+        self._learned = self._turn = 0
         self._ghosts: GhostStage | None = None
         self.decided = self.ticks = 0
         """How many policies have decided, in how many ticks."""
@@ -83,6 +83,7 @@ class Side:
             self._ghosts = GhostStage(self._controller, self._assign)
             self._ghosts.start(StageContext("ghost"))
         self._publish()
+        self._turn = self._lineups.turns
 
     def seconds_per_tick(self) -> float:
         """CPU seconds per tick over the next stretch."""
@@ -103,7 +104,16 @@ class Side:
             if self.ticks % 50 == 0:
                 self.decided += 50 * len({id(game.players[i]) for game in self._lineups.games for i in self._ids})
             await self._environment.advance()
+            if self._lineups.turns != self._turn:
+                await self._begin_anew()
         return time.process_time() - began
+
+    async def _begin_anew(self) -> None:
+        """It is another team's turn to learn: all games are, as an actor has it."""
+        self._turn = self._lineups.turns
+        for batch in self._processor.close_all(truncated=True):
+            self._take(batch)
+        await self._environment.reset(1 + self._turn)
 
     def _take(self, batch: TrajectoryBatch) -> None:
         kept = [batch] if self._ghosts is None else self._ghosts.process(batch)
