@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runs import changed, read_whole_checkpoint
+from run_configs import changed
+from run_folders import read_whole_checkpoint
 from unity_runs import BUILD, free_port
 
 from pipeline.checkpoint import newest

@@ -5,7 +5,7 @@ game's result does to the ratings. The ghost stages feed it and carry out what i
 
 Teams are team ids. A team may hold several behaviours and a behaviour several teams, so games may be symmetric (one
 behaviour on all teams), asymmetric (another one on each), or something in between. What a behaviour has been is its
-`Lineage`; who met whom is the `League`'s affair; what is here are turns and assignments.
+`Lineage`; which policies play now, in `Assignments`; who met whom is the `League`'s affair; what is here are turns.
 
 Semantics are ML-Agents' (trainer steps drive snapshots and team changes, ghost steps drive opponent swaps), with its
 known defects mended: one rating per match, an explicit K, no rating against oneself, each game rated against what it
@@ -25,13 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config import SelfPlaySettings
-from queues.messages import Assignment, Columns, Matchup, PolicyUpdate, TrajectoryBatch
+from queues.messages import Columns, Matchup, PolicyUpdate, TrajectoryBatch
 from queues.specs import behavior_name, behavior_team
-from stages.ghost.league import League, Match, report
+from stages.ghost.assignments import Assignments
+from stages.ghost.league import League, report
 from stages.ghost.lineage import NEWEST, Lineage
 from stages.ghost.opponents import OpponentSampler, Uniform
 from stages.ghost.pace import Pace
-from stages.ghost.plain import plain_policy, plain_random, policy_from, restore_random
+from stages.ghost.plain import plain_random, restore_random
 from stages.ghost.roll_call import POLICY, REPORT, RollCall
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,8 @@ class GhostController:
         self._lineages: dict[str, Lineage] = {}
         self._ids: list[str] = []
         self._learning_team = -1
-        self._generation = 0
         self._valid_from = 0
-        self._chosen: dict[str, int] = {}
-        self._frozen: dict[str, PolicyUpdate] = {}
+        self._assignments = Assignments(self._lineages, random)
         self._league = League(self._lineages)
         self._pace = Pace()
         self._saved: dict[str, Any] = {}
@@ -70,12 +69,12 @@ class GhostController:
     @property
     def generation(self) -> int:
         """Number of the current assignment, 0 before the first one."""
-        return self._generation
+        return self._assignments.generation
 
     @property
     def opponents(self) -> Mapping[str, int]:
         """The snapshot that each behaviour id of another team plays with, -1 for the newest policy."""
-        return {behavior_id: update.snapshot for behavior_id, update in self._frozen.items()}
+        return self._assignments.opponents
 
     @property
     def lineages(self) -> Mapping[str, Lineage]:
@@ -135,7 +134,7 @@ class GhostController:
         if not gone:
             return None
         self._ids = [behavior_id for behavior_id in self._ids if behavior_id not in gone]
-        self._chosen = {behavior_id: number for behavior_id, number in self._chosen.items() if behavior_id not in gone}
+        self._assignments.forget(gone)
         return self._take_up()
 
     # Policies. -----------------------------------------------------------------------------------------------------
@@ -192,7 +191,7 @@ class GhostController:
         if behavior in self._awaited:
             self._awaited.hear(behavior, REPORT)
             return self._take_up()
-        if not news or not self._generation or not self._can_play() or not self._turn_is_over() or not self._rotate():
+        if not news or not self.generation or not self._can_play() or not self._turn_is_over() or not self._rotate():
             return None
         return self._current()
 
@@ -225,9 +224,9 @@ class GhostController:
         due = lineage.count_ghost_steps(away, int(batch.lengths[played].sum()))
         self._pace.check(lineage, self._learners())
         ghosts = [i for i in self._players() if behavior_name(i) == lineage.name and not self._learns(i)]
-        if not due or not self._generation or not self._can_play() or not ghosts or self._turn_is_ending():
+        if not due or not self.generation or not self._can_play() or not ghosts or self._turn_is_ending():
             return None
-        self._choose(ghosts)
+        self._assignments.choose(ghosts)
         return self._assign(ghosts)
 
     def rate(self, games: Columns) -> list[tuple[str, str, float]]:
@@ -243,10 +242,8 @@ class GhostController:
             "lineages": {**self._saved, **known},
             "ids": list(self._ids),
             "learning_team": self._learning_team,
-            "generation": self._generation,
             "valid_from": self._valid_from,
-            "chosen": dict(self._chosen),
-            "frozen": {behavior_id: plain_policy(update) for behavior_id, update in self._frozen.items()},
+            **self._assignments.state_dict(),
             "matches": self._league.state_dict(),
             "random": plain_random(self._random),
         }
@@ -262,11 +259,8 @@ class GhostController:
         trained = {name for name, saved in self._saved.items() if saved["newest"] is not None}
         self._awaited = RollCall(self._ids, trained & {*map(behavior_name, self._ids)})
         self._learning_team = int(state["learning_team"])
-        self._generation = int(state["generation"])
         self._valid_from = int(state["valid_from"])
-        self._chosen = {str(behavior_id): int(number) for behavior_id, number in state["chosen"].items()}
-        frozen = {str(behavior_id): policy_from(plain) for behavior_id, plain in state["frozen"].items()}
-        self._frozen = {behavior_id: update for behavior_id, update in frozen.items() if update is not None}
+        self._assignments.load_state_dict(state)
         self._league.load_state_dict(state["matches"])
         restore_random(self._random, state["random"])
 
@@ -276,7 +270,7 @@ class GhostController:
         """One of those that a resumed run waits for is there; when all are, play goes on."""
         if not self._can_play():
             return None
-        players, known = self._players(), self._league.players(self._generation)
+        players, known = self._players(), self._league.players(self.generation)
         strangers = [behavior_id for behavior_id in players if behavior_id not in known]
         if strangers or len(known) > len(players):
             return self._join(strangers)
@@ -288,7 +282,7 @@ class GhostController:
         """Whether everybody is there: at the start all need a policy, and after a resume all who were there before."""
         if self._awaited or not self._players():
             return False
-        return self._generation > 0 or len(self._players()) == len(self._ids)
+        return self.generation > 0 or len(self._players()) == len(self._ids)
 
     def _turn_is_over(self) -> bool:
         """Whether the learning team has learned enough for now, or for ever."""
@@ -315,19 +309,14 @@ class GhostController:
         if team == self._learning_team:
             return False
         self._learning_team = team
-        self._valid_from = self._generation + 1
+        self._valid_from = self.generation + 1
         learners = self._names(team)
         for lineage in self._lineages.values():
             lineage.begin_turn(lineage.name in learners)
         players = self._players()
-        self._choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
-        self._freeze(players)
+        self._assignments.choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
+        self._begin(players)
         return True
-
-    def _choose(self, ghosts: Iterable[str]) -> None:
-        """Choose new policies for opponents, each for itself."""
-        for behavior_id in ghosts:
-            self._chosen[behavior_id] = self._lineages[behavior_name(behavior_id)].choose(self._random)
 
     def _join(self, newcomers: Iterable[str]) -> Matchup:
         """Others come into play, or leave; the turn may end with it, if those who learned have no more of theirs."""
@@ -336,40 +325,16 @@ class GhostController:
         return self._assign(newcomers)
 
     def _assign(self, changed: Iterable[str]) -> Matchup:
-        self._freeze(changed)
+        self._begin(changed)
         return self._current()
 
-    def _freeze(self, changed: Iterable[str]) -> None:
-        """Begin a new assignment. Its opponents stay as they are now until the next one that changes them."""
-        self._generation += 1
-        players = self._players()
-        old, fresh = self._frozen, set(changed)
-        self._frozen = {}
-        for behavior_id in players:
-            if self._learns(behavior_id):
-                self._chosen.pop(behavior_id, None)
-            elif behavior_id in old and behavior_id not in fresh:
-                self._frozen[behavior_id] = old[behavior_id]
-            else:
-                lineage = self._lineages[behavior_name(behavior_id)]
-                self._frozen[behavior_id] = lineage.policy(self._chosen.get(behavior_id, NEWEST))
-        numbers = {i: self._frozen[i].snapshot if i in self._frozen else NEWEST for i in players}
-        self._league.begin(self._generation, Match(self._learning_team, numbers))
+    def _begin(self, changed: Iterable[str]) -> None:
+        """Begin a new assignment, in which these play with something else than before."""
+        match = self._assignments.begin(self._players(), self._learning_team, changed)
+        self._league.begin(self.generation, match)
 
     def _current(self) -> Matchup:
-        """The assignment in force, with the policies that it names."""
-        policies = []
-        for behavior_id in self._players():
-            update = self._frozen.get(behavior_id) or self._lineages[behavior_name(behavior_id)].newest
-            assert update is not None
-            policies.append(replace(update, behavior_id=behavior_id))
-        assignment = Assignment(
-            generation=self._generation,
-            learning_team=self._learning_team,
-            policies={update.behavior_id: (update.snapshot, update.version) for update in policies},
-            opponent=next((update.snapshot for update in self._frozen.values()), NEWEST),
-        )
-        return Matchup(assignment, tuple(policies))
+        return self._assignments.matchup(self._players(), self._learning_team)
 
     def _players(self) -> list[str]:
         """The behaviour ids that there is a policy for, by team."""

@@ -8,7 +8,9 @@ import signal
 import time
 
 import pytest
-from runs import INLINE, cartpole, changed, read_whole_checkpoint, run_here
+from run_configs import INLINE, cartpole, changed
+from run_folders import read_whole_checkpoint
+from runs import run_here
 
 LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=1000)
 """A run with process hosts that goes on until it is stopped, with many checkpoints."""

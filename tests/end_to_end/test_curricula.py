@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from runs import INLINE, TOLD_ENV, changed, manifest, run_here, taught
+from run_configs import INLINE, TOLD_ENV, changed, taught
+from run_folders import manifest
+from runs import run_here
 
 from pipeline.run import RunOptions
 from stages.evaluation.stage import EvaluationStage

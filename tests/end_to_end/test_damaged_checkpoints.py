@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import INLINE, Command, cartpole, manifest, run_here
+from run_configs import INLINE, cartpole
+from run_folders import manifest
+from runs import Command, run_here
 
 from pipeline.checkpoint import CheckpointError
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from runs import IMITATOR, INLINE, cartpole, changed, run_here, sac, streams, weights_digest
+from run_configs import IMITATOR, INLINE, cartpole, changed, sac
+from run_folders import streams, weights_digest
+from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipeline.cli import main

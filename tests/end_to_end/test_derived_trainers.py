@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import INLINE, Plain, digest, read_whole_checkpoint, sac, streams
+from run_configs import INLINE, Plain, sac
+from run_folders import digest, read_whole_checkpoint, streams
 
 from config import RunConfig
 from pipeline.errors import RunFailed

@@ -6,24 +6,21 @@ import random
 import shutil
 
 import pytest
-from runs import (
+from run_configs import (
     TEAM_ENV,
     TOLD_ENV,
-    Command,
     cartpole,
     cooperating,
     copying,
-    digest,
-    read_whole_checkpoint,
-    record_expert,
     remembering,
-    run_here,
     sac,
     taught,
     team_play,
     volley,
     with_expert,
 )
+from run_folders import digest, read_whole_checkpoint
+from runs import Command, record_expert, run_here
 
 from pipeline import checkpointer
 from pipeline.checkpoint import newest

@@ -7,7 +7,9 @@ import logging
 from pathlib import Path
 
 import pytest
-from runs import INLINE, cartpole, read_whole_checkpoint, run_here, volley
+from run_configs import INLINE, cartpole, volley
+from run_folders import read_whole_checkpoint
+from runs import run_here
 
 from pipeline.atomic_files import FileOperations
 from pipeline.checkpoint import newest

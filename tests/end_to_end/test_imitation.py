@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from runs import IMITATOR, INLINE, cartpole, changed, run_here, streams, weights_digest
+from run_configs import IMITATOR, INLINE, cartpole, changed
+from run_folders import streams, weights_digest
+from runs import run_here
 
 from pipeline.errors import RunError, RunFailed
 from pipeline.warm_start import initial_policy

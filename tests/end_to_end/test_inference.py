@@ -6,7 +6,8 @@ import asyncio
 import re
 
 import pytest
-from runs import INLINE, Command, cartpole, changed, run_here, volley
+from run_configs import INLINE, cartpole, changed, volley
+from runs import Command, run_here
 
 from pipeline.errors import RunError, RunFailed
 from pipeline.export import load_acting_policy

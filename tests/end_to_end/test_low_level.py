@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from runs import INLINE, run_here
+from run_configs import INLINE
+from runs import run_here
 from unity_runs import BUILD, reports
 
 from pipeline.export import load_acting_policy

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from runs import INLINE, Command, cartpole, changed, run_here
+from run_configs import INLINE, cartpole, changed
+from runs import Command, run_here
 
 from config import RunConfig
 from pipeline.errors import RunError, RunFailed

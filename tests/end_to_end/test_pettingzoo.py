@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from runs import INLINE, changed, run_here
+from run_configs import INLINE, changed
+from runs import run_here
 
 from pipeline.errors import RunError, RunFailed
 from pipeline.export import load_acting_policy

@@ -12,18 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from runs import (
-    COMMAND,
-    INLINE,
-    PATIENCE_S,
-    TROUBLED_ENV,
-    cartpole,
-    changed,
-    digest,
-    read_whole_checkpoint,
-    run_here,
-    troubled,
-)
+from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled
+from run_folders import digest, read_whole_checkpoint
+from runs import COMMAND, PATIENCE_S, run_here
 
 from config import RunConfig, load_config
 from pipeline.errors import RunError, RunFailed

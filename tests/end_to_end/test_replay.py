@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from runs import (
+from run_configs import (
     INLINE,
     TEAM_ENV,
-    Command,
     adversarial,
     cartpole,
     changed,
     cooperating,
     copying,
-    record_expert,
     remembering,
-    run_here,
     sac,
     schooled,
-    streams,
     team_play,
-    trainer_digest,
     volley,
-    weights_digest,
     with_expert,
 )
+from run_folders import streams, trainer_digest, weights_digest
+from runs import Command, record_expert, run_here
 
 from pipeline.run import RunOptions
 from stages.trainer.imitation import load_recorded

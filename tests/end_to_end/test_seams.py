@@ -6,7 +6,9 @@ import json
 import re
 
 import pytest
-from runs import INLINE, cartpole, read_whole_checkpoint, run_here, volley, weights_digest
+from run_configs import INLINE, cartpole, volley
+from run_folders import read_whole_checkpoint, weights_digest
+from runs import run_here
 
 from pipeline.export import read_export
 

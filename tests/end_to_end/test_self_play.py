@@ -8,7 +8,9 @@ from importlib.util import find_spec
 
 import pytest
 from PIL import Image
-from runs import INLINE, changed, digest, read_whole_checkpoint, run_here
+from run_configs import INLINE, changed
+from run_folders import digest, read_whole_checkpoint
+from runs import run_here
 
 from pipeline import checkpointer
 from pipeline.errors import RunError, RunFailed

@@ -6,7 +6,8 @@ import os
 import signal
 
 import pytest
-from runs import TROUBLED_ENV, cartpole, read_whole_checkpoint, troubled
+from run_configs import TROUBLED_ENV, cartpole, troubled
+from run_folders import read_whole_checkpoint
 
 LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=10**7)
 """A run that makes no checkpoint of its own accord."""

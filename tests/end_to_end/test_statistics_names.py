@@ -9,7 +9,9 @@ import json
 from pathlib import Path
 
 import pytest
-from runs import INLINE, cartpole, cooperating, run_here, sac, streams, taught, volley
+from run_configs import INLINE, cartpole, cooperating, sac, taught, volley
+from run_folders import streams
+from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ALL = {

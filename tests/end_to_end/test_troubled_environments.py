@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from runs import INLINE, TROUBLED_ENV, changed, read_whole_checkpoint, run_here, troubled
+from run_configs import INLINE, TROUBLED_ENV, changed, troubled
+from run_folders import read_whole_checkpoint
+from runs import run_here
 
 from pipeline.errors import RunFailed
 

@@ -9,7 +9,8 @@ import sys
 import uuid
 
 import pytest
-from runs import PATIENCE_S, weights_digest
+from run_folders import weights_digest
+from runs import PATIENCE_S
 from unity_command import LONG, assert_saved, restarts, unity
 from unity_runs import BUILD, is_free, reports
 

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from runs import INLINE, changed
+from run_configs import INLINE, changed
 from unity_command import LONG, assert_saved, player_of, restarts, unity
 
 from pipeline.checkpoint import newest

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from runs import INLINE, Command, Plain, cartpole, changed, read_whole_checkpoint, run_here, streams, volley
+from run_configs import INLINE, Plain, cartpole, changed, volley
+from run_folders import read_whole_checkpoint, streams
+from runs import Command, run_here
 
 from pipeline.errors import RunError, RunFailed
 from queues.messages import TrajectoryBatch

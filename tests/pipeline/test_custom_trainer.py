@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from runs import Command, Plain, read_whole_checkpoint
+from run_configs import Plain
+from run_folders import read_whole_checkpoint
+from runs import Command
 
 from config import RunConfig, load_config
 from pipeline.errors import RunFailed

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from runs import INLINE, cartpole, changed, run_here, taught, volley
+from run_configs import INLINE, cartpole, changed, taught, volley
+from runs import run_here
 
 from pipeline.errors import RunError, RunFailed
 

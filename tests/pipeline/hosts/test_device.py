@@ -4,7 +4,8 @@ import logging
 
 import pytest
 import torch
-from runs import INLINE, cartpole, run_here
+from run_configs import INLINE, cartpole
+from runs import run_here
 
 from pipeline.errors import RunError, RunFailed
 from pipeline.hosts.device import choose_device
