@@ -118,7 +118,7 @@ def _about_curricula(config: RunConfig) -> Iterator[str]:
                     f"{path}.completion_criteria.min_lesson_length: is 0, so the lesson may end after one lucky "
                     "episode; 100 is usual"
                 )
-            elif criteria.measure == "Elo" and _never_rated(config, criteria.behavior):
+            elif criteria.measure == "Elo" and _never_rated_up_to(config, criteria.behavior, criteria.threshold):
                 yield (
                     f"{path}.completion_criteria.measure: 'Elo' stays as it is, because {criteria.behavior} plays "
                     "nobody but its newest policy (play_against_latest_model_ratio: 1), and games against itself are "
@@ -126,13 +126,15 @@ def _about_curricula(config: RunConfig) -> Iterator[str]:
                 )
 
 
-def _never_rated(config: RunConfig, behavior: str) -> bool:
-    """Whether a behaviour meets nobody but itself as it is; against other behaviours its newest policy is rated."""
+def _never_rated_up_to(config: RunConfig, behavior: str, threshold: float) -> bool:
+    """Whether a behaviour's rating begins and stays where it does not exceed a threshold.
+
+    It stays if the behaviour meets nobody but itself as it is; against other behaviours its newest policy is rated.
+    """
     if config.default_settings is not None and config.default_settings.self_play is not None:
         return False  # who knows which other behaviours come
-    ratios = {
-        name: settings.self_play.play_against_latest_model_ratio
-        for name, settings in config.behaviors.items()
-        if settings.self_play is not None
-    }
-    return len(ratios) == 1 and ratios.get(behavior, 0) >= 1
+    all_settings = {n: s.self_play for n, s in config.behaviors.items() if s.self_play is not None}
+    if len(all_settings) != 1 or behavior not in all_settings:
+        return False
+    settings = all_settings[behavior]
+    return settings.play_against_latest_model_ratio >= 1 and settings.initial_elo <= threshold

@@ -67,6 +67,7 @@ class Opening:
         self._reporter = reporter
         self._run = run
         self._told: set[int] = set()
+        self._bystanders: set[str] = set()
 
     async def agents_seen(self, slot: ActorSlot, spec: BehaviorSpec) -> None:
         """An actor has agents of a behaviour id that it had none of before.
@@ -76,6 +77,8 @@ class Opening:
             RunError: if its policy can't be played, or it can't imitate whom it should.
         """
         self._delivery.publisher.add_behavior(spec.behavior_id)
+        if not self._plan.route(spec.name).self_play:
+            self._bystanders.add(spec.behavior_id)
         if spec.name not in self.lines:
             await self._open(spec)
         line = self.lines[spec.name]
@@ -137,7 +140,8 @@ class Opening:
         plan, publisher = self._plan, self._delivery.publisher
         way = plan.route(behavior)
         if way.self_play and self.self_play is None:
-            self.self_play = SelfPlay(plan.config, self._stages, publisher, derive_seed(plan.seed, GHOST))
+            seed = derive_seed(plan.seed, GHOST)
+            self.self_play = SelfPlay(plan.config, self._stages, publisher, seed, self._bystanders)
         return MainPath(way, plan.config, self._stages, publisher, self.self_play if way.self_play else None)
 
     async def _drain_student(self, line: Line, spec: BehaviorSpec) -> None:

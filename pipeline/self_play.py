@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,21 @@ class SelfPlay:
         stages: hooks and saved states of stages in main.
         publisher: where matchups go.
         seed: for the choice of opponents.
+        bystanders: behaviour ids that take no part, which may become more.
     """
 
-    def __init__(self, config: RunConfig, stages: MainStages, publisher: PolicyPublisher, seed: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        stages: MainStages,
+        publisher: PolicyPublisher,
+        seed: int,
+        bystanders: Collection[str] = (),
+    ) -> None:
         self._config = config
         self._main = stages
         self._publisher = publisher
-        self.controller = GhostController(np.random.default_rng(seed))
+        self.controller = GhostController(np.random.default_rng(seed), bystanders)
         state = stages.saved_state(GHOST)
         if state is not None:
             self.controller.load_state_dict(state)

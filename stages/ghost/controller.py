@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,9 +43,11 @@ class GhostController:
 
     Args:
         random: the source of chance in choosing opponents.
+        bystanders: behaviour ids without self-play, which may become more: a warning tells them from nobody.
     """
 
-    def __init__(self, random: np.random.Generator) -> None:
+    def __init__(self, random: np.random.Generator, bystanders: Collection[str] = ()) -> None:
+        self._bystanders = bystanders
         self._last_versions: dict[str, int] = {}  # of trainers that are done but for this policy on its way
         self._random = random
         self._lineages: dict[str, Lineage] = {}
@@ -222,7 +224,7 @@ class GhostController:
             return None
         played = ~learned & (columns["generation"] >= self._valid_from)
         due = lineage.count_ghost_steps(away, int(batch.lengths[played].sum()))
-        self._pace.check(lineage, self._learners())
+        self._pace.check(self._team(behavior_team(batch.behavior_id)), self._learners())
         ghosts = [i for i in self._players() if behavior_name(i) == lineage.name and not self._learns(i)]
         if not due or not self.generation or not self._can_play() or not ghosts or self._turn_is_ending():
             return None
@@ -345,21 +347,29 @@ class GhostController:
         return behavior_team(behavior_id) == self._learning_team
 
     def _learners(self) -> list[Lineage]:
-        return [self._lineages[name] for name in self._names(self._learning_team)]
+        return self._team(self._learning_team)
+
+    def _team(self, team: int) -> list[Lineage]:
+        return [self._lineages[name] for name in sorted(self._names(team))]
 
     def _names(self, team: int) -> set[str]:
         """The behaviours of a team, as far as they have appeared."""
         return {name for i in self._ids if behavior_team(i) == team and (name := behavior_name(i)) in self._lineages}
 
     def _warn_of_one_team(self, update: PolicyUpdate) -> None:
-        if update.version and len({*map(behavior_team, self._ids)}) == 1 and not self._warned_of_one_team:
-            self._warned_of_one_team = True
-            known = ", ".join(self._ids)
+        if not update.version or self._warned_of_one_team or len({*map(behavior_team, self._ids)}) != 1:
+            return
+        self._warned_of_one_team = True
+        known, others = ", ".join(self._ids), ", ".join(sorted(self._bystanders))
+        if others:
             log.warning(
-                "behaviors.%s.self_play: the environment has one team only (%s), so there is nobody to play against; "
-                "give the others' agents a behaviour id with another team, such as %s?team=%d.",
-                update.behavior_id,
-                known,
-                update.behavior_id,
-                self._learning_team + 1,
+                "behaviors.%s.self_play: all that have self_play are of one team (%s), so there is nobody to play "
+                "against; give %s a self_play block too, if that is whom they play.",
+                *(update.behavior_id, known, others),
             )
+            return
+        log.warning(
+            "behaviors.%s.self_play: the environment has one team only (%s), so there is nobody to play against; "
+            "give the others' agents a behaviour id with another team, such as %s?team=%d.",
+            *(update.behavior_id, known, update.behavior_id, self._learning_team + 1),
+        )

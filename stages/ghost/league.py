@@ -78,7 +78,7 @@ class League:
             games: `columns.GAME_COLUMNS` [G]; where `game_outcomes` [G, T] are among them, they tell how each team did.
 
         Returns:
-            Of each game that counts: (behaviour name, statistic, value) for ratings of newest policies that it moved.
+            Of each game that counts: (behaviour name, statistic, value) for ratings of newest policies that played.
         """
         if not games:
             return []
@@ -104,13 +104,7 @@ class League:
     def _rate(self, match: Match, outcome: float, outcomes: Any) -> list[tuple[str, str, float]]:
         sides = self._sides(match, outcome, outcomes)
         learner = sides.pop(match.learning_team)
-        newest = {lineage.name for lineage, _ in learner.players}
-        # A game between the newest policy and itself says nothing about it.
-        others = [
-            side
-            for side in sides.values()
-            if not any(number == NEWEST and lineage.name in newest for lineage, number in side.players)
-        ]
+        others = [side for side in sides.values() if len(_on_both(learner, side)) < len(side.players)]
         if not others:
             return []
         scores = [outcome] if len(sides) == 1 else [_score(learner.outcome, side.outcome) for side in others]
@@ -135,9 +129,13 @@ class League:
 
     @staticmethod
     def _count(learner: _Side, side: _Side, score: float, lost: float) -> None:
-        for record in learner.records:
-            record.rating += lost
+        on_both = _on_both(learner, side)
+        for lineage, number in learner.players:
+            if lineage.name not in on_both:
+                lineage.records[number].rating += lost
         for met, number in side.players:
+            if number == NEWEST and met.name in on_both:
+                continue
             record = met.records[number]
             record.rating -= lost
             record.count(score)
@@ -156,6 +154,12 @@ class League:
             if known is not None:
                 told.append((lineage.name, "Self-play/Skill", known))
         return told
+
+
+def _on_both(learner: _Side, side: _Side) -> set[str]:
+    """The behaviours whose newest policy plays for both: what it wins against itself says nothing about it."""
+    mine = {lineage.name for lineage, _ in learner.players}
+    return {lineage.name for lineage, number in side.players if number == NEWEST and lineage.name in mine}
 
 
 def _score(mine: float, theirs: float) -> float:

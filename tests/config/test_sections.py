@@ -187,10 +187,17 @@ def test_a_lesson_may_end_by_the_rating_of_self_play(load, word):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "others", "warned"), [(1, "", True), (0.5, "", False), (1, ", C: {self_play: {}}", False)]
+    ("ghosts", "others", "warned"),
+    [
+        ("play_against_latest_model_ratio: 1", "", True),
+        ("play_against_latest_model_ratio: 1, initial_elo: 1300", "", True),
+        ("play_against_latest_model_ratio: 1, initial_elo: 1301", "", False),
+        ("play_against_latest_model_ratio: 0.5", "", False),
+        ("play_against_latest_model_ratio: 1", ", C: {self_play: {}}", False),
+    ],
 )
-def test_a_lesson_by_a_rating_that_can_not_change_is_warned_about(load, ratio: float, others: str, warned: bool):
-    behavior = f"{{self_play: {{play_against_latest_model_ratio: {ratio}}}}}{others}"
+def test_a_lesson_by_a_rating_that_can_not_change_is_warned_about(load, ghosts: str, others: str, warned: bool):
+    behavior = f"{{self_play: {{{ghosts}}}}}{others}"
     criteria = "completion_criteria: {behavior: B, measure: Elo, threshold: 1300}"
     lessons = f"[{{name: a, value: 1, {criteria}}}, {{name: b, value: 2}}]"
     config = load(f"behaviors: {{B: {behavior}}}\nenvironment_parameters: {{h: {{curriculum: {lessons}}}}}")

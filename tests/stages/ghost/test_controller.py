@@ -102,6 +102,19 @@ def test_with_one_team_nothing_rotates_and_a_warning_says_why_nobody_is_played_a
     assert "such as Ball?team=1" in warning
 
 
+def test_where_the_others_have_no_self_play_the_warning_says_so(caplog):
+    bystanders = set()
+    controller = GhostController(np.random.default_rng(0), bystanders)
+    controller.add_lineage("Ball", SelfPlaySettings())
+    controller.add_behavior(HOME)
+    bystanders.add("Wall?team=1")
+    for step in (0, 5000):
+        controller.take_policy(policy(step))
+    (warning,) = caplog.messages
+    assert "all that have self_play are of one team (Ball?team=0)" in warning
+    assert "give Wall?team=1 a self_play block too" in warning
+
+
 def test_teams_change_by_trainer_steps_and_the_new_learner_starts_from_the_newest_weights():
     controller = make(team_change=300)
     controller.take_policy(policy(0))

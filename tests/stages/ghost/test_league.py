@@ -85,6 +85,24 @@ def test_of_many_teams_those_that_play_by_the_learner_s_own_newest_policy_are_le
     assert ratings(lineages["Ball"]) == {NEWEST: 1208.0, 1: 1192.0}
 
 
+def test_of_a_team_only_those_who_play_for_both_sides_are_left_out():
+    board, lineages = make("A", "B")
+    players = {"A?team=0": NEWEST, "B?team=0": NEWEST, "A?team=1": NEWEST, "B?team=1": 2}
+    board.begin(1, Match(0, players))
+    assert {name: value for name, _, value in board.rate(games(1, 1.0))} == {"A": 1200.0, "B": 1208.0}
+    assert ratings(lineages["A"]) == {}
+    assert ratings(lineages["B"]) == {NEWEST: 1208.0, 2: 1192.0}
+    assert [lineages["A"].records[NEWEST].games, lineages["B"].records[2].games] == [0, 1]
+    assert [(met["against"], met["snapshot"]) for met in report(lineages["B"])["results"]] == [("B", 2)]
+
+
+def test_where_all_of_a_team_play_for_both_sides_nobody_is_rated():
+    board, lineages = make("A", "B")
+    board.begin(1, Match(0, {f"{name}?team={team}": NEWEST for name in "AB" for team in (0, 1)}))
+    assert board.rate(games(1, 1.0)) == []
+    assert ratings(lineages["A"]) == ratings(lineages["B"]) == {}
+
+
 def test_where_a_result_was_guessed_all_others_are_taken_to_have_won_or_lost_together():
     board, lineages = make("Ball")
     board.begin(1, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 0, "Ball?team=2": 1}))

@@ -17,7 +17,7 @@ def lineage(name, **settings):
 def play(pace, learner, ghost, learned, made):
     learner.count_learned(learned)
     ghost.count_ghost_steps(made, made)
-    pace.check(ghost, [learner])
+    pace.check([ghost], [learner])
 
 
 def test_two_against_one_with_the_same_swap_steps_is_told_what_to_set_and_only_once(caplog):
@@ -68,4 +68,27 @@ def test_teams_of_equal_size_need_no_word(caplog, made):
 def test_a_symmetric_game_has_but_one_number_to_set(caplog):
     pace, ball = Pace(), lineage("Ball", team_change=1000)
     play(pace, ball, ball, 800, 400)
+    assert not caplog.messages
+
+
+def test_nothing_is_unequal_where_both_teams_have_the_same_two_behaviours(caplog):
+    keeper, striker = (lineage(name, team_change=1000) for name in ("Keeper", "Striker"))
+    keeper.count_learned(900)
+    for each, made in ((keeper, 900), (striker, 250)):
+        each.count_ghost_steps(made, made)
+    Pace().check([keeper, striker], [keeper, striker])
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("lone_learns", [True, False])
+def test_of_a_team_s_behaviours_the_one_that_ends_its_turn_is_compared(caplog, lone_learns):
+    """The slow one, who makes a quarter of the lone one's steps, would have met new opponents sixteen times."""
+    fast, slow, lone = (lineage(name, team_change=1000, swap_steps=250) for name in ("Fast", "Slow", "Lone"))
+    for each, steps in ((fast, 800), (slow, 200), (lone, 800)):
+        if (each is lone) == lone_learns:
+            each.count_learned(steps)
+        else:
+            each.count_ghost_steps(steps, steps)
+    teams = ([fast, slow], [lone])
+    Pace().check(*(teams if lone_learns else teams[::-1]))
     assert not caplog.messages
