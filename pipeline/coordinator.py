@@ -335,6 +335,8 @@ class Coordinator:
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
         if status != 0 and not said_goodbye and not self.ending.begun and await self._replace(host, status):
             return
+        if host.links is not None:  # an actor's were kept for a replacement: who takes from it would wait for ever
+            host.links.handed_over()
         self._roster.mark_ended(host.plan.name)
         if self.ending.learners_ended:
             self._launcher.end_evaluation()

@@ -129,7 +129,7 @@ class HostLinks:
         return name, self.peers.pop(name)
 
     def handed_over(self) -> None:
-        """The host lives and will not be replaced: only its own handles count now, so that its death shows."""
+        """The host will not be replaced: only its own handles count now, so that its end shows at the peers."""
         for end in self.born_with.values():
             end.close()
         self.born_with.clear()

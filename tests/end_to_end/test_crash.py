@@ -8,12 +8,14 @@ import signal
 import time
 
 import pytest
-from run_configs import INLINE, cartpole, changed
+from run_configs import INLINE, cartpole, changed, volley
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
 LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=1000)
 """A run with process hosts that goes on until it is stopped, with many checkpoints."""
+LONG_PLAY = volley(behaviors__Volley__max_steps=10**7, behaviors__Volley__checkpoint_interval=1000)
+"""The same, whose trajectories go through main."""
 
 
 def test_killed_main_takes_its_hosts_with_it_and_the_run_resumes(start):
@@ -36,6 +38,19 @@ def test_a_killed_actor_is_replaced_and_the_run_goes_on(start):
     assert command.wait() == 0, command.output
     command.assert_left_nothing()
     assert_resumes(command)
+
+
+@pytest.mark.parametrize("plain", [LONG, LONG_PLAY], ids=["straight to the learner", "through main"])
+def test_an_actor_that_may_not_be_replaced_ends_the_run_and_nobody_waits_for_it(start, plain):
+    command = start(changed(plain, {"env_settings__restarts_rate_limit_n": 0}))
+    command.until_checkpoint(1)
+    kill(command, "actor-0")
+    assert command.wait() == 1, command.output
+    assert "the process of actor-0 was killed by signal 9. It is not restarted again" in command.output
+    assert "did not end within" not in command.output
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()
+    read_whole_checkpoint(command.run_folder)
 
 
 def test_a_killed_learner_ends_the_run_which_resumes_from_the_checkpoint_before(start):
