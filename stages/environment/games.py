@@ -84,7 +84,7 @@ class GameWatch:
         """
         self._declares |= result.games is not None
         if result.games is not None:
-            games = checked(result.games, len(self._lineups.games), environment)
+            games = checked(result.games, len(self._lineups.games), environment, self._teams)
             self._untold += self._declared(games, environment)
             self._lineups.restart(games.env_ids)
         elif not self._declares:
@@ -171,6 +171,10 @@ class GameWatch:
             mine = [i for i in carriers if behavior_team(i) == game.lineup.learning_team]
             by_carrier.setdefault((mine or carriers)[0], []).append(game)
         return {behavior_id: _columns(told) for behavior_id, told in by_carrier.items()}
+
+    def _teams(self) -> int:
+        """How many team ids there are under the current lineup, those between them included that nobody plays for."""
+        return 1 + max(map(behavior_team, self._players(self._lineups.current)), default=0)
 
     def _players(self, lineup: Lineup) -> Iterator[str]:
         return (behavior_id for behavior_id in lineup.players if self._lineups.plays(behavior_id))

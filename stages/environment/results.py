@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ _SHOWN = 8
 _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 
 
-def checked(games: GameResults, num_envs: int, environment: str) -> GameResults:
+def checked(games: GameResults, num_envs: int, environment: str, teams: Callable[[], int]) -> GameResults:
     """The same results as arrays of the kinds that are promised, outcomes of duels freed of rounding.
 
     Args:
         games: as the environment declared them.
         num_envs: how many instances it has.
         environment: what messages call it.
+        teams: tells how many team ids play; only asked about outcomes that are wrong.
 
     Raises:
         StageError: if they are not about instances, or not outcomes; see `GameResults`.
@@ -40,7 +42,7 @@ def checked(games: GameResults, num_envs: int, environment: str) -> GameResults:
         )
     if _are_plain_duels(env_ids, outcomes, num_envs):
         return GameResults(env_ids, outcomes)
-    return GameResults(_instances(env_ids, num_envs, said), _outcomes(outcomes, env_ids, said))
+    return GameResults(_instances(env_ids, num_envs, said), _outcomes(outcomes, env_ids, said, teams))
 
 
 def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: int) -> bool:
@@ -77,7 +79,9 @@ def _instances(env_ids: NDArray[Any], num_envs: int, said: str) -> NDArray[np.in
     return env_ids.astype(np.int32, copy=False)
 
 
-def _outcomes(outcomes: NDArray[Any], env_ids: NDArray[Any], said: str) -> NDArray[np.float32]:
+def _outcomes(
+    outcomes: NDArray[Any], env_ids: NDArray[Any], said: str, playing: Callable[[], int]
+) -> NDArray[np.float32]:
     teams = outcomes.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):  # of what is refused below
         values = outcomes.astype(np.float32, copy=False)
@@ -90,11 +94,11 @@ def _outcomes(outcomes: NDArray[Any], env_ids: NDArray[Any], said: str) -> NDArr
             right &= np.abs(values.sum(axis=1) - 1) <= _ROUNDING
     if not right.all():
         row = int(np.flatnonzero(~right)[0])
-        expected = (
-            "numbers from 0 to 1 that add up to 1, by team id: 1 won, 0.5 drawn, 0 lost"
-            if teams <= 2
-            else "finite numbers by team id, more for who did better"
-        )
+        expected = "finite numbers by team id, more for who did better"
+        if playing() > max(teams, 2):
+            expected = f"a column for each team id from 0 to {playing() - 1}: {expected}"
+        elif teams <= 2:
+            expected = "numbers from 0 to 1 that add up to 1, by team id: 1 won, 0.5 drawn, 0 lost"
         raise StageError(
             f"{said}.outcomes of instance {env_ids[row]}'s game are {_listed(outcomes[row])}; expected {expected}"
         )

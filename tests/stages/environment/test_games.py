@@ -187,6 +187,20 @@ def test_an_environment_that_tells_of_fewer_teams_than_there_are_is_told_so():
         finish(watch, result(over([0], [0.0, 1.0]), **PLAYING))
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "complaint"),
+    [
+        ([2.0, 2.0], "are 2, 2; expected a column for each team id from 0 to 2: finite numbers by team id, more for"),
+        ([7.0], "are 7; expected a column for each team id from 0 to 2"),
+        ([0.5, np.nan, 1.0], "are 0.5, nan, 1; expected finite numbers by team id"),
+    ],
+)
+def test_wrong_outcomes_of_three_teams_are_not_told_to_add_up_as_those_of_two(outcomes, complaint):
+    _, watch = watching(HOME, AWAY, THIRD)
+    with pytest.raises(StageError, match=f"environment Arena: its GameResults.outcomes of instance 1's .* {complaint}"):
+        finish(watch, result(over([1], outcomes), **PLAYING))
+
+
 def test_where_games_are_declared_nothing_is_guessed():
     lineups, watch = watching()
     watch.begin(result(over([], *np.zeros((0, 2))), **PLAYING))
