@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from stages.errors import NotFiniteError
+
 OutcomeRule = Literal["return", "last_reward"]
 
 _TIE = 1e-6
@@ -39,6 +41,29 @@ class Score:
     def by(self, rule: OutcomeRule) -> list[float]:
         """[T] what the winner is found by."""
         return self._total if rule == "return" else self._last
+
+
+def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name: str) -> None:
+    """See that the scores [g, T] of games say who was better.
+
+    Rewards that reach rows are checked there; those of an agent that never acted count in its game alone.
+
+    Args:
+        scores: of the games that ended.
+        env_ids: [g] their instances.
+        name: what messages call the environment.
+
+    Raises:
+        NotFiniteError: if a team's is NaN or infinite.
+    """
+    finite = np.isfinite(np.asarray(scores, np.float64))
+    if not finite.all():
+        game, team = (int(index) for index in np.argwhere(~finite)[0])
+        raise NotFiniteError(
+            f"{name}: the rewards of team {team} in instance {env_ids[game]}'s game add up to "
+            f"{scores[game][team]:.6g}, expected a finite number; look for a division by zero where rewards are "
+            "reckoned"
+        )
 
 
 def outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.float32]:

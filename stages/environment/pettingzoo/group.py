@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from config import ObservationSettings, RoleSettings
 from queues.specs import BehaviorSpec
 from stages.environment.parameters import EpisodeParameters
-from stages.environment.pettingzoo.games import OutcomeRule, Score, outcomes
+from stages.environment.pettingzoo.games import OutcomeRule, Score, check_scores, outcomes
 from stages.environment.pettingzoo.instances import Instance, Sight
 from stages.environment.pettingzoo.kinds import Kind, check_names
 from stages.environment.pettingzoo.roles import Casting, Role
@@ -148,6 +148,7 @@ class PettingZooGroup:
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or breaks the rules of its API.
+            NotFiniteError: if what an agent receives is NaN or infinite.
             StageError: if the actions are not those of the agents that were asked.
         """
         orders: list[dict[str, Any]] = [{} for _ in self._instances]
@@ -357,4 +358,5 @@ class PettingZooGroup:
         """The games that ended; with teams, none of them rather than None: an agent's end is not its game's."""
         if self._teams == 1:
             return None
+        check_scores(tick.scores, tick.over, self._name)
         return GameResults(np.array(tick.over, np.int32), outcomes(tick.scores, self._teams))

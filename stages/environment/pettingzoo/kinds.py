@@ -44,6 +44,8 @@ class Kind:
         owner: the environment's name, for messages.
 
     Attributes:
+        behavior: the behaviour name.
+        owner: the environment's name.
         masked: whether agents tell what they may do; once the spec is out, this stays.
 
     Raises:
@@ -59,8 +61,8 @@ class Kind:
         grouped: bool,
         owner: str,
     ) -> None:
-        self._behavior = behavior
-        self._owner = owner
+        self.behavior = behavior
+        self.owner = owner
         self._grouped = grouped
         self._seen_space = without_mask(observation_space)
         self._mask_observed = self._seen_space is not observation_space
@@ -101,7 +103,7 @@ class Kind:
             return tuple([part.extract(batch) for part in self._parts])
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
-                f"{self._owner}: an observation of {self._behavior} does not fit its space {space}: "
+                f"{self.owner}: an observation of {self.behavior} does not fit its space {space}: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
@@ -117,9 +119,9 @@ class Kind:
         if not self.masked:
             if self._maskable and any(MASK in info for _, info in seen):
                 raise StageError(
-                    f"{self._owner}: the infos of {self._behavior} bring an {MASK} now, but had none at the first "
+                    f"{self.owner}: the infos of {self.behavior} bring an {MASK} now, but had none at the first "
                     "reset, so its policy was made without masks and would play what they forbid; expected "
-                    f"{MASK} in the infos of reset() too, for at least one agent of {self._behavior} (ones where "
+                    f"{MASK} in the infos of reset() too, for at least one agent of {self.behavior} (ones where "
                     "everything is allowed), or in the observation space"
                 )
             return None
@@ -130,14 +132,14 @@ class Kind:
                 flat = _flat(mask)
                 if flat.shape != masks[row].shape:
                     raise BrokenEnvironmentError(
-                        f"{self._owner}: {MASK} of {self._behavior} has {flat.size} entries, expected "
+                        f"{self.owner}: {MASK} of {self.behavior} has {flat.size} entries, expected "
                         f"{masks.shape[1]}: one per choice"
                     )
                 masks[row] = flat
         free = np.logical_or.reduceat(masks, self._branch_starts, axis=1)
         if not free.all():
             raise BrokenEnvironmentError(
-                f"{self._owner}: an {MASK} of {self._behavior} forbids every choice to an agent that has to act"
+                f"{self.owner}: an {MASK} of {self.behavior} forbids every choice to an agent that has to act"
             )
         return masks
 
@@ -149,19 +151,19 @@ class Kind:
         """
         if len(batch.continuous) != count or len(batch.discrete) != count:
             raise StageError(
-                f"{self._owner}: got {len(batch.continuous)} continuous and {len(batch.discrete)} discrete actions for "
-                f"{count} agents of {self._behavior} that were to act"
+                f"{self.owner}: got {len(batch.continuous)} continuous and {len(batch.discrete)} discrete actions for "
+                f"{count} agents of {self.behavior} that were to act"
             )
         return _one_by_one(self._action_space, self._mapping(count).to_environment(batch))
 
     def _make_mapping(self, count: int) -> ActionMapping:
-        return action_mapping(self._action_space, count, self._owner)
+        return action_mapping(self._action_space, count, self.owner)
 
     def _check_mask_width(self, space: Space) -> None:
         width = spaces.flatdim(cast("spaces.Dict", space)[MASK])
         if not self._maskable or width != self._actions.mask_size:
             raise StageError(
-                f"{self._owner}: {self._behavior} observes an {MASK} of {width} entries, but its action space "
+                f"{self.owner}: {self.behavior} observes an {MASK} of {width} entries, but its action space "
                 f"{self._action_space} has {self._actions.mask_size} choices to forbid; expected one entry per choice"
             )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stages.environment.pettingzoo.instances import Sight
 from stages.environment.pettingzoo.kinds import Kind
 from stages.environment.protocol import AgentSteps
+from stages.errors import NotFiniteError
 
 
 @dataclass(slots=True)
@@ -61,23 +62,43 @@ class RowsOfBehavior:
         Args:
             kind: how the behaviour's observations become columns.
             grouped: whether its agents belong to groups.
+
+        Raises:
+            NotFiniteError: if a reward is NaN or infinite, naming the agent: it would make results of games too.
+            BrokenEnvironmentError: if an observation or mask does not fit its space.
         """
         ending, deciding = self.ending, self.deciding
+        sights = ending.sights + deciding.sights
         agents = np.array(ending.agents + deciding.agents, np.int64)
         return AgentSteps(
             agent_ids=agents[:, 0].copy(),
             env_ids=agents[:, 1].astype(np.int32),
             episode_ids=agents[:, 2].copy(),
-            observations=kind.observations(_observations(ending.sights + deciding.sights)),
-            rewards=np.array(ending.rewards + deciding.rewards, np.float32),
+            observations=kind.observations([sight.observation for sight in sights]),
+            rewards=_finite(ending.rewards + deciding.rewards, "its reward", sights, agents, kind),
             ended=len(ending.sights),
             terminated=np.array([sight.terminated for sight in ending.sights], np.bool_),
             truncated=np.array([sight.truncated for sight in ending.sights], np.bool_),
             action_masks=kind.masks([(sight.observation, sight.info) for sight in deciding.sights]),
             group_ids=agents[:, 3].copy() if grouped else None,
-            group_rewards=np.array(ending.group_rewards + deciding.group_rewards, np.float32) if grouped else None,
+            group_rewards=_finite(
+                ending.group_rewards + deciding.group_rewards, "what its mates received", sights, agents, kind
+            )
+            if grouped
+            else None,
         )
 
 
-def _observations(sights: list[Sight]) -> list[Any]:
-    return [sight.observation for sight in sights]
+def _finite(
+    received: list[float], what: str, sights: list[Sight], agents: NDArray[np.int64], kind: Kind
+) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # found and named below
+        rewards = np.array(received, np.float32)
+    finite = np.isfinite(rewards)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise NotFiniteError(
+            f"{kind.owner}: agent '{sights[row].agent}' of {kind.behavior} in instance {agents[row, 1]}: {what} is "
+            f"{received[row]:.6g}, expected a finite number; look for a division by zero where rewards are reckoned"
+        )
+    return rewards

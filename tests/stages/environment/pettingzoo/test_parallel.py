@@ -10,7 +10,7 @@ from small_zoo import SEEN, Crowd
 from config import RoleSettings
 from stages.environment.pettingzoo import PettingZooGroup, instance_of
 from stages.environment.protocol import ActionBatch, EnvironmentGroup, Rendering
-from stages.errors import BrokenEnvironmentError, StageError
+from stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
 
 TWO = {"red_0": (0, 3, 1.0), "blue_0": (0, 3, -2.0)}
 TEAMS = {"red_*": RoleSettings(behavior="Red", team=0), "blue_*": RoleSettings(behavior="Blue", team=1)}
@@ -416,3 +416,13 @@ def test_observation_settings_are_for_the_behaviours_that_have_such_an_observati
         group_of(
             Seeing(TWO, observation_spaces={"red_0": camera}), roles=TEAMS, observations={"gaol": ObservationSettings()}
         )
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("roles", [TEAMS, {"*": RoleSettings(team=0)}], ids=["a game", "no game"])
+def test_a_reward_that_is_not_finite_is_told_by_agent_and_instance(reward, roles):
+    group = group_of(Crowd(TWO), Crowd({**TWO, "blue_0": (0, 3, reward)}), behavior="Blue", roles=roles)
+    with pytest.raises(NotFiniteError) as refused:
+        play(group, 1)
+    said = f"Zoo: agent 'blue_0' of Blue in instance 1: its reward is {reward:.6g}, expected a finite number"
+    assert str(refused.value).startswith(said)

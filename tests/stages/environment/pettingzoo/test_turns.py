@@ -9,7 +9,7 @@ from small_zoo import Counting
 from config import RoleSettings
 from stages.environment.pettingzoo import PettingZooGroup, instance_of
 from stages.environment.protocol import ActionBatch
-from stages.errors import BrokenEnvironmentError
+from stages.errors import BrokenEnvironmentError, NotFiniteError
 
 ZERO, ONE = "Count?team=0", "Count?team=1"
 
@@ -208,3 +208,12 @@ def test_the_dead_that_stay_are_told():
 
     with pytest.raises(BrokenEnvironmentError, match="agent 'player_1' was stepped with None at its end, and is still"):
         group.step(moves(team_0=[0]))
+
+
+def test_a_result_that_hangs_on_the_reward_of_somebody_who_never_moved_is_refused_if_that_is_not_finite():
+    group = group_of(Counting(), Counting(target=1, tax=np.nan), rotate_sides=False)
+    group.reset(0)
+    with pytest.raises(
+        NotFiniteError, match="^Zoo: the rewards of team 1 in instance 1's game add up to nan, expected"
+    ):
+        group.step(moves(team_0=[0, 0]))
