@@ -173,12 +173,12 @@ def behavior_name(behavior_id: str) -> str:
 
 @lru_cache(maxsize=1024)
 def behavior_team(behavior_id: str) -> int:
-    """The team id in a behaviour id, 0 where none is stated.
+    """The team id in a behaviour id, 0 where none is stated; what else may stand behind `?` means nothing here.
 
     Raises:
         SpecError: if the team is not a whole number of at least 0.
     """
-    teams = parse_qs(urlsplit(behavior_id).query).get("team", ["0"])
+    teams = parse_qs(urlsplit(behavior_id).query, keep_blank_values=True).get("team", ["0"])
     if not teams[0].isdigit():
         problem = f"the team must be a whole number of at least 0, got {teams[0]!r}"
         raise SpecError(f"behaviour id {behavior_id!r}: {problem}")
