@@ -132,6 +132,10 @@ class HostFailed:
     message: str
     traceback: str
     stage: str = ""
+    key: tuple[str | int, ...] = ()
+    """The key of the YAML that is to blame, if one is."""
+    of_user: bool = False
+    """Whether code of the user's own raised it, so that the traceback says more than the message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from queues.messages import TrajectoryBatch
 from stages.ghost.stage import GhostStage
 from stages.loop import StageRunner
 from stages.policy.publisher import PolicyPublisher
+from stages.raised import told
 from stages.stage import Stage
 from stages.trainer.stage import TrainerReport
 
@@ -113,10 +114,9 @@ class MainPath:
                     save(name, stage.state_dict())
             except Exception as error:
                 log.warning(
-                    "stage %s can't be saved (%s: %s): a resumed run starts it afresh",
+                    "stage %s can't be saved (%s): a resumed run starts it afresh",
                     name,
-                    type(error).__name__,
-                    error,
+                    told(error),
                 )
                 save(name, None)
 

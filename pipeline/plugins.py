@@ -9,6 +9,7 @@ from typing import Any
 
 from stages.errors import LoadError, StageError
 from stages.loading import load_attribute, load_plugin
+from stages.raised import told
 
 
 def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:
@@ -75,7 +76,7 @@ def construct(where: str, use: str, made: Callable[..., Any], arguments: Mapping
     except StageError as error:
         raise LoadError(f"{where}: {error}") from error
     except Exception as error:
-        raise LoadError(f"{where}: making {use} raised {type(error).__name__}: {error}") from error
+        raise LoadError(f"{where}: making {use} raised {told(error)}") from error
 
 
 def _parameters(signature: inspect.Signature) -> str:

@@ -125,7 +125,7 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
             log.info("%s", version_information())
         async with Coordinator(plan, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
-        result = _result(coordinator, folder)
+        result = _result(config, coordinator, folder)
         _tell_of_unseen(config, list(coordinator.opening.lines))
         if coordinator.opening.self_play is not None:
             await asyncio.to_thread(coordinator.opening.self_play.write_league, folder.path)
@@ -162,10 +162,12 @@ def _configuration(config: RunConfig) -> str:
     return yaml.safe_dump(config.to_plain(), sort_keys=False)
 
 
-def _result(coordinator: Coordinator, folder: RunFolder) -> RunResult:
+def _result(config: RunConfig, coordinator: Coordinator, folder: RunFolder) -> RunResult:
     failure = coordinator.ending.failure
     if failure is not None:
         text = failure.message
+        if failure.of_user and not config.debug:
+            text += "\n--debug shows the whole traceback."
         if coordinator.saving.newest >= 0:
             text += f"\nGo on from the last checkpoint with: --run-id {folder.run_id} --resume"
         raise RunFailed(text, failure.stage, failure.traceback)

@@ -12,6 +12,7 @@ from pipeline.errors import RunError
 from pipeline.plugins import check_arguments, construct, find_class
 from pipeline.statistics import StatisticsWriter, Summary
 from stages.errors import LoadError
+from stages.raised import told
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class GuardedWriter:
         try:
             self._writer.close()
         except Exception as error:
-            log.error("Statistics writer %s raised in close: %s: %s", self._name, type(error).__name__, error)
+            log.error("Statistics writer %s raised in close: %s", self._name, told(error))
 
     def _call(self, method: str, call: Callable[[], None]) -> None:
         if self._broken:
@@ -86,11 +87,10 @@ class GuardedWriter:
         except Exception as error:
             self._broken = True
             log.error(
-                "Statistics writer %s raised in %s: %s: %s. It gets no more statistics; training goes on.",
+                "Statistics writer %s raised in %s: %s. It gets no more statistics; training goes on.",
                 self._name,
                 method,
-                type(error).__name__,
-                error,
+                told(error),
             )
             log.debug("where it was raised:", exc_info=True)
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from config.errors import KeyPath
+
 
 class StageError(Exception):
-    """A stage could not do its work; the message says on what and why."""
+    """A stage could not do its work; the message says on what and why.
+
+    Args:
+        message: what to tell.
+        key: the key of the YAML that is to blame, if one is: who knows the file puts the place before the message.
+    """
+
+    def __init__(self, message: object = "", key: KeyPath = ()) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class BrokenEnvironmentError(StageError):

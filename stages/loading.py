@@ -17,8 +17,6 @@ import difflib
 import importlib
 import importlib.util
 import sys
-import sysconfig
-import traceback
 from collections.abc import Iterable
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
@@ -27,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from stages.errors import LoadError
+from stages.raised import frames, users_frame
 
 _OUR_PACKAGES = frozenset({"config", "pipeline", "queues", "stages"})
 _FOLDER_MARK = "__headrace_folder__"
@@ -194,16 +193,11 @@ def _place(error: BaseException, folder: Path | None) -> str:
     """The line of the user's own code where it happened, rather than the library code below it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<")
-    ]
-    in_folder = [frame for frame in frames if folder is not None and Path(frame.filename).is_relative_to(folder)]
-    libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
-    outside_libraries = [frame for frame in frames if not frame.filename.startswith(libraries)]
-    for candidates in (in_folder, outside_libraries, frames):
+    calls = [call for call in frames(error) if call.filename != importlib.__file__]
+    in_folder = [call for call in calls if folder is not None and Path(call.filename).is_relative_to(folder)]
+    users = users_frame(error)
+    for candidates in (in_folder, [users] if users is not None else [], calls):
         if candidates:
-            frame = candidates[-1]
-            return f", at {frame.filename}:{frame.lineno}: {frame.line}"
+            call = candidates[-1]
+            return f", at {call.filename}:{call.lineno}: {call.line}"
     return ""

@@ -27,9 +27,10 @@ from pipeline.hosts.plan import HostPlan
 from pipeline.seeds import derive_seed
 from pipeline.statistics import StatisticsCollector
 from queues.ends import Inlet, Outlet, QueueStatistics
-from queues.errors import QueueClosed
+from queues.errors import QueueClosed, SpecError
 from stages.errors import StageError
 from stages.loop import StageFailure, StageHooks
+from stages.raised import is_of_a_user, told
 from stages.stage import StageContext
 
 REPORT_EVERY_S = 1.0
@@ -171,10 +172,15 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     stage = error.stage if isinstance(error, StageFailure) else ""
     cause = error.cause if isinstance(error, StageFailure) else error
     settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # whichever stage came upon it
-    told = cause if settings_are_wrong else error
-    plain = settings_are_wrong or isinstance(error, StageError)
-    text = str(told) if plain else f"{type(error).__name__}: {error}"
-    return HostFailed(text, "".join(traceback.format_exception(cause)), stage or host)
+    blamed = cause if settings_are_wrong else error
+    plain = settings_are_wrong or isinstance(error, StageError | SpecError)
+    return HostFailed(
+        str(blamed) if plain else told(error),
+        "".join(traceback.format_exception(cause)),
+        stage or host,
+        cause.key if isinstance(cause, StageError) else (),
+        is_of_a_user(cause),
+    )
 
 
 def plain_statistics(statistics: QueueStatistics) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from stages.environment.parameters import EpisodeParameters, Floats
 from stages.environment.protocol import ActionBatch
 from stages.environment.vectorising import TellingEnv
 from stages.errors import BrokenEnvironmentError, StageError
+from stages.raised import told
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +229,7 @@ class CheckedVector:
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
                 f"{self._name}: an observation from {call}() does not fit its space "
-                f"{self._envs.single_observation_space}: {_told(error)}"
+                f"{self._envs.single_observation_space}: {told(error)}"
             ) from error
 
     def _tell(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
@@ -238,7 +239,7 @@ class CheckedVector:
         return {name: column.copy() for name, column in self._told.items()}
 
     def _broken(self, call: str, error: Exception) -> BrokenEnvironmentError:
-        return BrokenEnvironmentError(f"{self._name}: its {call}() raised {_told(error)}")
+        return BrokenEnvironmentError(f"{self._name}: its {call}() raised {told(error)}")
 
 
 def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
@@ -256,7 +257,3 @@ def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
         raise StageError(
             f"{name}: metadata['autoreset_mode'] is {mode!r}; expected a gymnasium.vector.AutoresetMode"
         ) from error
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -18,6 +18,7 @@ from config import EnvironmentSettings
 from stages.environment.protocol import EnvironmentGroup
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 from stages.loading import import_module, load_attribute
+from stages.raised import told
 
 BUILTIN_GAMES: Mapping[str, tuple[str, str]] = {
     "Volley": ("stages.environment.volley", "VolleyGroup"),
@@ -210,4 +211,4 @@ def _call(make: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> 
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{what} raised {type(error).__name__}: {error}") from error
+        raise BrokenEnvironmentError(f"{what} raised {told(error)}") from error

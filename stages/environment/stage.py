@@ -24,6 +24,7 @@ from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGrou
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy, Decision, Recall
+from stages.raised import told
 from stages.stage import Source, StageContext
 
 Parts = list[tuple[Lineup, NDArray[np.intp] | None]]
@@ -208,9 +209,7 @@ class EnvironmentStage(Source[StepBatch]):
         except (StageError, EnvironmentEnded):
             raise
         except Exception as error:
-            raise BrokenEnvironmentError(
-                f"the environment's {what}() failed: {type(error).__name__}: {error}"
-            ) from error
+            raise BrokenEnvironmentError(f"the environment's {what}() failed: {told(error)}") from error
         return result  # type: ignore[no-any-return]
 
     def _announce(self) -> None:

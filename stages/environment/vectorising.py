@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from stages.environment.wrapping import Wrappers, chained
 from stages.errors import BrokenEnvironmentError, StageError
+from stages.raised import told
 
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -62,7 +63,7 @@ def make_vector(
         raise StageError(f"{name}: {error}") from error
     except Exception as error:
         raise BrokenEnvironmentError(
-            f"{name}: making {num_envs} of it with options {dict(options)} raised {type(error).__name__}: {error}"
+            f"{name}: making {num_envs} of it with options {dict(options)} raised {told(error)}"
         ) from error
 
 
@@ -102,9 +103,7 @@ def vectorise(
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(
-            f"{name}: making {num_envs} of it raised {type(error).__name__}: {error}"
-        ) from error
+        raise BrokenEnvironmentError(f"{name}: making {num_envs} of it raised {told(error)}") from error
 
 
 def wrapping(wrappers: Wrappers, name: str) -> Wrap:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stages.errors import StageError
+from stages.raised import told
 
 Wrappers = Sequence[tuple[str, Callable[..., Any], Mapping[str, Any]]]
 """What the YAML calls each of them, the class or function, and its keyword arguments; the innermost first."""
@@ -30,7 +31,7 @@ def chained(wrappers: Wrappers, name: str, fits: Callable[[Any], bool], expected
                 env = wrapper(env, **arguments)
             except Exception as error:
                 raise StageError(
-                    f"{name}: environment wrapper {use!r} with {dict(arguments)} raised {type(error).__name__}: {error}"
+                    f"{name}: environment wrapper {use!r} with {dict(arguments)} raised {told(error)}"
                 ) from error
             if not fits(env):
                 raise StageError(

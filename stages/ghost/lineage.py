@@ -14,6 +14,7 @@ from queues.messages import PolicyUpdate
 from stages.errors import StageError
 from stages.ghost.opponents import Candidate, OpponentSampler
 from stages.ghost.plain import plain_policy, policy_from
+from stages.raised import told
 
 NEWEST = -1
 """The snapshot number that stands for the newest policy."""
@@ -192,7 +193,7 @@ class Lineage:
         try:
             chosen = self._sampler.choose(candidates, random)
         except Exception as error:
-            raise StageError(f"{asked} raised {type(error).__name__}: {error}") from error
+            raise StageError(f"{asked} raised {told(error)}") from error
         if chosen not in [candidate.number for candidate in candidates]:
             numbers = ", ".join(str(candidate.number) for candidate in candidates)
             raise StageError(f"{asked} gave {chosen!r}; expected the number of one of the candidates ({numbers})")

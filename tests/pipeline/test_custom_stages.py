@@ -238,13 +238,15 @@ def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
     command = Command(folder, with_stages(bad, **never, **hosts))
     assert command.wait() == 1
     command.assert_left_nothing()
-    told = command.output.splitlines()[-2:]
+    told = command.output.splitlines()[-3:]
     assert re.search(
         rf"stage {name} failed on item 8: TrajectoryBatch of CartPole \(\d+ trajectories, \d+ steps, from actor 0\): "
-        r"ValueError: this one is too hot$",
+        r"ValueError: this one is too hot \(at .*\.py:\d+, in process\)$",
         told[0],
     )
-    assert told[1].endswith("--run-id run --resume")
+    assert told[1] == "--debug shows the whole traceback."
+    assert command.output.count("--debug") == 1
+    assert told[2].endswith("--run-id run --resume")
     assert "Traceback" not in command.output
     reached = read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"]
     assert reached > 0

@@ -244,9 +244,9 @@ async def test_the_failure_names_stage_and_item_and_chains_the_cause():
     with pytest.raises(StageFailure) as caught:
         await run(Lifecycle(process), trajectories([2]), trajectories([3, 4], source=5))
     failure = caught.value
-    assert str(failure) == (
+    assert str(failure).startswith(
         "stage clip failed on item 2: TrajectoryBatch of Walker (2 trajectories, 7 steps, from actor 5): "
-        "ValueError: negative reward"
+        f"ValueError: negative reward (at {__file__}:"
     )
     assert isinstance(failure, StageError)
     assert isinstance(failure.__cause__, ValueError)

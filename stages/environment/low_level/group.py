@@ -14,6 +14,7 @@ from stages.environment.unity.episodes import Episodes
 from stages.environment.unity.rows import AgentRows, Part, agent_steps, decision_rows
 from stages.environment.unity.telling import Telling, joined
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from stages.raised import told
 from stages.unity.specs import ActionTuple
 
 log = logging.getLogger(__name__)
@@ -137,9 +138,7 @@ class LowLevelGroup:
         except Exception as error:
             if any(kind.__name__ == _STOPPED for kind in type(error).__mro__):
                 raise EnvironmentEnded(f"{self._who(index)} has ended: {error}") from error
-            raise BrokenEnvironmentError(
-                f"{self._who(index)}: its {what} raised {type(error).__name__}: {error}"
-            ) from error
+            raise BrokenEnvironmentError(f"{self._who(index)}: its {what} raised {told(error)}") from error
 
     def _who(self, index: int) -> str:
         return self._name if self.num_envs == 1 else f"{self._name}, instance {index}"

@@ -12,6 +12,7 @@ from stages.environment.low_level.group import LowLevelGroup
 from stages.environment.unity.telling import Telling
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 from stages.loading import load_attribute
+from stages.raised import told
 
 _ASKED = ("reset", "step", "get_steps", "set_actions", "close")
 
@@ -84,7 +85,7 @@ def _made(make: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> 
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{what} raised {type(error).__name__}: {error}") from error
+        raise BrokenEnvironmentError(f"{what} raised {told(error)}") from error
     missing = [name for name in _ASKED if not callable(getattr(env, name, None))]
     missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]
     if missing:

@@ -32,6 +32,7 @@ from stages.environment.pettingzoo.rows import Playing, RowsOfBehavior
 from stages.environment.pettingzoo.sharing import Earnings
 from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
 from stages.errors import BrokenEnvironmentError, StageError
+from stages.raised import told
 
 log = logging.getLogger(__name__)
 
@@ -180,9 +181,7 @@ class PettingZooGroup:
         try:
             return np.asarray(env.render(), np.uint8)
         except Exception as error:
-            raise BrokenEnvironmentError(
-                f"{self._name}: its render() raised {type(error).__name__}: {error}"
-            ) from error
+            raise BrokenEnvironmentError(f"{self._name}: its render() raised {told(error)}") from error
 
     def close(self) -> None:
         """Close all instances; closing twice is allowed."""
@@ -195,9 +194,7 @@ class PettingZooGroup:
                 if callable(close):
                     close()
             except Exception as error:
-                raise BrokenEnvironmentError(
-                    f"{self._name}: its close() raised {type(error).__name__}: {error}"
-                ) from error
+                raise BrokenEnvironmentError(f"{self._name}: its close() raised {told(error)}") from error
 
     def _spaces_of(self, agent: str) -> tuple[Any, Any]:
         env = self._instances[0].env
@@ -205,8 +202,7 @@ class PettingZooGroup:
             return env.observation_space(agent), env.action_space(agent)
         except Exception as error:
             raise BrokenEnvironmentError(
-                f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised "
-                f"{type(error).__name__}: {error}"
+                f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised {told(error)}"
             ) from error
 
     def _cast(self, agents: Sequence[str], *, everybody: bool) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
 from stages.errors import BrokenEnvironmentError
+from stages.raised import told
 
 
 class Sight(NamedTuple):
@@ -212,5 +213,4 @@ def _broken(name: str, call: str) -> Iterator[None]:
     except BrokenEnvironmentError:
         raise
     except Exception as error:
-        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise BrokenEnvironmentError(f"{name}: its {call}() raised {told}") from error
+        raise BrokenEnvironmentError(f"{name}: its {call}() raised {told(error)}") from error

@@ -20,6 +20,7 @@ from stages.environment.pettingzoo.instances import Instance, api_of, instance_o
 from stages.environment.wrapping import Wrappers, chained
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 from stages.loading import import_module
+from stages.raised import told
 
 Api = Literal["auto", "parallel", "aec"]
 Make = Callable[..., Any]
@@ -102,7 +103,7 @@ def _called(make: Callable[[], Any], name: str) -> Any:
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: making it raised {type(error).__name__}: {error}") from error
+        raise BrokenEnvironmentError(f"{name}: making it raised {told(error)}") from error
 
 
 def _checked(env: Any, api: Api, name: str) -> Instance:

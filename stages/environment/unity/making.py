@@ -14,6 +14,7 @@ from stages.environment.unity.instance import UnityInstance, Worker
 from stages.environment.unity.telling import Telling
 from stages.errors import LoadError
 from stages.loading import load_attribute
+from stages.raised import told
 from stages.restarts import RestartBudget
 from stages.unity.executable import Executable
 from stages.unity.worker import EDITOR_PORT, UnityWorker
@@ -112,7 +113,7 @@ def _channel_maker(reference: str, folder: Path | None) -> Callable[[], Any]:
         try:
             made = found()
         except Exception as error:
-            raise LoadError(f"{what}: making one failed: {type(error).__name__}: {error}") from error
+            raise LoadError(f"{what}: making one failed: {told(error)}") from error
         missing = [name for name in ("channel_id", "message_queue", "on_message_received") if not hasattr(made, name)]
         if missing:
             raise LoadError(

@@ -15,6 +15,7 @@ from stages.policy.design import PolicyDesign
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.visual import pixels
 from stages.policy.observations import ObservationLayout
+from stages.raised import told
 
 _TRIED_ROWS = 3
 """Rows of the trial run: more than one, so that a network that mixes up its axes shows it."""
@@ -114,4 +115,4 @@ class CustomNetwork(nn.Module):
         try:
             return call()
         except Exception as error:
-            raise StageError(f"{self._asked} {problem}: {type(error).__name__}: {error}") from error
+            raise StageError(f"{self._asked} {problem}: {told(error)}") from error

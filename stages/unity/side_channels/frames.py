@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from stages.errors import StageError
+from stages.raised import told
 from stages.unity.errors import ChannelMisused, UnityBroken
 from stages.unity.side_channels.channel import SideChannel
 from stages.unity.side_channels.messages import IncomingMessage
@@ -103,7 +104,7 @@ class SideChannels:
         except Exception as error:
             raise StageError(
                 f"{self._where}: the side channel {_named(channel)} ({channel.channel_id}) failed with a message of "
-                f"{len(message)} bytes: {type(error).__name__}: {error}"
+                f"{len(message)} bytes: {told(error)}"
             ) from error
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from config import ConfigError
+from pipeline.control import decode, encode
 from pipeline.errors import RunError
 from pipeline.hosts.runtime import describe_failure
+from queues.errors import SpecError
 from stages.errors import StageError
 from stages.loop import StageFailure
 
@@ -24,3 +26,21 @@ def test_a_stage_s_own_failure_names_it():
 
 def test_of_a_failure_that_nobody_foresaw_the_kind_is_told():
     assert describe_failure("main", KeyError("x")).message == "KeyError: 'x'"
+
+
+def test_a_malformed_behaviour_id_is_told_without_its_kind():
+    told = describe_failure("actor-0", StageFailure("actor", "while starting", SpecError("behaviour id 'B?team=x'")))
+    assert told.message == "stage actor failed while starting: behaviour id 'B?team=x'"
+
+
+def test_a_failure_tells_which_key_is_to_blame_and_whether_a_user_s_code_raised_it():
+    mistake = StageError("nobody is in team 1", key=("environment", "behaviors"))
+    told = describe_failure("actor-0", StageFailure("actor", "while starting", mistake))
+    assert (told.key, told.of_user) == (("environment", "behaviors"), False)
+    assert decode(encode(told)) == told
+
+    try:
+        int("x")  # this file stands for a user's
+    except ValueError as error:
+        mistake.__cause__ = error
+    assert describe_failure("actor-0", mistake).of_user
