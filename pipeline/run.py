@@ -125,13 +125,26 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
             log.info("%s", version_information())
         async with Coordinator(plan, options.console, options.progress) as coordinator:
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
+        await _write_league(coordinator, folder)
         result = _result(config, coordinator, folder)
         _tell_of_unseen(config, list(coordinator.opening.lines))
-        if coordinator.opening.self_play is not None:
-            await asyncio.to_thread(coordinator.opening.self_play.write_league, folder.path)
         if not settings.inference:
             await asyncio.to_thread(_film, config, result)
         return result
+
+
+async def _write_league(coordinator: Coordinator, folder: RunFolder) -> None:
+    """Write how self-play went, also of a run that has failed: who looks for the reason wants to see it."""
+    self_play = coordinator.opening.self_play
+    if self_play is None:
+        return
+    try:
+        await asyncio.to_thread(self_play.write_league, folder.path)
+    except Exception as error:
+        if coordinator.ending.failure is None:
+            raise
+        # What has failed may be self-play itself, in the middle of its books; that failure is what is to be told.
+        log.warning("the league could not be written after the failure: %s: %s", type(error).__name__, error)
 
 
 def _tell_of_unseen(config: RunConfig, seen: Sequence[str]) -> None:

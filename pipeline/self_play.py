@@ -121,10 +121,12 @@ class SelfPlay:
             save(GHOST, self.controller.state_dict())
 
     def write_league(self, run_folder: Path) -> None:
-        """Write `league.json` and `league.png` of each behaviour."""
+        """Write `league.json` and `league.png` of each behaviour that has had a policy."""
         from stages.ghost.picture import draw_league  # Pillow only where pictures are made
 
-        for behavior in self.controller.lineages:
+        for behavior, lineage in self.controller.lineages.items():
+            if lineage.newest is None:
+                continue
             report = self.controller.report(behavior)
             folder = run_folder / folder_name(behavior)
             try:

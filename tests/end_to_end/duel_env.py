@@ -152,3 +152,16 @@ class Oldest:
 
     def choose(self, candidates: list, random: np.random.Generator) -> int:  # type: ignore[type-arg]
         return candidates[0].number
+
+
+class Tired:
+    """Chooses the newest, so many times, and then raises."""
+
+    def __init__(self, choices: int) -> None:
+        self._left = choices
+
+    def choose(self, candidates: list, random: np.random.Generator) -> int:  # type: ignore[type-arg]
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("enough for today")
+        return candidates[-1].number

@@ -188,6 +188,33 @@ def test_opponents_may_be_chosen_by_a_class_of_the_user_s(tmp_path):
     assert 0 < max(met) <= oldest
 
 
+def tired(choices):
+    """A run whose seekers choose so many opponents before their sampler fails."""
+    plain = duel(0, behaviors__Seeker__self_play__opponents="duel_env:Tired")
+    plain["behaviors"]["Seeker"]["self_play"] |= {
+        "opponents_with": {"choices": choices},
+        "play_against_latest_model_ratio": 0.0,
+    }
+    return plain
+
+
+def test_a_run_that_has_failed_leaves_its_league_as_well(tmp_path):
+    with pytest.raises(RunFailed, match="enough for today"):
+        run_here(tired(12), tmp_path, "run")
+    for name in ("Hider", "Seeker"):
+        told = league(tmp_path / "run", name)
+        assert len(told["snapshots"]) > 1
+        assert told["results"]
+        assert (tmp_path / "run" / name / "league.png").exists()
+
+
+def test_a_league_that_a_failure_has_spoilt_does_not_hide_the_failure(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("stages.ghost.controller.report", lambda lineage: lineage.records["of nobody"])
+    with pytest.raises(RunFailed, match="enough for today"):
+        run_here(tired(3), tmp_path, "run")
+    assert "the league could not be written after the failure: KeyError: 'of nobody'" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("opponents", "options", "message"),
     [

@@ -177,6 +177,13 @@ def test_the_league_is_written_for_each_behaviour(self_play, tmp_path):
         assert (tmp_path / name / "league.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_who_had_no_policy_when_a_run_failed_leaves_no_league(self_play, tmp_path):
+    self_play.add("Seeker")  # as in a run of its own, whose trainer has sent nothing yet
+    self_play.write_league(tmp_path)
+    assert (tmp_path / "Hider" / "league.json").exists()
+    assert not (tmp_path / "Seeker").exists()
+
+
 def test_a_league_that_can_t_be_written_is_no_reason_to_fail(self_play, tmp_path, caplog):
     (tmp_path / "Hider").write_text("in the way")
     self_play.write_league(tmp_path)
