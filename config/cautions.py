@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from config.errors import Finding, KeyPath
 from config.fields import changed
 from config.learning_cautions import learning_cautions
 from config.parameters import Curriculum
@@ -21,24 +22,23 @@ _EXECUTABLES_ALONE = {
 }
 
 
-def cautions(config: RunConfig) -> tuple[str, ...]:
-    """Give a warning, with its path, for each thing in a valid configuration that its writer should know."""
+def cautions(config: RunConfig) -> list[Finding]:
+    """Give a warning, at its key, for each thing in a valid configuration that its writer should know."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     for path, settings in _behaviors(config):
-        found += [f"{path}.{text}" for text in (*learning_cautions(settings), *_about_start(config, settings))]
+        below = (*learning_cautions(settings), *_about_start(config, settings))
+        found += [Finding((*path, *each.path), each.message) for each in below]
         if settings.network_settings.deterministic and not _plays_only(config, settings):
-            found.append(
-                f"{path}.network_settings.deterministic: nothing new is tried while learning, which seldom goes well; "
-                "it is meant for --inference"
-            )
-    return tuple(found)
+            message = "nothing new is tried while learning, which seldom goes well; it is meant for --inference"
+            found.append(Finding((*path, "network_settings", "deterministic"), message))
+    return found
 
 
-def _behaviors(config: RunConfig) -> Iterator[tuple[str, BehaviorSettings]]:
+def _behaviors(config: RunConfig) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
     for name, settings in config.behaviors.items():
-        yield f"behaviors.{name}", settings
+        yield ("behaviors", name), settings
     if config.default_settings is not None and not config.behaviors:
-        yield "default_settings", config.default_settings
+        yield ("default_settings",), config.default_settings
 
 
 def _plays_only(config: RunConfig, settings: BehaviorSettings) -> bool:
@@ -46,84 +46,86 @@ def _plays_only(config: RunConfig, settings: BehaviorSettings) -> bool:
     return config.checkpoint_settings.inference or config.replay is not None or settings.trainer_type == "bc"
 
 
-def _about_start(config: RunConfig, settings: BehaviorSettings) -> Iterator[str]:
+def _about_start(config: RunConfig, settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.init_path is None:
         return
     source = config.checkpoint_settings.initialize_from
     if config.checkpoint_settings.resume:
-        yield "init_path: has no effect, because 'resume: true' goes before it"
+        yield Finding(("init_path",), "has no effect, because 'resume: true' goes before it")
     elif source is not None and any(sign in settings.init_path for sign in "/\\"):
-        yield f"init_path: goes before initialize_from, so nothing of run '{source}' is taken for this behaviour"
+        message = f"goes before initialize_from, so nothing of run '{source}' is taken for this behaviour"
+        yield Finding(("init_path",), message)
 
 
-def _about_checkpoints(config: RunConfig) -> Iterator[str]:
+def _about_checkpoints(config: RunConfig) -> Iterator[Finding]:
     settings = config.checkpoint_settings
     if settings.load_model:
-        yield "checkpoint_settings.load_model: is deprecated; it was taken for 'resume: true'"
+        yield Finding(("checkpoint_settings", "load_model"), "is deprecated; it was taken for 'resume: true'")
     if settings.train_model:
-        yield "checkpoint_settings.train_model: is deprecated and has no meaning"
+        yield Finding(("checkpoint_settings", "train_model"), "is deprecated and has no meaning")
     if settings.resume and settings.initialize_from is not None:
-        yield "checkpoint_settings.initialize_from: has no effect, because 'resume: true' goes before it"
+        message = "has no effect, because 'resume: true' goes before it"
+        yield Finding(("checkpoint_settings", "initialize_from"), message)
 
 
-def _about_unity(config: RunConfig) -> Iterator[str]:
+def _about_unity(config: RunConfig) -> Iterator[Finding]:
     if config.environment is None:
         if config.env_settings.env_path is None and config.replay is None:
             yield from _about_editor(config)
         return
     for name in changed(config.env_settings):
         if name in _UNITY_ALONE:
-            yield f"env_settings.{name}: has no effect, because 'environment' says what to run"
+            yield Finding(("env_settings", name), "has no effect, because 'environment' says what to run")
     if changed(config.engine_settings) and config.environment.kind != "mlagents":
-        yield "engine_settings: has no effect, because only Unity takes it"
+        yield Finding(("engine_settings",), "has no effect, because only Unity takes it")
 
 
-def _about_editor(config: RunConfig) -> Iterator[str]:
+def _about_editor(config: RunConfig) -> Iterator[Finding]:
     for section, names in _EXECUTABLES_ALONE.items():
         for name in changed(getattr(config, section)):
             if name in names:
                 port = ", and the Editor always calls port 5004" if name == "base_port" else ""
-                yield (
-                    f"{section}.{name}: has no effect, because without env_path it is the Unity Editor that is waited "
-                    f"for{port}"
-                )
+                message = f"has no effect, because without env_path it is the Unity Editor that is waited for{port}"
+                yield Finding((section, name), message)
 
 
-def _about_roles(config: RunConfig) -> Iterator[str]:
+def _about_roles(config: RunConfig) -> Iterator[Finding]:
     roles = config.environment.behaviors if config.environment is not None else {}
     for pattern, role in roles.items():
         if role.behavior is None or role.behavior in config.behaviors:
             continue
         close = get_close_matches(role.behavior, config.behaviors, n=1)
         if close:
-            yield (
-                f"environment.behaviors.{pattern}: '{role.behavior}' is not listed under behaviors, so it learns with "
-                f"default_settings; did you mean '{close[0]}'?"
+            message = (
+                f"'{role.behavior}' is not listed under behaviors, so it learns with default_settings; "
+                f"did you mean '{close[0]}'?"
             )
+            yield Finding(("environment", "behaviors", pattern), message)
 
 
-def _about_curricula(config: RunConfig) -> Iterator[str]:
+def _about_curricula(config: RunConfig) -> Iterator[Finding]:
     if config.environment_parameters and config.replay is not None:
-        yield "environment_parameters: has no effect, because 'replay' stands in place of the environment"
+        message = "has no effect, because 'replay' stands in place of the environment"
+        yield Finding(("environment_parameters",), message)
     for name, value in (config.environment_parameters or {}).items():
         lessons = value.curriculum if isinstance(value, Curriculum) else ()
         for number, lesson in enumerate(lessons):
-            criteria, path = lesson.completion_criteria, f"environment_parameters.{name}.curriculum.{number}"
+            criteria = lesson.completion_criteria
+            path: KeyPath = ("environment_parameters", name, "curriculum", number, "completion_criteria")
             if criteria is None:
                 continue
             if number == len(lessons) - 1:
-                yield f"{path}.completion_criteria: has no effect on the last lesson"
+                yield Finding(path, "has no effect on the last lesson")
             elif criteria.measure == "reward" and not criteria.min_lesson_length:
-                yield (
-                    f"{path}.completion_criteria.min_lesson_length: is 0, so the lesson may end after one lucky "
-                    "episode; 100 is usual"
-                )
+                message = "is 0, so the lesson may end after one lucky episode; 100 is usual"
+                yield Finding((*path, "min_lesson_length"), message)
             elif criteria.measure == "Elo" and _never_rated_up_to(config, criteria.behavior, criteria.threshold):
-                yield (
-                    f"{path}.completion_criteria.measure: 'Elo' stays as it is, because {criteria.behavior} plays "
-                    "nobody but its newest policy (play_against_latest_model_ratio: 1), and games against itself are "
-                    "not rated; the lesson never ends"
+                message = (
+                    f"'Elo' stays as it is, because {criteria.behavior} plays nobody but its newest policy "
+                    "(play_against_latest_model_ratio: 1), and games against itself are not rated; the lesson never "
+                    "ends"
                 )
+                yield Finding((*path, "measure"), message)
 
 
 def _never_rated_up_to(config: RunConfig, behavior: str, threshold: float) -> bool:

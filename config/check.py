@@ -1,17 +1,17 @@
 """Check plain data against a model, and report everything that is wrong at once.
 
 Pydantic leaves out the checks between keys while any key of the same model, or of one below it, is wrong. So
-what is wrong gets taken out and the rest is checked again, until nothing new turns up.
+what is wrong gets taken out and the rest is checked again, until nothing new turns up. What can't be judged without a
+key that was taken out waits until that key is mended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from config.errors import ConfigError, Finding, KeyPath, Mistake
+from config.errors import ConfigError, Finding, KeyPath, Locate
 from config.explain import explain
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -23,7 +23,7 @@ _TAGS = ("kind", "sampler_type", "trainer_type", "use")
 """Keys that say what their whole map means: when one is wrong, the keys beside it can't be judged."""
 
 
-def check(model: type[Model], data: dict[str, Any], locate: Callable[[KeyPath, str], Mistake]) -> Model:
+def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
     """Build the model from plain data.
 
     Args:
@@ -73,25 +73,26 @@ def _is_echo(finding: Finding, findings: list[Finding]) -> bool:
 
 def _culprit(path: KeyPath, data: Any) -> KeyPath:
     """Find what to take out: the key, or what is around it if that makes no sense without it."""
-    numbers = [index for index, part in enumerate(path) if isinstance(part, int)]
-    if numbers:
-        path = path[: numbers[0]]  # a list without one of its items is another list
-    while path and (path[-1] in _TAGS or not _has(data, path)):
+    # A list without one of its items is another list; a map in it may do without one of its keys.
+    while path and (path[-1] in _TAGS or isinstance(path[-1], int) or not _has(data, path)):
         path = path[:-1]
     return path
 
 
 def _has(data: Any, path: KeyPath) -> bool:
     for part in path:
-        if not isinstance(data, dict) or part not in data:
+        inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        if not inside:
             return False
         data = data[part]
     return True
 
 
-def _without(data: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+def _without(data: Any, path: KeyPath) -> Any:
     if not _has(data, path):
         return data  # something around it went already
     key, *below = path
+    if isinstance(data, list):
+        return [_without(item, tuple(below)) if index == key else item for index, item in enumerate(data)]
     rest = {name: value for name, value in data.items() if name != key}
-    return {**rest, str(key): _without(data[str(key)], tuple(below))} if below else rest
+    return {**rest, key: _without(data[key], tuple(below))} if below else rest

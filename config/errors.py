@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,9 +28,22 @@ class Mistake:
     message: str
     """What is wrong, what was expected, and how to mend it."""
 
+    @property
+    def place(self) -> str:
+        """`file:line`, the file or override alone, or nothing."""
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return ": ".join(part for part in (place, self.path, self.message) if part)
+        return ": ".join(part for part in (self.place, self.path, self.message) if part)
+
+
+Locate: TypeAlias = Callable[[KeyPath, str], Mistake]
+"""Makes a mistake of a key and a message: knows where keys stand."""
+
+
+def nowhere(path: KeyPath, message: str) -> Mistake:
+    """A mistake in plain data, which stands in no file."""
+    return Mistake("", None, dotted(path), message)
 
 
 class ConfigError(Exception):

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config.behaviors import PPO
+from config.errors import Finding
 from config.hyperparameters import BUILT_IN
 
 
-def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     """Merge `default_settings`.
 
     A reward signal of `default_settings` is dropped where a behaviour has null for it, and so is a hyperparameter
@@ -22,7 +23,7 @@ def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]
         The data to check, and warnings about what could not be inherited.
     """
     data = dict(plain)
-    warnings: list[str] = []
+    warnings: list[Finding] = []
     default, behaviors = data.get("default_settings"), data.get("behaviors")
     if isinstance(default, Mapping) and isinstance(behaviors, Mapping):
         data["behaviors"] = {
@@ -32,7 +33,7 @@ def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]
     return data, tuple(warnings)
 
 
-def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[Finding]) -> dict[str, Any]:
     inherited = dict(default)
     hyperparameters = default.get("hyperparameters")
     theirs, ours = default.get("trainer_type", PPO), own.get("trainer_type", default.get("trainer_type", PPO))
@@ -46,10 +47,11 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
         if not inherited["hyperparameters"]:
             del inherited["hyperparameters"]
         if dropped:
-            warnings.append(
-                f"behaviors.{name}: its trainer_type '{ours}' does not take over these hyperparameters of "
-                f"default_settings (trainer_type '{theirs}'): {', '.join(dropped)}"
+            message = (
+                f"its trainer_type '{ours}' does not take over these hyperparameters of default_settings "
+                f"(trainer_type '{theirs}'): {', '.join(dropped)}"
             )
+            warnings.append(Finding(("behaviors", name), message))
     merged = _merge(inherited, own)
     signals, inherited_signals = merged.get("reward_signals"), default.get("reward_signals")
     if isinstance(signals, Mapping) and isinstance(inherited_signals, Mapping):

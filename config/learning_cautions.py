@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from config.errors import Finding
 from config.fields import changed
 from config.hyperparameters import (
     BCHyperparameters,
@@ -24,8 +25,8 @@ _FEW_STEPS = 8
 """`time_horizon` up to here need not be talked about with SAC: its pieces may well be as short."""
 
 
-def learning_cautions(settings: BehaviorSettings) -> Iterator[str]:
-    """Give a warning, with its path below the behaviour, for each thing that its writer should know."""
+def learning_cautions(settings: BehaviorSettings) -> Iterator[Finding]:
+    """Give a warning, at its path below the behaviour, for each thing that its writer should know."""
     yield from _about_relics(settings)
     yield from _about_self_play(settings)
     yield from _about_signals(settings)
@@ -40,50 +41,58 @@ def learning_cautions(settings: BehaviorSettings) -> Iterator[str]:
     if isinstance(settings.hyperparameters, OnPolicyHyperparameters | BCHyperparameters):
         size = settings.hyperparameters.buffer_size
         if size > settings.max_steps:
-            yield (
-                f"hyperparameters.buffer_size: {size} steps are more than max_steps ({settings.max_steps}): training "
-                "ends before the first update, and nothing is learned"
+            yield _about(
+                "hyperparameters.buffer_size",
+                f"{size} steps are more than max_steps ({settings.max_steps}): training "
+                "ends before the first update, and nothing is learned",
             )
 
 
-def _about_relics(settings: BehaviorSettings) -> Iterator[str]:
+def _about(keys: str, message: str) -> Finding:
+    """A caution about a key; none of those on the way to it is a name of the user's choice, which might have dots."""
+    return Finding(tuple(keys.split(".")), message)
+
+
+def _about_relics(settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.threaded:
-        yield "threaded: has no meaning here, because the learner always runs apart"
+        yield _about("threaded", "has no meaning here, because the learner always runs apart")
     if settings.framework is not None:
-        yield "framework: has no meaning; training is by torch"
+        yield _about("framework", "has no meaning; training is by torch")
 
 
-def _about_self_play(settings: BehaviorSettings) -> Iterator[str]:
+def _about_self_play(settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.self_play is None:
         return
     if settings.self_play.team_change > settings.max_steps:
-        yield (
-            f"self_play.team_change: {settings.self_play.team_change} steps are more than max_steps "
-            f"({settings.max_steps}), so one team learns all the time, to the end"
+        yield _about(
+            "self_play.team_change",
+            f"{settings.self_play.team_change} steps are more than max_steps "
+            f"({settings.max_steps}), so one team learns all the time, to the end",
         )
     if settings.trainer_type == "sac":
-        yield (
-            "self_play: opponents change, while sac goes on learning from steps against former ones, which may "
-            "mislead it; ppo suits self-play better"
+        yield _about(
+            "self_play",
+            "opponents change, while sac goes on learning from steps against former ones, which may "
+            "mislead it; ppo suits self-play better",
         )
 
 
-def _about_signals(settings: BehaviorSettings) -> Iterator[str]:
+def _about_signals(settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.trainer_type == "bc" and "reward_signals" in changed(settings):
-        yield "reward_signals: have no effect, because bc imitates and learns from no reward"
+        yield _about("reward_signals", "have no effect, because bc imitates and learns from no reward")
         return
     extrinsic = settings.reward_signals.extrinsic
     if extrinsic is not None and extrinsic.network_settings is not None:
-        yield "reward_signals.extrinsic.network_settings: has no meaning; this reward has no network"
+        yield _about("reward_signals.extrinsic.network_settings", "has no meaning; this reward has no network")
     for name, signal in _learned(settings).items():
         if signal.encoding_size is not None:
             taken = signal.encoding_size == signal.network_settings.hidden_units
             instead = "it was taken for network_settings.hidden_units" if taken else "network_settings go before it"
-            yield f"reward_signals.{name}.encoding_size: is deprecated; {instead}"
+            yield _about(f"reward_signals.{name}.encoding_size", f"is deprecated; {instead}")
         if signal.network_settings.memory is not None:
-            yield (
-                f"reward_signals.{name}.network_settings.memory: has no effect; the signal's network looks at single "
-                "steps, without a memory"
+            yield _about(
+                f"reward_signals.{name}.network_settings.memory",
+                "has no effect; the signal's network looks at single steps, without a memory",
             )
 
 
@@ -91,24 +100,27 @@ def _learned(settings: BehaviorSettings) -> dict[str, LearnedSignalSettings]:
     return {name: each for name, each in settings.signals.items() if isinstance(each, LearnedSignalSettings)}
 
 
-def _about_network(settings: BehaviorSettings) -> Iterator[str]:
+def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
     network = settings.network_settings
     if network.network is None:
         return
     for key in changed(network):
         if key in _SHAPE:
-            yield f"network_settings.{key}: is only handed to {network.network}, which may do as it likes about it"
+            yield _about(
+                f"network_settings.{key}", f"is only handed to {network.network}, which may do as it likes about it"
+            )
 
 
-def _about_sequences(settings: BehaviorSettings) -> Iterator[str]:
+def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
     memory, hyperparameters = settings.network_settings.memory, settings.hyperparameters
     if memory is None or isinstance(hyperparameters, dict):
         return
     path, length = "network_settings.memory.sequence_length", memory.sequence_length
     if length > settings.time_horizon and settings.trainer_type != "bc":
-        yield (
-            f"{path}: {length} is longer than time_horizon ({settings.time_horizon}), at which trajectories are cut: "
-            f"sequences have {settings.time_horizon} steps at most, and the rest of each is padding"
+        yield _about(
+            path,
+            f"{length} is longer than time_horizon ({settings.time_horizon}), at which trajectories are cut: "
+            f"sequences have {settings.time_horizon} steps at most, and the rest of each is padding",
         )
     sizes = {"hyperparameters.batch_size": hyperparameters.batch_size}
     if settings.behavioral_cloning is not None and settings.behavioral_cloning.batch_size is not None:
@@ -117,43 +129,49 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[str]:
         if size % length:
             count = max(1, size // length)
             whole = "1 whole sequence" if count == 1 else f"{count} whole sequences"
-            yield f"{path}: {length} does not divide {key} ({size}): a batch is {whole}, {count * length} steps"
+            yield _about(path, f"{length} does not divide {key} ({size}): a batch is {whole}, {count * length} steps")
 
 
-def _about_poca(settings: BehaviorSettings) -> Iterator[str]:
+def _about_poca(settings: BehaviorSettings) -> Iterator[Finding]:
     for name in _learned(settings):
-        yield (
-            f"reward_signals.{name}: rewards each agent for itself, while poca's critic judges its whole group: that "
-            "may mislead it; the extrinsic reward alone suits poca"
+        yield _about(
+            f"reward_signals.{name}",
+            "rewards each agent for itself, while poca's critic judges its whole group: that "
+            "may mislead it; the extrinsic reward alone suits poca",
         )
 
 
-def _about_bc(settings: BehaviorSettings, bc: BCHyperparameters) -> Iterator[str]:
+def _about_bc(settings: BehaviorSettings, bc: BCHyperparameters) -> Iterator[Finding]:
     if "time_horizon" in changed(settings):
         whose = "demonstrations" if bc.teacher is None else "its teacher's trajectories"
-        yield f"time_horizon: has no effect, because bc takes {whose} as they come"
+        yield _about("time_horizon", f"has no effect, because bc takes {whose} as they come")
 
 
-def _about_sac(settings: BehaviorSettings, sac: SACHyperparameters) -> Iterator[str]:
+def _about_sac(settings: BehaviorSettings, sac: SACHyperparameters) -> Iterator[Finding]:
     memory = settings.network_settings.memory
     if "time_horizon" in changed(settings) and settings.time_horizon > max(
         _FEW_STEPS, memory.sequence_length if memory else 0
     ):
         piece = "sequence_length" if memory else "a few"
-        yield (
-            f"time_horizon: has no effect, because sac learns from {'sequences' if memory else 'single steps'}: "
-            f"trajectories go to it in pieces of {piece} steps"
+        yield _about(
+            "time_horizon",
+            f"has no effect, because sac learns from {'sequences' if memory else 'single steps'}: "
+            f"trajectories go to it in pieces of {piece} steps",
         )
     if sac.reward_signal_steps_per_update != sac.steps_per_update and not _learned(settings):
-        yield "hyperparameters.reward_signal_steps_per_update: has no effect, because none of the reward signals learns"
+        yield _about(
+            "hyperparameters.reward_signal_steps_per_update", "has no effect, because none of the reward signals learns"
+        )
     if sac.buffer_init_steps > sac.buffer_size:
-        yield (
-            f"hyperparameters.buffer_init_steps: {sac.buffer_init_steps} are more than buffer_size "
-            f"({sac.buffer_size}): the oldest of them are forgotten before anything was learned from them"
+        yield _about(
+            "hyperparameters.buffer_init_steps",
+            f"{sac.buffer_init_steps} are more than buffer_size "
+            f"({sac.buffer_size}): the oldest of them are forgotten before anything was learned from them",
         )
     first = max(1 if memory else sac.batch_size, sac.buffer_init_steps + 1)
     if first > settings.max_steps:
-        yield (
-            f"max_steps: {settings.max_steps} steps end before the first update, which comes after {first} "
-            "(buffer_init_steps and batch_size): nothing is learned"
+        yield _about(
+            "max_steps",
+            f"{settings.max_steps} steps end before the first update, which comes after {first} "
+            "(buffer_init_steps and batch_size): nothing is learned",
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from config.check import check
-from config.errors import ConfigError, KeyPath, Mistake, dotted
+from config.errors import ConfigError, Finding, KeyPath, Mistake, dotted
 from config.explain import show
 from config.inherit import complete
 from config.legacy import Modern, as_yaml, modernise
@@ -17,7 +17,9 @@ from config.run import RunConfig
 from config.yaml_reader import Document, read_file, read_text
 
 _CONVERTED = "# Written by run-pipeline --convert. It learns as the old file did.\n"
-_RESUME_YIELDS = "checkpoint_settings.resume: has no effect, because initialize_from was set on the command line"
+_RESUME_YIELDS = Finding(
+    ("checkpoint_settings", "resume"), "has no effect, because initialize_from was set on the command line"
+)
 _NO_FILE = (
     "no configuration file was given: each behaviour that the environment has learns with the defaults "
     "(trainer_type ppo)"
@@ -99,15 +101,17 @@ def _check(modern: Modern, overrides: Sequence[str | Override]) -> RunConfig:
     if yields:
         data = {**data, "checkpoint_settings": {**data["checkpoint_settings"], "resume": False}}
     completed, inherited = complete(data)
+    places = _Places(modern, sets)
     try:
-        config = check(RunConfig, completed, lambda place, message: _locate(modern, sets, place, message))
+        config = check(RunConfig, completed, places)
     except ConfigError as error:
         mistakes += error.mistakes
     name = modern.document.name
     if mistakes:
         raise ConfigError(sorted(mistakes, key=lambda each: (each.file != name, each.line or 0)))
-    notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings, *inherited, *((_RESUME_YIELDS,) if yields else ()))
-    return config.loaded(Path(name) if name else None, notes)
+    notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
+    findings = (*inherited, *((_RESUME_YIELDS,) if yields else ()))
+    return config.loaded(Path(name) if name else None, places, notes, findings)
 
 
 def _expect_map(document: Document) -> None:
@@ -130,11 +134,32 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
     )
 
 
-def _locate(modern: Modern, overrides: Sequence[Override], path: KeyPath, message: str) -> Mistake:
-    for override in reversed(overrides):
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Knows where keys stand. Configurations are equal wherever theirs do."""
+
+    modern: Modern = field(compare=False)
+    overrides: Sequence[Override] = field(compare=False)
+
+    def __call__(self, path: KeyPath, message: str) -> Mistake:
+        """Say where a key stands that there is something to say about."""
+        given = self._giver(path)
+        for override in reversed(self.overrides):
+            if self._sets(override, given):
+                return Mistake(override.name, None, dotted(path), message)
+        place = self.modern.place(given)
+        return Mistake(place.file, place.line, dotted(path), message)
+
+    def _giver(self, path: KeyPath) -> KeyPath:
+        """The key that is responsible for one: what a behaviour inherits stands in `default_settings`."""
+        inherited: KeyPath = ("default_settings", *path[2:])
+        own = path[:1] != ("behaviors",) or len(path) < 3 or self._is_given(path) or not self._is_given(inherited)
+        return path if own else inherited
+
+    def _is_given(self, path: KeyPath) -> bool:
+        return self.modern.has(path) or any(self._sets(override, path) for override in self.overrides)
+
+    def _sets(self, override: Override, path: KeyPath) -> bool:
+        """Whether an override is to blame: for what it sets, and for the maps around it that it made."""
         shared = min(len(path), len(override.path))
-        # An override is to blame for what it sets, and for the maps around it that it made.
-        if path[:shared] == override.path[:shared] and (shared == len(override.path) or not modern.has(path)):
-            return Mistake(override.name, None, dotted(path), message)
-    place = modern.place(path)
-    return Mistake(place.file, place.line, dotted(path), message)
+        return path[:shared] == override.path[:shared] and (shared == len(override.path) or not self.modern.has(path))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from config.errors import Finding
 from config.fields import Flag, Float, Int, Settings, Text, as_tuple, report
@@ -53,24 +53,21 @@ def _interval(value: object) -> object:
     return as_tuple(value)
 
 
+def _in_order(value: tuple[float, float]) -> tuple[float, float]:
+    least, greatest = value
+    if least > greatest:
+        raise ValueError(f"{least:g} is greater than {greatest:g}; swap the two")
+    return value
+
+
 class MultiRangeParameters(Settings):
     """`sampler_parameters` of a `multirangeuniform` sampler."""
 
     intervals: Annotated[
-        tuple[Annotated[tuple[Float, Float], BeforeValidator(_interval)], ...], BeforeValidator(as_tuple)
+        tuple[Annotated[tuple[Float, Float], BeforeValidator(_interval), AfterValidator(_in_order)], ...],
+        BeforeValidator(as_tuple),
     ] = Field(((0.0, 1.0),), min_length=1, description="Pairs [least, greatest] that values come from.")
     seed: Int = Field(-1, ge=-1, description=_SEED)
-
-    @model_validator(mode="after")
-    def _order(self) -> MultiRangeParameters:
-        report(
-            [
-                Finding(("intervals", index), f"{least:g} is greater than {greatest:g}; swap the two")
-                for index, (least, greatest) in enumerate(self.intervals)
-                if least > greatest
-            ]
-        )
-        return self
 
 
 class ConstantSampler(Settings):
@@ -178,7 +175,11 @@ class Curriculum(Settings):
         message = "has no completion_criteria, which all lessons but the last need (behavior, measure, threshold)"
         report(
             [
-                Finding(("curriculum", index), f"lesson '{lesson.name}' {message}")
+                Finding(
+                    ("curriculum", index),
+                    f"lesson '{lesson.name}' {message}",
+                    (("curriculum", index, "completion_criteria"),),
+                )
                 for index, lesson in enumerate(self.curriculum[:-1])
                 if lesson.completion_criteria is None
             ]

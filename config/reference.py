@@ -26,8 +26,9 @@ other sections are ours.
 How it is read:
 
 - Everything is checked before anything starts, and every mistake is reported at once, as
-  `file:line: path.to.key: what is wrong; what was expected`. Unknown keys, and keys that stand twice, are
-  mistakes.
+  `file:line: path.to.key: what is wrong; what was expected`; only what can't be judged without a key that is
+  itself wrong waits until that one is mended. Unknown keys, and keys that stand twice, are mistakes. That a
+  module or class which is named can be found is seen to by `--validate`, and as a run starts.
 - `1e-4`, `5e6`, `1.0e8` and `1_000` are numbers, also in quotes. A whole number may be written `1e4`.
 - Only `true` and `false` are true and false; `on`, `off`, `yes` and `no` are text.
 - Anchors (`&name`), aliases (`*name`) and merges (`<<: *name`) work.
@@ -38,7 +39,7 @@ How it is read:
   that this is meant.
 - Files of older versions of ML-Agents are converted while they are read, with a warning for each old key; see
   [migrating.md](migrating.md).
-- What is accepted for ML-Agents' sake but has no effect gives a warning.
+- What is accepted for ML-Agents' sake but has no effect gives a warning, with the same place.
 
 The tables give each key's type, default and range. "required" means that there is no default; null stands for
 nothing at all. A parameter of `environment_parameters` is a number, a sampler, or a map with a `curriculum`.

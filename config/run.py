@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from config.behaviors import BehaviorSettings
 from config.cautions import cautions
 from config.check import COMPLETE, check
 from config.environment import EnvironmentSettings, EvaluationSettings
-from config.errors import ConfigError, Mistake, dotted
+from config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere
 from config.fields import Flag, Settings, Text, report
 from config.inherit import complete
 from config.parameters import EnvironmentParameter
@@ -94,6 +94,7 @@ class RunConfig(Settings):
 
     _path: Path | None = PrivateAttr(None)
     _warnings: tuple[str, ...] = PrivateAttr(())
+    _locate: Locate = PrivateAttr(default_factory=lambda: nowhere)  # a mere function would be taken for a method
 
     @property
     def path(self) -> Path | None:
@@ -109,6 +110,10 @@ class RunConfig(Settings):
     def warnings(self) -> tuple[str, ...]:
         """What is accepted but has no effect, or hardly the one that was meant; found while loading."""
         return self._warnings
+
+    def place(self, path: KeyPath) -> str:
+        """Where a key stands: `file:line`, or the option that set it; empty for plain data."""
+        return self._locate(path, "").place
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
         """Give the settings of a behaviour that the environment has: its own, or `default_settings`.
@@ -152,14 +157,22 @@ class RunConfig(Settings):
         Raises:
             ConfigError: with everything that is wrong with it.
         """
-        completed, warnings = complete(plain)
-        config = check(cls, completed, lambda path, message: Mistake("", None, dotted(path), message))
-        return config.loaded(path, warnings)
+        completed, inherited = complete(plain)
+        return check(cls, completed, nowhere).loaded(path, nowhere, (), inherited)
 
-    def loaded(self, path: Path | None, warnings: tuple[str, ...]) -> RunConfig:
-        """Note where it came from, and what was noticed on the way; for those who load configurations."""
+    def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
+        """Note where it came from; for those who load configurations.
+
+        Args:
+            path: the file.
+            locate: knows where in it keys stand.
+            notes: warnings about what was done on the way.
+            findings: others, about keys.
+        """
         self._path = path
-        self._warnings = (*warnings, *cautions(self))
+        self._locate = locate
+        about_keys = (str(locate(each.path, each.message)) for each in (*findings, *cautions(self)))
+        self._warnings = (*notes, *about_keys)
         return self
 
     @model_validator(mode="before")

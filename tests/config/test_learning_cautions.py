@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from placed import without_places
 
 from config import RunConfig
 
@@ -98,7 +99,7 @@ WARNINGS = [
 @pytest.mark.parametrize(("body", "expected"), WARNINGS, ids=[body for body, _ in WARNINGS])
 def test_what_hardly_does_what_was_meant_gives_a_warning(load, body: str, expected: str):
     config = load(f"behaviors: {{B: {{{body}}}}}")
-    (warning,) = config.warnings
+    (warning,) = without_places(config.warnings)
     assert warning.startswith(f"behaviors.B.{expected}")
     # Hosts and resumed runs get plain data, in which every key is given.
     assert RunConfig.from_plain(config.to_plain()).warnings == (warning,)
@@ -164,7 +165,8 @@ def test_acting_deterministically_needs_no_warning_where_nothing_is_learned_from
     ],
 )
 def test_an_init_path_that_meets_another_start_gives_a_warning(load, init_path: str, settings: str, expected: str):
-    (warning,) = load(f"behaviors: {{B: {{init_path: {init_path}}}}}\ncheckpoint_settings: {{{settings}}}").warnings
+    text = f"behaviors: {{B: {{init_path: {init_path}}}}}\ncheckpoint_settings: {{{settings}}}"
+    (warning,) = without_places(load(text).warnings)
     assert warning.startswith(f"behaviors.B.{expected}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placed import without_places
 
 from config import BehaviorSettings, ConfigError, PPOHyperparameters, RunConfig, SACHyperparameters, load_config
 
@@ -173,7 +174,7 @@ def test_initialize_from_by_set_goes_before_resume_in_the_file_as_in_ml_agents(l
     text = BASE + "    checkpoint_settings: {resume: true}\n"
     config = load(text, "checkpoint_settings.initialize_from=old")
     assert (config.checkpoint_settings.resume, config.checkpoint_settings.initialize_from) == (False, "old")
-    assert config.warnings[0].startswith("checkpoint_settings.resume: has no effect")
+    assert without_places(config.warnings)[0].startswith("checkpoint_settings.resume: has no effect")
     assert load(text, "checkpoint_settings.initialize_from=null").checkpoint_settings.resume
     both = load(text, "checkpoint_settings.initialize_from=old", "checkpoint_settings.resume=true")
     assert both.checkpoint_settings.resume
@@ -231,7 +232,7 @@ def test_hyperparameters_of_another_trainer_are_not_inherited_and_a_warning_says
     )
     assert config.behaviors["A"].hyperparameters == {"depth": 3}
     assert config.behaviors["A"].max_steps == 7
-    (warning,) = config.warnings
+    (warning,) = without_places(config.warnings)
     assert warning.startswith("behaviors.A: its trainer_type 'mine:Trainer' does not take over")
     assert warning.endswith("batch_size, beta")
 
@@ -315,8 +316,42 @@ WARNINGS = [
 
 @pytest.mark.parametrize(("text", "expected"), WARNINGS, ids=[text for text, _ in WARNINGS])
 def test_what_is_accepted_without_effect_gives_a_warning(load, text: str, expected: str):
-    (warning,) = load(text).warnings
+    (warning,) = without_places(load(text).warnings)
     assert warning.startswith(expected)
+
+
+LONG_TURNS = """
+    default_settings: {trainer_type: ppo, hyperparameters: {buffer_size: 100, batch_size: 10}}
+    behaviors:
+      B:
+        max_steps: 3000
+        self_play:
+          team_change: 8000
+"""
+
+
+def test_a_warning_says_where_its_key_stands_as_a_mistake_does(load):
+    config = load(LONG_TURNS)
+    (warning,) = config.warnings
+    assert warning.startswith(f"{config.path}:6: behaviors.B.self_play.team_change: 8000 steps are more than max_steps")
+    assert config.place(("behaviors", "B", "max_steps")) == f"{config.path}:4"
+
+
+def test_a_warning_about_an_override_names_it(load):
+    (warning,) = load(LONG_TURNS, "behaviors.B.self_play.team_change=9000").warnings
+    assert warning.startswith("--set behaviors.B.self_play.team_change=9000: behaviors.B.self_play.team_change: 9000")
+
+
+def test_a_warning_about_what_is_inherited_says_where_it_is_inherited_from(load):
+    config = load(
+        "default_settings: {self_play: {team_change: 9000},\n  max_steps: 3000}\nbehaviors: {B: {max_steps: 20000}, C: {}}"
+    )
+    (warning,) = [each for each in config.warnings if "team_change" in each]
+    assert warning.startswith(f"{config.path}:1: behaviors.C.self_play.team_change: 9000")
+
+
+def test_plain_data_has_no_places():
+    assert RunConfig.from_plain({"behaviors": {"B": {}}}).place(("behaviors", "B")) == ""
 
 
 def test_an_ordinary_configuration_gives_no_warning(load):
@@ -540,7 +575,7 @@ def test_a_file_as_written_for_ml_agents_loads(load):
     config = load(ML_AGENTS_FILE)
     assert config.behaviors["Walker"].max_steps == 30_000_000
     assert (config.environment, config.env_settings.num_envs) == (None, 8)
-    assert [warning.split(":")[0] for warning in config.warnings] == ["behaviors.Walker.threaded"]
+    assert [warning.split(":")[0] for warning in without_places(config.warnings)] == ["behaviors.Walker.threaded"]
 
 
 ML_AGENTS_IMITATION_FILE = """
@@ -628,7 +663,7 @@ def test_a_file_for_ml_agents_with_memory_imitation_and_all_signals_loads(load):
     assert stacker.checkpoint_interval == 100_000
     assert isinstance(runner.hyperparameters, SACHyperparameters)
     assert (runner.hyperparameters.steps_per_update, runner.max_steps) == (12, 3_000_000)
-    assert [warning.removeprefix(f"{config.path}:40: ").split(": ")[0] for warning in config.warnings] == [
+    assert [warning.split(": ")[0] for warning in without_places(config.warnings)] == [
         "reward_signals.gail.encoding_size",
         "behaviors.Stacker.reward_signals.extrinsic.network_settings",
         "behaviors.Runner.time_horizon",

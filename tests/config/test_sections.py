@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from placed import without_places
 
 from config import (
     Curriculum,
@@ -106,7 +107,7 @@ def test_side_channels_are_classes(load):
 
 def test_what_the_editor_can_not_be_told_is_warned_of(load):
     config = load(ONE + "env_settings: {base_port: 6000}\nengine_settings: {no_graphics: true}\n")
-    assert [warning.split(":")[0] for warning in config.warnings] == [
+    assert [warning.split(":")[0] for warning in without_places(config.warnings)] == [
         "env_settings.base_port",
         "engine_settings.no_graphics",
     ]
@@ -202,7 +203,7 @@ def test_a_lesson_by_a_rating_that_can_not_change_is_warned_about(load, ghosts: 
     lessons = f"[{{name: a, value: 1, {criteria}}}, {{name: b, value: 2}}]"
     config = load(f"behaviors: {{B: {behavior}}}\nenvironment_parameters: {{h: {{curriculum: {lessons}}}}}")
     start = "environment_parameters.h.curriculum.0.completion_criteria.measure: 'Elo' stays as it is, because B plays"
-    assert [text.startswith(start) for text in config.warnings if "'Elo'" in text] == [True] * warned
+    assert [text.startswith(start) for text in without_places(config.warnings) if "'Elo'" in text] == [True] * warned
 
 
 def test_thresholds_may_be_negative(load):
@@ -464,3 +465,55 @@ def test_what_is_for_later_versions_of_unity_alone_is_accepted(load):
     config = load(f"{ONE}env_settings: {{env_path: games/ball, num_envs: 4, env_args: [--port, 3]}}\n")
     assert isinstance(config, RunConfig)
     assert config.env_settings.env_args == ("--port", "3")
+
+
+def test_all_that_is_wrong_with_parameters_and_lessons_is_reported_at_once(mistakes_of):
+    text = """
+        behaviors: {B: {}}
+        environment_parameters:
+          spread:
+            sampler_type: multirangeuniform
+            sampler_parameters: {intervals: [[3, 1], [1]]}
+          distance:
+            curriculum:
+              - name: near
+                value: 2
+                completion_criteria: {behavior: B, min_lesson_length: -20}
+              - name: middle
+                value: {sampler_type: uniform, sampler_parameters: {min_value: 30, max_value: 6}}
+                completion_criteria: {behavior: B, measure: reward}
+              - name: far
+                value: 10
+                completion_criteria: {behavior: B, measure: elo}
+              - {name: last, value: 15}
+    """
+    found = [mistake.split(": ", 2) for mistake in mistakes_of(text)]
+    assert [(key, what.split(";")[0]) for _, key, what in found] == [
+        ("environment_parameters.spread.sampler_parameters.intervals.0", "3 is greater than 1"),
+        ("environment_parameters.spread.sampler_parameters.intervals.1", "has 1 numbers"),
+        (f"{DISTANCE}.0.completion_criteria.min_lesson_length", "-20 is out of range"),
+        (f"{DISTANCE}.1.value.sampler_parameters.min_value", "30 is greater than max_value (6)"),
+        (f"{DISTANCE}.2.completion_criteria.measure", "'Elo' needs self_play, which B has not"),
+    ]
+
+
+DISTANCE = "environment_parameters.distance.curriculum"
+
+
+def test_a_criterion_that_lacks_a_key_is_not_taken_for_none(mistakes_of):
+    lessons = "[{name: a, value: 1, completion_criteria: {measure: reward}}, {name: b, value: 2}]"
+    (mistake,) = mistakes_of(f"behaviors: {{B: {{}}}}\nenvironment_parameters: {{distance: {{curriculum: {lessons}}}}}")
+    assert mistake.startswith(f"config.yaml:2: {DISTANCE}.0.completion_criteria.behavior: is required but missing")
+
+
+def test_what_is_wrong_with_one_stage_does_not_hide_what_is_wrong_with_the_next(mistakes_of):
+    text = """
+        behaviors: {B: {}}
+        pipeline:
+          stages:
+            - {use: "mine:Clip", after: trainer}
+            - {use: "mine:Scale", behaviors: [C]}
+    """
+    first, second = mistakes_of(text)
+    assert first.startswith("config.yaml:4: pipeline.stages.0.after: 'trainer' is not known")
+    assert second.startswith("config.yaml:5: pipeline.stages.1.behaviors.0: 'C' is not listed under behaviors")

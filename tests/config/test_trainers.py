@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from placed import without_places
 from pydantic import ValidationError
 
 from config import (
@@ -179,13 +180,13 @@ def test_a_teacher_may_be_a_behavior_that_only_default_settings_describe(load):
     assert config.behaviors["B"].hyperparameters.teacher == "Unlisted"
 
 
-def test_a_behavior_that_inherits_itself_as_its_teacher_is_named(mistakes_of):
+def test_a_behavior_that_inherits_itself_as_its_teacher_is_named_where_that_is_said(mistakes_of):
     text = """
         default_settings: {trainer_type: bc, hyperparameters: {teacher: B}}
         behaviors: {A: {}, B: {}}
     """
     (mistake,) = mistakes_of(text)
-    assert mistake.startswith("config.yaml:2: behaviors.B.hyperparameters.teacher: 'B' is this behaviour itself")
+    assert mistake.startswith("config.yaml:1: behaviors.B.hyperparameters.teacher: 'B' is this behaviour itself")
 
 
 def test_a_replay_buffer_must_hold_a_whole_sequence(mistakes_of):
@@ -232,7 +233,7 @@ def test_a_trainer_inherits_the_keys_that_it_has_and_a_warning_names_the_others(
     hyperparameters = config.behaviors["B"].hyperparameters.model_dump()
     inherited = {key: value for key, value in GIVEN[theirs].items() if key not in dropped}
     assert hyperparameters == {**hyperparameters, **inherited, **own}
-    (warning,) = config.warnings
+    (warning,) = without_places(config.warnings)
     assert warning == (
         f"behaviors.B: its trainer_type '{ours}' does not take over these hyperparameters of default_settings "
         f"(trainer_type '{theirs}'): {', '.join(dropped)}"
