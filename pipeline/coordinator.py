@@ -228,6 +228,7 @@ class Coordinator:
         await self.opening.agents_seen(slot, spec)
 
     def _hear_learner(self, message: control.LearnerReady) -> None:
+        self.opening.lines[message.behavior].ready = True
         self._starvation.add_trainer(message.behavior, message.rows_per_update)
         imitates = teacher_of(self._config, message.behavior) is not None
         if message.bounds_lag and not self._plan.replay_edge and not imitates:

@@ -53,6 +53,12 @@ class Ending:
         """Whether the run is ending and no trainer will send a policy any more."""
         return self.begun and all(self._roster.has_ended(learner_name(name)) for name in self._lines)
 
+    @property
+    def failed_at_start(self) -> bool:
+        """Whether a trainer failed before it was ready to learn; who resumes would only meet that again."""
+        failed = self.failure.stage if self.failure is not None else ""
+        return any(not line.ready and learner_name(name) == failed for name, line in self._lines.items())
+
     def finish(self) -> None:
         """End the run in order: sources make a last checkpoint and stop, all else drains."""
         if self.begun:

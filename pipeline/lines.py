@@ -22,6 +22,8 @@ class Line:
     settings: BehaviorSettings
     path: MainPath
     learner: HostHandle | None = None
+    ready: bool = False
+    """Whether its trainer is made, with the state that it goes on from."""
     step: int = 0
     version: int = 0
     recent_return: float | None = None

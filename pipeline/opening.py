@@ -130,6 +130,10 @@ class Opening:
             line.exports = [entry.within(plan.folder.path) for entry in entries]
             log.info("Resuming from %s.", plan.resumed.folder)
             log.info("Resuming training from step %d.", step)
+            if step >= settings.max_steps:
+                block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
+                text = "%s has reached its max_steps (%d) already, so it learns no more. To go on, raise %s.max_steps."
+                log.warning(text, name, settings.max_steps, block)
         elif not plan.playing:
             log.info("Starting training from step 0 and saving to %s.", plan.folder.behavior(name))
         hyperparameters = settings.model_dump(mode="json")

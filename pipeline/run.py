@@ -181,7 +181,7 @@ def _result(config: RunConfig, coordinator: Coordinator, folder: RunFolder) -> R
         text = failure.message
         if failure.of_user and not config.debug:
             text += "\n--debug shows the whole traceback."
-        if coordinator.saving.newest >= 0:
+        if coordinator.saving.newest >= 0 and not coordinator.ending.failed_at_start:
             text += f"\nGo on from the last checkpoint with: --run-id {folder.run_id} --resume"
         raise RunFailed(text, failure.stage, failure.traceback)
     behaviors = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled
+from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled, volley
 from run_folders import digest, read_whole_checkpoint
 from runs import COMMAND, PATIENCE_S, run_here
 
@@ -87,29 +87,49 @@ def test_a_behaviour_that_is_listed_but_was_never_met_is_told(tmp_path, caplog):
     assert "never met in the environment: Cartpole (met: CartPole)" in caplog.text
 
 
-def test_a_resumed_run_goes_on_where_it_was(tmp_path):
+def test_a_resumed_run_goes_on_where_it_was(tmp_path, caplog):
     first = run_here(PLAIN, tmp_path, "run")
     more = changed(PLAIN, {"behaviors__CartPole__max_steps": 5000})
     second = run_here(more, tmp_path, "run", resume=True)
+    assert "already" not in caplog.text
     assert second.behaviors["CartPole"].step >= 5000
     assert second.behaviors["CartPole"].version > first.behaviors["CartPole"].version
     assert second.checkpoint > first.checkpoint
     assert second.elapsed_s > first.elapsed_s
 
 
-def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(tmp_path):
-    run_here(PLAIN, tmp_path, "run")
-    wider = changed(PLAIN, {"behaviors__CartPole__max_steps": 5000, "behaviors__CartPole__network_settings": {}})
-    with pytest.raises(RunFailed, match=r"CartPole can't go on from .*run/checkpoints/.*settings have changed since"):
+@pytest.mark.parametrize("plain", [PLAIN, volley(**INLINE)], ids=["CartPole", "Volley"])
+def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(tmp_path, plain):
+    (name,) = plain["behaviors"]
+    run_here(plain, tmp_path, "run")
+    wider = changed(plain, {f"behaviors__{name}__max_steps": 9000, f"behaviors__{name}__network_settings": {}})
+    with pytest.raises(
+        RunFailed, match=rf"{name} can't go on from .*run/checkpoints/.*settings have changed since"
+    ) as failed:
         run_here(wider, tmp_path, "run", resume=True)
+    assert "--resume" not in str(failed.value), "which would fail again"
 
 
-def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed(tmp_path):
+def test_a_resumed_run_that_fails_later_can_be_resumed_again(tmp_path):
+    run_here(changed(troubled(), INLINE), tmp_path, "run")
+    broken = changed(troubled(trouble="raise"), {"behaviors__CartPole__max_steps": 9000, **INLINE})
+    with pytest.raises(RunFailed, match="Go on from the last checkpoint with: --run-id run --resume"):
+        run_here(broken, tmp_path, "run", resume=True)
+
+
+def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed_and_says_why(tmp_path, caplog):
     first = run_here(PLAIN, tmp_path, "run")
     before = digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"])
     second = run_here(PLAIN, tmp_path, "run", resume=True)
     assert second.behaviors["CartPole"].step == first.behaviors["CartPole"].step
     assert digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]) == before
+    assert (
+        caplog.messages.count(
+            "CartPole has reached its max_steps (3000) already, so it learns no more. To go on, raise "
+            "behaviors.CartPole.max_steps."
+        )
+        == 1
+    )
 
 
 async def test_within_a_running_loop_it_is_awaited_and_may_be_cancelled(tmp_path):
