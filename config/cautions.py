@@ -25,20 +25,13 @@ _EXECUTABLES_ALONE = {
 def cautions(config: RunConfig) -> list[Finding]:
     """Give a warning, at its key, for each thing in a valid configuration that its writer should know."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
-    for path, settings in _behaviors(config):
+    for path, settings in config.blocks():
         below = (*learning_cautions(settings), *_about_start(config, settings))
         found += [Finding((*path, *each.path), each.message) for each in below]
         if settings.network_settings.deterministic and not _plays_only(config, settings):
             message = "nothing new is tried while learning, which seldom goes well; it is meant for --inference"
             found.append(Finding((*path, "network_settings", "deterministic"), message))
     return found
-
-
-def _behaviors(config: RunConfig) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
-    for name, settings in config.behaviors.items():
-        yield ("behaviors", name), settings
-    if config.default_settings is not None and not config.behaviors:
-        yield ("default_settings",), config.default_settings
 
 
 def _plays_only(config: RunConfig, settings: BehaviorSettings) -> bool:

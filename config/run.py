@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -114,6 +114,13 @@ class RunConfig(Settings):
     def place(self, path: KeyPath) -> str:
         """Where a key stands: `file:line`, or the option that set it; empty for plain data."""
         return self._locate(path, "").place
+
+    def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
+        """Give the blocks that say how to learn, with their keys; `default_settings` is one where it stands alone."""
+        for name, settings in self.behaviors.items():
+            yield ("behaviors", name), settings
+        if self.default_settings is not None and not self.behaviors:
+            yield ("default_settings",), self.default_settings
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
         """Give the settings of a behaviour that the environment has: its own, or `default_settings`.

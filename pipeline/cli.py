@@ -1,6 +1,7 @@
 """The command, `run-pipeline` or `mlagents-learn`: from a command line to an exit status.
 
-Nothing heavy is imported before it is known that there is something to run: `--help` and `--validate` answer at once.
+Nothing heavy is imported before it is known that there is something to run: `--help` and `--validate` answer at once;
+the latter imports what the configuration names.
 """
 
 from __future__ import annotations
@@ -52,11 +53,22 @@ def _follow(arguments: Sequence[str] | None) -> int:
         return 2
     _warn((*request.warnings, *config.warnings))
     if asked.validate:
-        from pipeline.graph import describe
-
-        print(describe(config))
-        return 0
+        return _validate(config)
     return _run(config)
+
+
+def _validate(config: RunConfig) -> int:
+    """Show the pipeline, if all that is named for it can be found."""
+    from pipeline.graph import describe
+    from pipeline.names import all_names
+
+    mistakes = all_names(config)
+    for mistake in mistakes:
+        print(mistake, file=sys.stderr)
+    if mistakes:
+        return 2
+    print(describe(config))
+    return 0
 
 
 def _warn(warnings: Sequence[str]) -> None:

@@ -20,14 +20,13 @@ from pipeline.coordinator import Coordinator
 from pipeline.errors import RunError, RunFailed
 from pipeline.export import NEWEST, is_export
 from pipeline.graph import demonstrated
-from pipeline.hosts.custom_stages import check_stages
 from pipeline.inference import plays_given_models
+from pipeline.names import in_place, names_of_main
 from pipeline.progress import Progress, ProgressSnapshot
 from pipeline.run_folder import RunFolder
 from pipeline.run_plan import RunPlan
 from pipeline.seeds import choose_seed
-from pipeline.self_play import check_players, check_samplers
-from pipeline.statistics_writers import check_writers
+from pipeline.self_play import check_players
 from pipeline.versions import version_information
 from pipeline.warm_start import initial_policy
 from queues.errors import StreamError
@@ -178,7 +177,7 @@ def _configuration(config: RunConfig) -> str:
 def _result(config: RunConfig, coordinator: Coordinator, folder: RunFolder) -> RunResult:
     failure = coordinator.ending.failure
     if failure is not None:
-        text = failure.message
+        text = in_place(config, failure.key, failure.message)
         if failure.of_user and not config.debug:
             text += "\n--debug shows the whole traceback."
         if coordinator.saving.newest >= 0 and not coordinator.ending.failed_at_start:
@@ -215,11 +214,9 @@ def _check(config: RunConfig) -> None:
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
         for name in config.behaviors:
             initial_policy(config, name)
-    mistakes = [*check_writers(config), *check_samplers(config)]
-    if config.replay is None:  # a recording goes straight to the trainers
-        mistakes += check_stages(config)
+    mistakes = names_of_main(config)
     if mistakes:
-        raise RunError("\n".join(map(str, mistakes)))
+        raise RunError("\n".join(mistakes))
 
 
 def _check_unity(config: RunConfig) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from config import RunConfig
+from config import RunConfig, SelfPlaySettings
+from config.errors import KeyPath, dotted
 from pipeline.atomic_files import write_atomic
 from pipeline.checkpoint import Checkpoint
 from pipeline.errors import RunError
@@ -20,7 +21,7 @@ from pipeline.plugins import check_arguments, construct, find_class
 from pipeline.run_folder import folder_name
 from queues.messages import Matchup
 from queues.specs import behavior_name
-from stages.errors import LoadError
+from stages.errors import LoadError, blaming
 from stages.ghost.controller import GhostController
 from stages.ghost.opponents import BUILT_IN, OpponentSampler
 from stages.ghost.stage import GhostPolicies, GhostStage
@@ -29,6 +30,8 @@ from stages.policy.publisher import PolicyPublisher
 from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)
+
+_OPPONENTS = ("self_play", "opponents")
 
 
 class SelfPlay:
@@ -168,34 +171,32 @@ def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
     """
     settings = config.behavior_settings(behavior).self_play
     assert settings is not None, "only asked of behaviours with self-play"
-    made, arguments = _find_sampler(config, behavior, settings.opponents, settings.opponents_with)
-    sampler: OpponentSampler = construct(_where(behavior), settings.opponents, made, arguments)
+    path = ("behaviors", behavior)
+    made, arguments = _find_sampler(config, path, settings)
+    with blaming(*path, *_OPPONENTS):
+        sampler: OpponentSampler = construct(dotted((*path, *_OPPONENTS)), settings.opponents, made, arguments)
     return sampler
 
 
 def check_samplers(config: RunConfig) -> list[LoadError]:
     """What keeps the behaviours' samplers from being made, as far as it can be told without making them."""
     mistakes = []
-    for behavior, settings in config.behaviors.items():
+    for path, settings in config.blocks():
         if settings.self_play is not None:
             try:
-                _find_sampler(config, behavior, settings.self_play.opponents, settings.self_play.opponents_with)
+                _find_sampler(config, path, settings.self_play)
             except LoadError as error:
                 mistakes.append(error)
     return mistakes
 
 
-def _find_sampler(
-    config: RunConfig, behavior: str, use: str, given: Mapping[str, Any]
-) -> tuple[type[Any], dict[str, Any]]:
+def _find_sampler(config: RunConfig, path: KeyPath, settings: SelfPlaySettings) -> tuple[type[Any], dict[str, Any]]:
+    use, given = settings.opponents, settings.opponents_with
     if use in BUILT_IN:
         return BUILT_IN[use], dict(given)
-    where = _where(behavior)
-    made = find_class(where, use, config.source_folder)
-    if not callable(getattr(made, "choose", None)):
-        raise LoadError(f"{where}: {use} has no method choose(candidates, random)")
-    return made, check_arguments(where, use, made, given)
-
-
-def _where(behavior: str) -> str:
-    return f"behaviors.{behavior}.self_play.opponents"
+    where = dotted((*path, *_OPPONENTS))
+    with blaming(*path, *_OPPONENTS):
+        made = find_class(where, use, config.source_folder)
+        if not callable(getattr(made, "choose", None)):
+            raise LoadError(f"{where}: {use} has no method choose(candidates, random)")
+        return made, check_arguments(where, use, made, given)

@@ -11,7 +11,7 @@ from config import RunConfig
 from pipeline.errors import RunError
 from pipeline.plugins import check_arguments, construct, find_class
 from pipeline.statistics import StatisticsWriter, Summary
-from stages.errors import LoadError
+from stages.errors import LoadError, blaming
 from stages.raised import told
 
 log = logging.getLogger(__name__)
@@ -102,11 +102,14 @@ def _where(index: int) -> str:
 def _find(config: RunConfig, index: int, run_folder: Path) -> tuple[type[Any], dict[str, Any]]:
     settings = config.pipeline.statistics_writers[index]
     where = _where(index)
-    made = find_class(where, settings.use, config.source_folder)
-    missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
-    if missing:
-        raise LoadError(
-            f"{where}: {settings.use} is no statistics writer: it has no {', '.join(missing)}; "
-            "see pipeline.statistics.StatisticsWriter"
-        )
-    return made, check_arguments(where, settings.use, made, settings.with_, {"run_folder": run_folder})
+    key = ("pipeline", "statistics_writers", index)
+    with blaming(*key, "use"):
+        made = find_class(where, settings.use, config.source_folder)
+        missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
+        if missing:
+            raise LoadError(
+                f"{where}: {settings.use} is no statistics writer: it has no {', '.join(missing)}; "
+                "see pipeline.statistics.StatisticsWriter"
+            )
+    with blaming(*key, "with"):
+        return made, check_arguments(where, settings.use, made, settings.with_, {"run_folder": run_folder})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from config.errors import KeyPath
 
 
@@ -32,3 +35,13 @@ class NotFiniteError(StageError):
 
 class LoadError(StageError):
     """A `module:attribute` named in the YAML could not be imported, or is not of the expected kind."""
+
+
+@contextmanager
+def blaming(*key: str | int) -> Iterator[None]:
+    """Blame a key of the YAML for errors that are raised within, unless they blame one already."""
+    try:
+        yield
+    except StageError as error:
+        error.key = error.key or key
+        raise

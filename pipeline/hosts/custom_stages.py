@@ -6,10 +6,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from config import STAGE_GROUP, RunConfig, StagePlacement
+from config.errors import KeyPath
 from pipeline.hosts.runtime import HostRuntime
 from pipeline.plugins import check_arguments, construct, find_class
 from queues.agent_manager_queue import AgentManagerQueue
-from stages.errors import LoadError
+from stages.errors import LoadError, blaming
 from stages.loop import ItemSink, ItemSource, StageRunner
 from stages.stage import Stage
 
@@ -24,7 +25,8 @@ def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]
         LoadError: if it can't be imported, is no Stage, does not take its arguments or raises.
     """
     made, arguments = _find(placement, config)
-    stage: Stage[Any, Any] = construct(_where(placement), placement.use, made, arguments)
+    with blaming(*_key(placement, config)):
+        stage: Stage[Any, Any] = construct(_where(placement), placement.use, made, arguments)
     return stage
 
 
@@ -70,9 +72,16 @@ def _where(placement: StagePlacement) -> str:
     return f"pipeline.stages: {placement.name}"
 
 
+def _key(placement: StagePlacement, config: RunConfig) -> KeyPath:
+    """Where it stands in the YAML; names are unique."""
+    return ("pipeline", "stages", [each.name for each in config.pipeline.stages].index(placement.name))
+
+
 def _find(placement: StagePlacement, config: RunConfig) -> tuple[type[Stage[Any, Any]], dict[str, Any]]:
-    where = _where(placement)
-    made = find_class(where, placement.use, config.source_folder, STAGE_GROUP)
-    if not issubclass(made, Stage):
-        raise LoadError(f"{where}: {placement.use} is not a class derived from stages.Stage, got {made!r}")
-    return made, check_arguments(where, placement.use, made, placement.with_)
+    where, key = _where(placement), _key(placement, config)
+    with blaming(*key, "use"):
+        made = find_class(where, placement.use, config.source_folder, STAGE_GROUP)
+        if not issubclass(made, Stage):
+            raise LoadError(f"{where}: {placement.use} is not a class derived from stages.Stage, got {made!r}")
+    with blaming(*key, "with"):
+        return made, check_arguments(where, placement.use, made, placement.with_)

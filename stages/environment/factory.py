@@ -16,7 +16,7 @@ from typing import Any
 
 from config import EnvironmentSettings
 from stages.environment.protocol import EnvironmentGroup
-from stages.errors import BrokenEnvironmentError, LoadError, StageError
+from stages.errors import BrokenEnvironmentError, LoadError, StageError, blaming
 from stages.loading import import_module, load_attribute
 from stages.raised import told
 
@@ -56,18 +56,68 @@ def make_group(
     return _registered(settings, settings.id, behavior, num_envs, folder, parameters)
 
 
+def find_maker(settings: EnvironmentSettings, folder: Path | None) -> None:
+    """See that what is to make the environment is there, as far as it is named as a module or a built-in game.
+
+    Raises:
+        LoadError: if it can't be found or is nothing to call.
+        StageError: if there is no such game.
+    """
+    if settings.factory is not None:
+        find_factory(settings.factory, folder)
+    elif settings.id is not None and settings.kind == "builtin":
+        _game(settings.id)
+    elif settings.id is not None and settings.kind == "gymnasium":
+        _import_registrar(settings.id, folder, f"Gymnasium environment {settings.id!r}")
+
+
+def find_factory(reference: str, folder: Path | None) -> Callable[..., Any]:
+    """What `environment.factory` names.
+
+    Raises:
+        LoadError: if it can't be found or is nothing to call.
+    """
+    with blaming("environment", "factory"):
+        make = load_attribute(reference, folder, "environment factory")
+        if not callable(make):
+            what = f"environment factory {reference!r}"
+            raise LoadError(f"{what}: expected something to call that makes an environment, got {make!r}")
+    found: Callable[..., Any] = make
+    return found
+
+
+def find_wrapper(settings: EnvironmentSettings, index: int, folder: Path | None) -> Callable[..., Any]:
+    """What one of `environment.wrappers` names.
+
+    Raises:
+        LoadError: if it can't be found or is nothing to call.
+    """
+    use = settings.wrappers[index].use
+    with blaming("environment", "wrappers", index, "use"):
+        found = load_attribute(use, folder, "environment wrapper")
+        if not callable(found):
+            raise LoadError(f"environment wrapper {use!r}: expected a class or function, got {found!r}")
+    wrapper: Callable[..., Any] = found
+    return wrapper
+
+
 def _builtin(game: str, options: Mapping[str, Any], behavior: str, num_envs: int) -> EnvironmentGroup:
+    make, what = _game(game), f"built-in game {game!r}"
+    made = _call(make, _arguments(make, options, {"num_envs": num_envs, "behavior": behavior}, what), what)
+    assert isinstance(made, EnvironmentGroup), f"{what} is no environment group"
+    return made
+
+
+def _game(game: str) -> Callable[..., Any]:
+    """The class of a built-in game."""
     if game not in BUILTIN_GAMES:
         by_lower = {known.lower(): known for known in BUILTIN_GAMES}
         close = difflib.get_close_matches(game.lower().replace("_", ""), by_lower, n=1)
         hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"there are: {', '.join(BUILTIN_GAMES)}"
-        raise StageError(f"environment.id: no built-in game is called {game!r}; {hint}")
+        raise StageError(f"environment.id: no built-in game is called {game!r}; {hint}", key=("environment", "id"))
     module, attribute = BUILTIN_GAMES[game]
-    make = getattr(importlib.import_module(module), attribute)
-    what = f"built-in game {game!r}"
-    made = _call(make, _arguments(make, options, {"num_envs": num_envs, "behavior": behavior}, what), what)
-    assert isinstance(made, EnvironmentGroup), f"{what} is no environment group"
-    return made
+    make: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return make
 
 
 def _registered(
@@ -77,11 +127,17 @@ def _registered(
     from stages.environment.vectorising import make_vector
 
     name = f"Gymnasium environment {env_id!r}"
-    module, _, _ = env_id.rpartition(":")
-    if module:  # Gymnasium imports it too, but does not look next to the YAML
-        import_module(module, folder, name)
+    _import_registrar(env_id, folder, name)
     envs = make_vector(env_id, num_envs, settings.options, name, _wrap(settings, folder, name), singly)
     return GymnasiumGroup(envs, behavior, name, settings.observations)
+
+
+def _import_registrar(env_id: str, folder: Path | None, name: str) -> None:
+    """Import the module before the colon of an id, which registers it."""
+    module, _, _ = env_id.rpartition(":")
+    if module:  # Gymnasium imports it too, but does not look next to the YAML
+        with blaming("environment", "id"):
+            import_module(module, folder, name)
 
 
 def _pettingzoo(
@@ -90,7 +146,8 @@ def _pettingzoo(
     from stages.environment.pettingzoo import maker_of
 
     name = f"PettingZoo environment {env_id!r}"
-    make = maker_of(env_id, settings.api, folder, name)
+    with blaming("environment", "id"):
+        make = maker_of(env_id, settings.api, folder, name)
     arguments = _arguments(make, settings.options, {}, name)
     made = _call(make, arguments, name)
     return _pettingzoo_group(settings, made, partial(make, **arguments), behavior, num_envs, folder, name)
@@ -130,12 +187,10 @@ def _wrap(settings: EnvironmentSettings, folder: Path | None, name: str) -> Call
     else:
         from stages.environment.vectorising import wrapping
 
-    wrappers = []
-    for wrapper in settings.wrappers:
-        found = load_attribute(wrapper.use, folder, "environment wrapper")
-        if not callable(found):
-            raise LoadError(f"environment wrapper {wrapper.use!r}: expected a class or function, got {found!r}")
-        wrappers.append((wrapper.use, found, wrapper.with_))
+    wrappers = [
+        (wrapper.use, find_wrapper(settings, index, folder), wrapper.with_)
+        for index, wrapper in enumerate(settings.wrappers)
+    ]
     return wrapping(wrappers, name)
 
 
@@ -144,9 +199,7 @@ def _from_factory(
 ) -> EnvironmentGroup:
     """Call the user's factory: it gets the options, and `num_envs` and `behavior` if it takes them."""
     what = f"environment factory {reference!r}"
-    make = load_attribute(reference, folder, "environment factory")
-    if not callable(make):
-        raise LoadError(f"{what}: expected something to call that makes an environment, got {make!r}")
+    make = find_factory(reference, folder)
     arguments = _arguments(make, settings.options, {"num_envs": num_envs, "behavior": behavior}, what)
     made = _call(make, arguments, what)
     if isinstance(made, EnvironmentGroup):
@@ -196,12 +249,17 @@ def _arguments(
     taken = {name for name, parameter in signature.parameters.items() if parameter.kind in named}
     given = {name: value for name, value in offered.items() if name in taken}
     for name in given.keys() & options.keys():
-        raise StageError(f"environment.options: {name} is not an option of {what}; environment.{name} says it")
+        raise StageError(
+            f"environment.options: {name} is not an option of {what}; environment.{name} says it",
+            key=("environment", "options", name),
+        )
     arguments = {**options, **given}
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        raise StageError(f"environment.options do not fit {what}: {error}; it takes {signature}") from error
+        raise StageError(
+            f"environment.options do not fit {what}: {error}; it takes {signature}", key=("environment", "options")
+        ) from error
     return arguments
 
 

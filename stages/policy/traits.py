@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from stages.errors import blaming
 from stages.loading import load_attribute
 
 
@@ -41,6 +42,7 @@ def traits_of(trainer_type: str, behavior: str, folder: Path | None = None) -> T
     built_in = _BUILT_IN.get(trainer_type)
     if built_in is not None:
         return built_in
-    found = load_attribute(trainer_type, folder, f"behaviors.{behavior}.trainer_type")
+    with blaming("behaviors", behavior, "trainer_type"):
+        found = load_attribute(trainer_type, folder, f"behaviors.{behavior}.trainer_type")
     # What is no Trainer is refused where it is to be made.
     return TrainerTraits(bool(getattr(found, "squashed", False)), bool(getattr(found, "off_policy", False)))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from config import EngineSettings, EnvironmentSettings
+from stages.environment.factory import find_factory
 from stages.environment.low_level.group import LowLevelGroup
 from stages.environment.unity.telling import Telling
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
-from stages.loading import load_attribute
 from stages.raised import told
 
 _ASKED = ("reset", "step", "get_steps", "set_actions", "close")
@@ -45,9 +45,7 @@ def make_low_level_group(
     """
     assert settings.factory is not None, "the schema asks for it"
     what = f"environment factory {settings.factory!r}"
-    make = load_attribute(settings.factory, folder, "environment factory")
-    if not callable(make):
-        raise LoadError(f"{what}: expected something to call that makes an environment, got {make!r}")
+    make = find_factory(settings.factory, folder)
     taken = _taken(make)
     tellings = [Telling(engine, None, first + index, seed) for index in range(settings.num_envs)]
     envs: list[Any] = []
@@ -77,7 +75,7 @@ def _made(make: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> 
     try:
         inspect.signature(make).bind(**arguments)
     except TypeError as error:
-        raise StageError(f"environment.options do not fit {what}: {error}") from error
+        raise StageError(f"environment.options do not fit {what}: {error}", key=("environment", "options")) from error
     except ValueError:  # as above: it has no signature, and says itself what is wrong
         pass
     try:

@@ -12,7 +12,7 @@ from stages.environment.parameters import EpisodeParameters
 from stages.environment.unity.group import UnityGroup
 from stages.environment.unity.instance import UnityInstance, Worker
 from stages.environment.unity.telling import Telling
-from stages.errors import LoadError
+from stages.errors import LoadError, blaming
 from stages.loading import load_attribute
 from stages.raised import told
 from stages.restarts import RestartBudget
@@ -36,7 +36,7 @@ def make_unity_group(config: RunConfig, seed: int, replica: int = 0, run_folder:
         LoadError: if a side channel can't be loaded.
     """
     settings = config.env_settings
-    channels = [_channel_maker(reference, config.source_folder) for reference in settings.side_channels]
+    channels = [_channel_maker(config, index) for index in range(len(settings.side_channels))]
 
     def make(index: int, parameters: EpisodeParameters | None) -> UnityInstance:
         worker_id = replica * settings.num_envs + index
@@ -103,11 +103,24 @@ def _executable(config: RunConfig, worker_id: int, run_folder: Path | None) -> E
     )
 
 
-def _channel_maker(reference: str, folder: Path | None) -> Callable[[], Any]:
-    what = f"side channel {reference!r}"
-    found = load_attribute(reference, folder, "side channel")
-    if not callable(found):
-        raise LoadError(f"{what}: expected a class, got {found!r}")
+def find_side_channel(config: RunConfig, index: int) -> Callable[[], Any]:
+    """What one of `env_settings.side_channels` names.
+
+    Raises:
+        LoadError: if it can't be found or is no class.
+    """
+    reference = config.env_settings.side_channels[index]
+    with blaming("env_settings", "side_channels", index):
+        found = load_attribute(reference, config.source_folder, "side channel")
+        if not callable(found):
+            raise LoadError(f"side channel {reference!r}: expected a class, got {found!r}")
+    made: Callable[[], Any] = found
+    return made
+
+
+def _channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
+    what = f"side channel {config.env_settings.side_channels[index]!r}"
+    found = find_side_channel(config, index)
 
     def make() -> Any:
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from stages.errors import StageError
+from config.errors import KeyPath
+from stages.errors import StageError, blaming
 from stages.loading import load_attribute
 from stages.policy.design import PolicyDesign
 from stages.policy.network.inputs import Inputs
@@ -19,6 +21,28 @@ from stages.raised import told
 
 _TRIED_ROWS = 3
 """Rows of the trial run: more than one, so that a network that mixes up its axes shows it."""
+
+
+def find_network(reference: str, folder: Path | None, path: KeyPath, asked: str) -> type[nn.Module]:
+    """The class that a `network` names.
+
+    Args:
+        reference: `module:Class`.
+        folder: where the YAML lies, whose modules are importable.
+        path: of the key in the YAML.
+        asked: what messages call it.
+
+    Raises:
+        LoadError: if the module can't be imported or has no such class.
+        StageError: if the class is no torch module.
+    """
+    with blaming(*path):
+        made = load_attribute(reference, folder, "network")
+        if not (inspect.isclass(made) and issubclass(made, nn.Module)):
+            what = f"the class {made.__name__}" if inspect.isclass(made) else repr(made)
+            raise StageError(f"{asked} is {what}, expected a subclass of torch.nn.Module")
+    found: type[nn.Module] = made
+    return found
 
 
 class CustomNetwork(nn.Module):
@@ -39,13 +63,13 @@ class CustomNetwork(nn.Module):
         reference = design.settings.network
         assert reference is not None, "only for designs that name a network"
         self._asked = f"{design.spec.behavior_id}: {design.key}.network {reference!r}"
+        path = ("behaviors", design.spec.name, *design.key.split("."), "network")
         self._specs = design.spec.observations
         layout = ObservationLayout(design.spec)
         self._vector_size = layout.vector_size
         self._columns = dict(layout.vectors)
         self._others = {index: at for at, index in enumerate(layout.others)}
-        made = load_attribute(reference, design.folder, "network")
-        self.network = self._make(made, design)
+        self.network = self._make(find_network(reference, design.folder, path, self._asked), design)
         self.size = self._encoding_size()
         self.goal_size = 0
         self._try()
@@ -65,10 +89,7 @@ class CustomNetwork(nn.Module):
         other = inputs.others[self._others[index]]
         return pixels(other) if self._specs[index].kind == "image" else other.float()
 
-    def _make(self, made: Any, design: PolicyDesign) -> nn.Module:
-        if not (inspect.isclass(made) and issubclass(made, nn.Module)):
-            what = f"the class {made.__name__}" if inspect.isclass(made) else repr(made)
-            raise StageError(f"{self._asked} is {what}, expected a subclass of torch.nn.Module")
+    def _make(self, made: type[nn.Module], design: PolicyDesign) -> nn.Module:
         network: nn.Module = self._guarded(
             lambda: made(design.spec.observations, design.settings),
             "could not be made with (observations, settings)",
