@@ -20,6 +20,7 @@ Spaces = tuple[Any, Any]
 """An agent's observation space and action space."""
 
 _KEY = "environment.behaviors"
+_PATH = ("environment", "behaviors")
 _NAMES_SHOWN = 12
 
 
@@ -113,7 +114,8 @@ class Casting:
         if team == "each" or (isinstance(team, int) and team >= self.teams):
             raise StageError(
                 f"{self._owner}: agent '{agent}' joined in team {team}, which was not there at the start; all teams "
-                "must have agents among possible_agents"
+                "must have agents among possible_agents",
+                key=(*_PATH, pattern, "team"),
             )
         self._check_spaces({agent: behavior})
         self.roles[agent] = Role(behavior, team or 0, self._settings[pattern].group)
@@ -126,14 +128,16 @@ class Casting:
         patterns = ", ".join(f"'{pattern}'" for pattern in self._settings)
         raise StageError(
             f"{self._owner}: {_KEY}: none of {patterns} fits agent '{agent}'; expected a behaviour for every agent. "
-            f"Add a line such as '{_pattern_for(agent)}', or '*' at the end for all others"
+            f"Add a line such as '{_pattern_for(agent)}', or '*' at the end for all others",
+            key=_PATH,
         )
 
     def _behavior_of(self, pattern: str) -> str:
         name = self._settings[pattern].behavior or self._behavior
         if not name:
             raise StageError(
-                f"{self._owner}: {_KEY}.{pattern}: names no behaviour, and environment.behavior is not set"
+                f"{self._owner}: {_KEY}.{pattern}: names no behaviour, and environment.behavior is not set",
+                key=(*_PATH, pattern),
             )
         return name
 
@@ -144,11 +148,12 @@ class Casting:
             if any(fnmatchcase(agent, pattern) for agent in agents):
                 raise StageError(
                     f"{self._owner}: {_KEY}.{pattern}: all its agents are taken by patterns before it; the first that "
-                    "fits counts, so put the more particular ones first"
+                    "fits counts, so put the more particular ones first",
+                    key=(*_PATH, pattern),
                 )
             close = difflib.get_close_matches(pattern, [_pattern_for(agent) for agent in agents], n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"there are: {_listed(agents)}"
-            raise StageError(f"{self._owner}: {_KEY}.{pattern}: fits none of its agents; {hint}")
+            raise StageError(f"{self._owner}: {_KEY}.{pattern}: fits none of its agents; {hint}", key=(*_PATH, pattern))
 
     def _check_spaces(self, names: Mapping[str, str]) -> None:
         """Agents of one behaviour share a network, and so need equal spaces."""
@@ -162,7 +167,8 @@ class Casting:
             advice = f"give them behaviours of their own, such as {_KEY}: {{{example}}}"
             raise StageError(
                 f"{self._owner}: agents '{first}' and '{agent}' would both be '{behavior}', but differ in their "
-                f"{_difference(expected, spaces)}; {advice}"
+                f"{_difference(expected, spaces)}; {advice}",
+                key=_PATH,
             )
 
     def _check_teams(self) -> None:
@@ -171,7 +177,8 @@ class Casting:
         if missing:
             raise StageError(
                 f"{self._owner}: {_KEY}: nobody is in team {missing[0]}, but somebody in team {max(teams)}; number "
-                "the teams 0, 1, … without gaps"
+                "the teams 0, 1, … without gaps",
+                key=_PATH,
             )
 
 

@@ -90,18 +90,31 @@ def test_sides_are_alike_if_all_have_the_same_behaviours(by, alike):
 
 
 @pytest.mark.parametrize(
-    ("by", "message"),
+    ("by", "blamed", "message"),
     [
-        ({"adversary_*": {}}, r"none of 'adversary_\*' fits agent 'agent_0'; .* Add a line such as 'agent_\*', or"),
-        ({"adversry_*": {}, "*": {}}, r"behaviors\.adversry_\*: fits none of its agents; did you mean 'adversary_\*'"),
-        ({"wolf": {}, "*": {}}, r"behaviors\.wolf: fits none of its agents; there are: adversary_0, adversary_1,"),
-        ({"*": {}, "agent_0": {}}, r"behaviors\.agent_0: all its agents are taken by patterns before it"),
-        ({"ad*": {"team": 0}, "ag*": {"team": 2}}, r"nobody is in team 1, but somebody in team 2; number the teams"),
+        ({"adversary_*": {}}, (), r"none of 'adversary_\*' fits agent 'agent_0'; .* Add a line such as 'agent_\*', or"),
+        (
+            {"adversry_*": {}, "*": {}},
+            ("adversry_*",),
+            r"behaviors\.adversry_\*: fits none of its agents; did you mean 'adversary_\*'",
+        ),
+        (
+            {"wolf": {}, "*": {}},
+            ("wolf",),
+            r"behaviors\.wolf: fits none of its agents; there are: adversary_0, adversary_1,",
+        ),
+        ({"*": {}, "agent_0": {}}, ("agent_0",), r"behaviors\.agent_0: all its agents are taken by patterns before it"),
+        (
+            {"ad*": {"team": 0}, "ag*": {"team": 2}},
+            (),
+            r"nobody is in team 1, but somebody in team 2; number the teams",
+        ),
     ],
 )
-def test_maps_that_do_not_fit_are_told(by, message):
-    with pytest.raises(StageError, match=message):
+def test_maps_that_do_not_fit_are_told_and_their_key_is_blamed(by, blamed, message):
+    with pytest.raises(StageError, match=message) as caught:
         cast(TAG, "Tag", by=by)
+    assert caught.value.key == ("environment", "behaviors", *blamed)
 
 
 def test_a_role_without_a_behaviour_is_told():
