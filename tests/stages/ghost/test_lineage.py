@@ -80,7 +80,8 @@ def test_a_sampler_that_raises_is_told_by_its_key():
     lineage = make(Broken())
     lineage.take(policy(0))
     with pytest.raises(
-        StageError, match=r"behaviors\.Ball\.self_play\.opponents: Broken\.choose\(\) raised Val.*: boom \(at .*test_lineage\.py:\d+, in choose\)"
+        StageError,
+        match=r"behaviors\.Ball\.self_play\.opponents: Broken\.choose\(\) raised Val.*: boom \(at .*test_lineage\.py:\d+, in choose\)",
     ):
         lineage.choose(np.random.default_rng(0))
 

@@ -182,7 +182,9 @@ def test_an_environment_that_raises_is_told():
         def step(self, actions):
             raise OSError("no such device")
 
-    with pytest.raises(BrokenEnvironmentError, match=r"Zoo: its step\(\) raised OSError: no such device \(at .*\.py:\d+, in step\)"):
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"Zoo: its step\(\) raised OSError: no such device \(at .*\.py:\d+, in step\)"
+    ):
         play(group_of(Failing(TWO)), 1)
 
 
