@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from run_configs import INLINE, TROUBLED_ENV, changed, troubled
 from run_folders import read_whole_checkpoint
@@ -16,7 +18,8 @@ def test_one_that_raises_is_restarted_and_the_run_comes_to_its_end(tmp_path, cap
     plain = troubled(trouble="raise", once=str(tmp_path / "happened"))
     result = run_here(changed(plain, {**INLINE, BEHAVIOR + "max_steps": 2000}), tmp_path, "run")
     assert (tmp_path / "happened").exists()
-    assert "RuntimeError: the motor is on fire. Restarting it (restart 1)" in caplog.text
+    said = r"RuntimeError: the motor is on fire \(at \S*troubled_env\.py:\d+, in step\). Restarting it \(restart 1\)"
+    assert re.search(said, caplog.text)
     assert result.behaviors["CartPole"].step >= 2000
 
 
@@ -25,8 +28,10 @@ def test_one_that_raises_again_and_again_ends_the_run_which_is_saved(start):
     command = start(troubled(trouble="raise", after=300), beside=[TROUBLED_ENV])
     assert command.wait() == 1, command.output
     assert "Restarting it (restart 1)" in command.output
-    said = "the motor is on fire. It is not restarted again: it was restarted once within 60 s"
-    assert said in command.output
+    where = r"\(at \S*troubled_env\.py:\d+, in step\)"
+    said = rf"the motor is on fire {where}. It is not restarted again: it was restarted once within 60 s"
+    assert re.search(said, command.output)
+    assert command.output.count("--debug shows the whole traceback.") == 1
     assert "env_settings.restarts_rate_limit_n is 1" in command.output
     assert "Go on from the last checkpoint with: --run-id run --resume" in command.output
     assert "Traceback" not in command.output

@@ -539,7 +539,8 @@ async def test_a_broken_environment_is_built_anew_and_only_its_half_made_traject
         assert rig.groups[0].closed == 1
         agents = {agent for item in rig.take() for agent in item.trajectories["agent_ids"].tolist()}
         assert agents == {3, 4}, "those of the new group"
-        assert "the simulator crashed at tick 4. Restarting it (restart 1); 6 steps" in caplog.text.replace("\n", " ")
+        said = r"the simulator crashed at tick 4 \(at .*\). Restarting it \(restart 1\); 6 steps"
+        assert re.search(said, caplog.text.replace("\n", " "))
         assert rig.processor.emitted("Walker") == 20, "credits of the lost steps were used for others"
 
 
@@ -606,8 +607,8 @@ async def test_an_environment_that_breaks_too_often_ends_the_actor_with_both_rea
     rig.actor.take_policy(policy_update("Walker", 0))
     await until_blocked()
     rig.grant(Walker=20)
-    message = "the simulator crashed at tick 3. It is not restarted again: it was restarted once"
-    with pytest.raises(StageFailure, match=re.escape(message)):
+    message = r"the simulator crashed at tick 3 \(at .*\). It is not restarted again: it was restarted once"
+    with pytest.raises(StageFailure, match=message):
         await rig.task
     assert rig.outlet.closed
 
