@@ -71,7 +71,7 @@ class Side:
         spec = self._environment.specs[self._ids[0]]
         self._policy = replace(PPOTrainer(TrainerContext(BEHAVIOR, settings, spec, seed=3)).policy(), version=0, step=0)
         self._every = settings.hyperparameters.buffer_size
-        self._learned = self._turn = 0
+        self._learned = 0
         self._ghosts: GhostStage | None = None
         self.decided = self.ticks = 0
         """How many policies have decided, in how many ticks."""

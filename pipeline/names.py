@@ -37,7 +37,7 @@ def all_names(config: RunConfig) -> list[str]:
             find()
         except StageError as mistake:
             found.append(in_place(config, mistake.key, str(mistake)))
-    return list(dict.fromkeys([*found, *names_of_main(config)]))
+    return list(dict.fromkeys([*found, *names_of_main(config)]))  # what several behaviours inherit is told once
 
 
 def in_place(config: RunConfig, key: KeyPath, message: str) -> str:

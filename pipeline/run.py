@@ -31,6 +31,7 @@ from pipeline.versions import version_information
 from pipeline.warm_start import initial_policy
 from queues.errors import StreamError
 from stages.errors import StageError
+from stages.raised import told
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ async def _write_league(coordinator: Coordinator, folder: RunFolder) -> None:
         if coordinator.ending.failure is None:
             raise
         # What has failed may be self-play itself, in the middle of its books; that failure is what is to be told.
-        log.warning("the league could not be written after the failure: %s: %s", type(error).__name__, error)
+        log.warning("the league could not be written after the failure: %s", told(error))
 
 
 def _tell_of_unseen(config: RunConfig, seen: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from stages.errors import LoadError
-from stages.raised import frames, users_frame
+from stages.raised import frames, said, users_frame
 
 _OUR_PACKAGES = frozenset({"config", "pipeline", "queues", "stages"})
 _FOLDER_MARK = "__headrace_folder__"
@@ -52,6 +52,19 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
         )
     asked = f"{kind} {what!r}"
     return _follow(import_module(module_name, folder, asked), path, folder, asked)
+
+
+def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> Callable[..., Any]:
+    """As `load_attribute`, of something to call.
+
+    Raises:
+        LoadError: as there, or if it is nothing to call; then the message says what was `expected`.
+    """
+    found = load_attribute(what, folder, kind)
+    if not callable(found):
+        raise LoadError(f"{kind} {what!r}: expected {expected}, got {found!r}")
+    made: Callable[..., Any] = found
+    return made
 
 
 def load_plugin(group: str, name: str) -> Any:
@@ -185,8 +198,7 @@ def _not_found(name: str, folder: Path | None) -> str:
 
 
 def _raised(name: str, error: BaseException, folder: Path | None) -> str:
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"importing {name!r} raised {message}{_place(error, folder)}"
+    return f"importing {name!r} raised {said(error)}{_place(error, folder)}"
 
 
 def _place(error: BaseException, folder: Path | None) -> str:

@@ -21,9 +21,13 @@ def told(error: BaseException) -> str:
 
     The place is the innermost one in a file that is neither ours nor a library's; without such a file there is none.
     """
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frame = users_frame(error)
-    return said if frame is None else f"{said} (at {frame.filename}:{frame.lineno}, in {frame.name})"
+    return said(error) if frame is None else f"{said(error)} (at {frame.filename}:{frame.lineno}, in {frame.name})"
+
+
+def said(error: BaseException) -> str:
+    """What was raised, with its message if it has one: `ZeroDivisionError: in my step`."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def users_frame(error: BaseException) -> FrameSummary | None:

@@ -17,7 +17,7 @@ from typing import Any
 from config import EnvironmentSettings
 from stages.environment.protocol import EnvironmentGroup
 from stages.errors import BrokenEnvironmentError, LoadError, StageError, blaming
-from stages.loading import import_module, load_attribute
+from stages.loading import import_module, load_callable
 from stages.raised import told
 
 BUILTIN_GAMES: Mapping[str, tuple[str, str]] = {
@@ -78,12 +78,8 @@ def find_factory(reference: str, folder: Path | None) -> Callable[..., Any]:
         LoadError: if it can't be found or is nothing to call.
     """
     with blaming("environment", "factory"):
-        make = load_attribute(reference, folder, "environment factory")
-        if not callable(make):
-            what = f"environment factory {reference!r}"
-            raise LoadError(f"{what}: expected something to call that makes an environment, got {make!r}")
-    found: Callable[..., Any] = make
-    return found
+        expected = "something to call that makes an environment"
+        return load_callable(reference, folder, "environment factory", expected)
 
 
 def find_wrapper(settings: EnvironmentSettings, index: int, folder: Path | None) -> Callable[..., Any]:
@@ -92,13 +88,8 @@ def find_wrapper(settings: EnvironmentSettings, index: int, folder: Path | None)
     Raises:
         LoadError: if it can't be found or is nothing to call.
     """
-    use = settings.wrappers[index].use
     with blaming("environment", "wrappers", index, "use"):
-        found = load_attribute(use, folder, "environment wrapper")
-        if not callable(found):
-            raise LoadError(f"environment wrapper {use!r}: expected a class or function, got {found!r}")
-    wrapper: Callable[..., Any] = found
-    return wrapper
+        return load_callable(settings.wrappers[index].use, folder, "environment wrapper", "a class or function")
 
 
 def _builtin(game: str, options: Mapping[str, Any], behavior: str, num_envs: int) -> EnvironmentGroup:

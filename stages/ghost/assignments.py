@@ -12,7 +12,7 @@ from queues.messages import Assignment, Matchup, PolicyUpdate
 from queues.specs import behavior_name, behavior_team
 from stages.ghost.league import Match
 from stages.ghost.lineage import NEWEST, Lineage
-from stages.ghost.plain import plain_policy, policy_from
+from stages.ghost.plain import plain_policy, plain_random, policy_from, restore_random
 
 
 class Assignments:
@@ -91,11 +91,12 @@ class Assignments:
         return Matchup(assignment, tuple(policies))
 
     def state_dict(self) -> dict[str, Any]:
-        """What is assigned, with the frozen policies' weights, and what was chosen."""
+        """What is assigned, with the frozen policies' weights, what was chosen, and the state of chance."""
         return {
             "generation": self.generation,
             "chosen": dict(self._chosen),
             "frozen": {behavior_id: plain_policy(update) for behavior_id, update in self._frozen.items()},
+            "random": plain_random(self._random),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -104,3 +105,4 @@ class Assignments:
         self._chosen = {str(behavior_id): int(number) for behavior_id, number in state["chosen"].items()}
         frozen = {str(behavior_id): policy_from(plain) for behavior_id, plain in state["frozen"].items()}
         self._frozen = {behavior_id: update for behavior_id, update in frozen.items() if update is not None}
+        restore_random(self._random, state["random"])

@@ -5,7 +5,8 @@ game's result does to the ratings. The ghost stages feed it and carry out what i
 
 Teams are team ids. A team may hold several behaviours and a behaviour several teams, so games may be symmetric (one
 behaviour on all teams), asymmetric (another one on each), or something in between. What a behaviour has been is its
-`Lineage`; which policies play now, in `Assignments`; who met whom is the `League`'s affair; what is here are turns.
+`Lineage`; which policies play now stands in `Assignments`; who met whom is the `League`'s affair; what is here are
+turns.
 
 Semantics are ML-Agents' (trainer steps drive snapshots and team changes, ghost steps drive opponent swaps), with its
 known defects mended: one rating per match, an explicit K, no rating against oneself, each game rated against what it
@@ -32,7 +33,6 @@ from stages.ghost.league import League, report
 from stages.ghost.lineage import NEWEST, Lineage
 from stages.ghost.opponents import OpponentSampler, Uniform
 from stages.ghost.pace import Pace
-from stages.ghost.plain import plain_random, restore_random
 from stages.ghost.roll_call import POLICY, REPORT, RollCall
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,6 @@ class GhostController:
     def __init__(self, random: np.random.Generator, bystanders: Collection[str] = ()) -> None:
         self._bystanders = bystanders
         self._last_versions: dict[str, int] = {}  # of trainers that are done but for this policy on its way
-        self._random = random
         self._lineages: dict[str, Lineage] = {}
         self._ids: list[str] = []
         self._learning_team = -1
@@ -247,7 +246,6 @@ class GhostController:
             "valid_from": self._valid_from,
             **self._assignments.state_dict(),
             "matches": self._league.state_dict(),
-            "random": plain_random(self._random),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -264,7 +262,6 @@ class GhostController:
         self._valid_from = int(state["valid_from"])
         self._assignments.load_state_dict(state)
         self._league.load_state_dict(state["matches"])
-        restore_random(self._random, state["random"])
 
     # Turns. --------------------------------------------------------------------------------------------------------
 

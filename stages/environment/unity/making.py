@@ -13,7 +13,7 @@ from stages.environment.unity.group import UnityGroup
 from stages.environment.unity.instance import UnityInstance, Worker
 from stages.environment.unity.telling import Telling
 from stages.errors import LoadError, blaming
-from stages.loading import load_attribute
+from stages.loading import load_callable
 from stages.raised import told
 from stages.restarts import RestartBudget
 from stages.unity.executable import Executable
@@ -111,11 +111,7 @@ def find_side_channel(config: RunConfig, index: int) -> Callable[[], Any]:
     """
     reference = config.env_settings.side_channels[index]
     with blaming("env_settings", "side_channels", index):
-        found = load_attribute(reference, config.source_folder, "side channel")
-        if not callable(found):
-            raise LoadError(f"side channel {reference!r}: expected a class, got {found!r}")
-    made: Callable[[], Any] = found
-    return made
+        return load_callable(reference, config.source_folder, "side channel", "a class")
 
 
 def _channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:

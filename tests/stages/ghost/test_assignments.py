@@ -98,8 +98,9 @@ def test_it_goes_on_from_its_state(assignments, lineage):
     assignments.choose([AWAY])
     assignments.begin(PLAYERS, 0, PLAYERS)
     assignments.choose([AWAY])
-    resumed = Assignments({"Ball": lineage}, np.random.default_rng(0))
+    resumed = Assignments({"Ball": lineage}, np.random.default_rng(1))
     resumed.load_state_dict(assignments.state_dict())
+    assert resumed.state_dict()["random"] == assignments.state_dict()["random"]
     assert steps_of(resumed) == steps_of(assignments)
     resumed.begin(PLAYERS, 0, [AWAY])
     assert (resumed.generation, resumed.opponents) == (2, {AWAY: 1})
