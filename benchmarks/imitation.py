@@ -33,7 +33,7 @@ sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Pa
 from acceptance.recording import EDGE, record  # noqa: E402 - the path has to be set first
 
 from config import load_config  # noqa: E402
-from pipeline.export import load_acting_policy, numbered  # noqa: E402
+from pipeline.policies.export import load_acting_policy, numbered  # noqa: E402
 from pipeline.run import RunOptions, run  # noqa: E402
 from queues.messages import TrajectoryBatch  # noqa: E402
 from queues.stream_reader import StreamReader  # noqa: E402

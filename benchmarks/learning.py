@@ -24,8 +24,8 @@ import torch
 from bare_loop import evaluate_policy
 
 from config import load_config
-from pipeline.export import load_acting_policy
-from pipeline.progress import ProgressSnapshot
+from pipeline.policies.export import load_acting_policy
+from pipeline.reporting.progress import ProgressSnapshot
 from pipeline.run import RunOptions, run
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,7 +20,7 @@ import yaml
 from trained import exports_of, first_quarter, run_to_judge, steps_of
 
 from config import RunConfig
-from pipeline.export import load_acting_policy
+from pipeline.policies.export import load_acting_policy
 from stages.environment.pursuit import (
     Player,
     ScriptedEvader,

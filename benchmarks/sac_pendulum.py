@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from config import RunConfig
-from pipeline.progress import ProgressSnapshot
+from pipeline.reporting.progress import ProgressSnapshot
 from pipeline.run import RunOptions, run
 
 FIRST = 1000

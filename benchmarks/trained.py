@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config import load_config
-from pipeline.export import numbered
+from pipeline.policies.export import numbered
 from pipeline.run import RunOptions, run
 
 ROOT = Path(__file__).resolve().parents[1]

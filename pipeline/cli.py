@@ -16,7 +16,7 @@ from pathlib import Path
 from config import ConfigError, RunConfig, load_config
 from config.load import convert
 from pipeline.command import Request, contradictions, parse, program, understand
-from pipeline.errors import CommandError
+from pipeline.common.errors import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,8 +59,8 @@ def _follow(arguments: Sequence[str] | None) -> int:
 
 def _validate(config: RunConfig) -> int:
     """Show the pipeline, if all that is named for it can be found."""
-    from pipeline.graph import describe
-    from pipeline.names import all_names
+    from pipeline.common.graph import describe
+    from pipeline.main.references import all_names
 
     mistakes = all_names(config)
     for mistake in mistakes:
@@ -86,9 +86,9 @@ def _convert(old: str, request: Request) -> int:
 
 def _export_onnx(run_folder: Path, request: Request) -> int:
     """Write a run's .onnx files anew; 1 if some could not be written."""
-    from pipeline.console import configure_logging
-    from pipeline.errors import RunError
-    from pipeline.onnx_export import export_again
+    from pipeline.common.errors import RunError
+    from pipeline.policies.onnx_export import export_again
+    from pipeline.reporting.console import configure_logging
 
     configure_logging(debug=False)
     try:
@@ -100,7 +100,7 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
 
 
 def _to_demo(source: str, target: str) -> int:
-    from pipeline.demo_files import to_demo
+    from pipeline.policies.demo_files import to_demo
     from stages.errors import StageError
 
     try:
@@ -115,9 +115,9 @@ def _run(config: RunConfig) -> int:
     # Before NumPy is imported: its libraries read these once. Small networks want one thread.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    from pipeline.checkpoint import CheckpointError
-    from pipeline.console import configure_logging
-    from pipeline.errors import RunError, RunFailed, RunFolderError
+    from pipeline.common.errors import RunError, RunFailed, RunFolderError
+    from pipeline.reporting.console import configure_logging
+    from pipeline.run_folder.checkpoint import CheckpointError
 
     configure_logging(config.debug)
     try:
@@ -136,9 +136,9 @@ def _run(config: RunConfig) -> int:
 
 
 async def _run_with_signals(config: RunConfig) -> int:
-    from pipeline.progress import Progress
+    from pipeline.command.signals import first_stops_second_cancels
+    from pipeline.reporting.progress import Progress
     from pipeline.run import RunOptions, run_async
-    from pipeline.signals import first_stops_second_cancels
 
     stop = asyncio.Event()
     with first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM)):

@@ -14,21 +14,21 @@ from pathlib import Path
 import yaml
 
 from config import RunConfig
-from pipeline.checkpoint import Checkpoint, newest
-from pipeline.clip import write_final_clip
-from pipeline.coordinator import Coordinator
-from pipeline.errors import RunError, RunFailed
-from pipeline.export import NEWEST, is_export
-from pipeline.graph import demonstrated
-from pipeline.inference import plays_given_models
-from pipeline.names import in_place, names_of_main
-from pipeline.progress import Progress, ProgressSnapshot
-from pipeline.run_folder import RunFolder
-from pipeline.run_plan import RunPlan
-from pipeline.seeds import choose_seed
-from pipeline.self_play import check_players
-from pipeline.versions import version_information
-from pipeline.warm_start import initial_policy
+from pipeline.common.errors import RunError, RunFailed
+from pipeline.common.graph import demonstrated
+from pipeline.common.seeds import choose_seed
+from pipeline.common.versions import version_information
+from pipeline.main.coordinator import Coordinator
+from pipeline.main.references import in_place, names_of_main
+from pipeline.main.run_plan import RunPlan
+from pipeline.main.self_play import check_players
+from pipeline.policies.clip import write_final_clip
+from pipeline.policies.export import NEWEST, is_export
+from pipeline.policies.inference import plays_given_models
+from pipeline.policies.warm_start import initial_policy
+from pipeline.reporting.progress import Progress, ProgressSnapshot
+from pipeline.run_folder.checkpoint import Checkpoint, newest
+from pipeline.run_folder.folder import RunFolder
 from queues.errors import StreamError
 from stages.errors import StageError
 from stages.raised import told

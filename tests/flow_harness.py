@@ -1,7 +1,7 @@
 """The pipeline without processes and sockets: everything that flow control consists of, and delays on every hop.
 
 The parts are the real ones: actors, gates, the ledger, the loop that runs stages, the ghost stage, the trainer stage,
-the publisher, the queues. They are joined as `pipeline.coordinator` joins them. Environments, policies and trainers
+the publisher, the queues. They are joined as `pipeline.main.coordinator` joins them. Environments, policies and trainers
 are those of `fakes`. Control channels, policy queues and trajectory queues each have a delay of their own, so messages
 on different ways overtake each other as they do between processes.
 """
@@ -19,7 +19,7 @@ from fakes import AGENT, TICK, Cast, Counters, CountingGroup, EchoPolicy, Rememb
 from virtual_time import VirtualTimeLoop
 
 from config import SelfPlaySettings
-from pipeline.flow import CreditLedger, CreditRequest, Grant
+from pipeline.control.credits import CreditLedger, CreditRequest, Grant
 from pipeline.hosts.actor_host import Router
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.errors import QueueClosed

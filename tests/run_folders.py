@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.checkpoint import MANIFEST, newest
+from pipeline.run_folder.checkpoint import MANIFEST, newest
 
 
 def read_whole_checkpoint(run_folder: Path) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole
 from run_folders import streams
 
 from config import RunConfig
-from pipeline.checkpoint import Checkpoint, newest
 from pipeline.run import RunOptions, RunResult, run
+from pipeline.run_folder.checkpoint import Checkpoint, newest
 
 COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"

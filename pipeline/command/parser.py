@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.command.old_options import add_old_options
 from pipeline.command.options import OPTIONS
-from pipeline.versions import version_of
+from pipeline.common.versions import version_of
 
 OURS = "run-pipeline"
 COMMANDS = (OURS, "mlagents-learn")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import CommandError
+from pipeline.common.errors import CommandError
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
 _EXECUTABLES = (".exe", ".app", ".x86_64", ".x86")

@@ -12,7 +12,7 @@ from config import Override, RunConfig
 from pipeline.command.old_options import translations
 from pipeline.command.options import current_overrides
 from pipeline.command.paths import sort_out
-from pipeline.errors import CommandError
+from pipeline.common.errors import CommandError
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from config import RunConfig
-from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, SourceEnded, Stop
-from pipeline.flow import CreditRequest, Grant
-from pipeline.graph import placed
+from pipeline.common.graph import placed
+from pipeline.control.channel import ControlEnd
+from pipeline.control.credits import CreditRequest, Grant
+from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.router import Router
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
-from pipeline.inference import make_player
+from pipeline.policies.inference import make_player
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.columns import Column, memory_column
 from queues.ends import Inlet

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgpack
 
-from pipeline.control import ControlEnd, LogLine, SocketControl
-from pipeline.edges import ProcessEdges
+from pipeline.control.channel import ControlEnd, SocketControl
+from pipeline.control.messages import LogLine
+from pipeline.hosts.edges import ProcessEdges
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.serve import serve
 from queues.platform import open_socket

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.errors import RunError
+from pipeline.common.errors import RunError
 
 
 def choose_device(configured: str | None) -> tuple[str, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pipeline.control import ControlEnd, Evaluated, OpenEdge
-from pipeline.curriculum import final_parameters
-from pipeline.export import export_policy
+from pipeline.common.curriculum import final_parameters
+from pipeline.control.channel import ControlEnd
+from pipeline.control.messages import Evaluated, OpenEdge
 from pipeline.hosts.actor_host import group_maker, policy_maker
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
-from pipeline.onnx_export import OnnxExporter
+from pipeline.policies.export import export_policy
+from pipeline.policies.onnx_export import OnnxExporter
 from queues.ends import Inlet
 from queues.messages import PolicyUpdate
 from stages.environment.parameters import EpisodeParameters, tell

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from pipeline.control import ControlEnd, local_pair
-from pipeline.edges import HostLinks, LocalEdges
+from pipeline.control.channel import ControlEnd, local_pair
+from pipeline.hosts.edges import HostLinks, LocalEdges
 from pipeline.hosts.plan import HostPlan
 
 

@@ -8,26 +8,19 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from config import RunConfig
-from pipeline.checkpoint import folder_of
-from pipeline.control import (
-    ControlEnd,
-    Exported,
-    LearnerReady,
-    OpenEdge,
-    PartFailed,
-    SaveNow,
-    Stop,
-)
-from pipeline.curriculum import kept_returns
-from pipeline.export import export_policy
-from pipeline.graph import TRAINER, teacher_of
+from pipeline.common.curriculum import kept_returns
+from pipeline.common.graph import TRAINER, teacher_of
+from pipeline.common.seeds import derive_seed
+from pipeline.control.channel import ControlEnd
+from pipeline.control.messages import Exported, LearnerReady, OpenEdge, PartFailed, SaveNow, Stop
 from pipeline.hosts.actor_host import agents_of, remembered_columns, trainer_traits
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
-from pipeline.onnx_export import OnnxExporter
-from pipeline.seeds import derive_seed
-from pipeline.warm_start import initial_policy, warm_start
+from pipeline.policies.export import export_policy
+from pipeline.policies.onnx_export import OnnxExporter
+from pipeline.policies.warm_start import initial_policy, warm_start
+from pipeline.run_folder.checkpoint import folder_of
 from queues.ends import Outlet
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgpack
 
-from pipeline.control import SocketControl
-from pipeline.edges import HostLinks
+from pipeline.control.channel import SocketControl
+from pipeline.hosts.edges import HostLinks
 from pipeline.hosts.plan import HostPlan
 from queues.links import child_options_of
 from queues.platform import write_ticket

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from pipeline.control import BeginCheckpoint, BehaviorSeen, ControlEnd, OpenEdge, SourceEnded, Stop
-from pipeline.graph import TRAINER, demonstrated, learner_name, part_name, placed
+from pipeline.common.graph import TRAINER, demonstrated, learner_name, part_name, placed
+from pipeline.control.channel import ControlEnd
+from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
 from pipeline.hosts.actor_host import rows_per_batch
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
 from pipeline.hosts.plan import HostPlan

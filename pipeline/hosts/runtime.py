@@ -12,20 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from config import ConfigError
-from pipeline.checkpoint import Checkpoint, CheckpointError, folder_of, newest, write_part
-from pipeline.control import (
-    ControlEnd,
-    CreditsReturned,
-    HostFailed,
-    HostFinished,
-    PartFailed,
-    StatisticsReport,
-)
-from pipeline.errors import RunError
-from pipeline.graph import part_name
+from pipeline.common.errors import RunError
+from pipeline.common.graph import part_name
+from pipeline.common.seeds import derive_seed
+from pipeline.control.channel import ControlEnd
+from pipeline.control.messages import CreditsReturned, HostFailed, HostFinished, PartFailed, StatisticsReport
 from pipeline.hosts.plan import HostPlan
-from pipeline.seeds import derive_seed
-from pipeline.statistics import StatisticsCollector
+from pipeline.reporting.statistics import StatisticsCollector
+from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, folder_of, newest, write_part
 from queues.ends import Inlet, Outlet, QueueStatistics
 from queues.errors import QueueClosed, SpecError
 from stages.errors import StageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pipeline.control import ControlEnd
+from pipeline.control.channel import ControlEnd
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, describe_failure
 

@@ -1,4 +1,4 @@
-"""The actor's side of flow control: whether it may step, and what it asks the ledger for (see `pipeline.flow`)."""
+"""The actor's side of flow control: whether it may step, and what it asks the ledger for (see `pipeline.control.credits`)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from run_configs import INLINE, cartpole
 from run_folders import manifest
 from runs import Command, run_here
 
-from pipeline.checkpoint import CheckpointError
+from pipeline.run_folder.checkpoint import CheckpointError
 
 PLAIN = cartpole(behaviors__CartPole__max_steps=1000, **INLINE)
 

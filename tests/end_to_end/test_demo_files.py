@@ -9,7 +9,7 @@ from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipeline.cli import main
-from pipeline.errors import RunFailed
+from pipeline.common.errors import RunFailed
 
 
 @pytest.fixture(scope="module")

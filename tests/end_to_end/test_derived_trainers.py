@@ -11,8 +11,8 @@ from run_configs import INLINE, Plain, sac
 from run_folders import digest, read_whole_checkpoint, streams
 
 from config import RunConfig
-from pipeline.errors import RunFailed
-from pipeline.export import read_export
+from pipeline.common.errors import RunFailed
+from pipeline.policies.export import read_export
 from pipeline.run import RunResult, run
 from stages.trainer.imitation import load_recorded
 

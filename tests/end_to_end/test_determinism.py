@@ -22,9 +22,9 @@ from run_configs import (
 from run_folders import digest, read_whole_checkpoint
 from runs import Command, record_expert, run_here
 
-from pipeline import checkpointer
-from pipeline.checkpoint import newest
 from pipeline.hosts import runtime
+from pipeline.run_folder import checkpoint_writer as checkpointer
+from pipeline.run_folder.checkpoint import newest
 
 CARTPOLE = cartpole(
     pipeline__deterministic=True,

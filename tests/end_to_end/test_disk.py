@@ -11,9 +11,9 @@ from run_configs import INLINE, cartpole, volley
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
-from pipeline.atomic_files import FileOperations
-from pipeline.checkpoint import newest
-from pipeline.errors import RunFailed
+from pipeline.common.errors import RunFailed
+from pipeline.run_folder.atomic_files import FileOperations
+from pipeline.run_folder.checkpoint import newest
 
 
 @pytest.fixture

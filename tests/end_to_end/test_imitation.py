@@ -7,8 +7,8 @@ from run_configs import IMITATOR, INLINE, cartpole, changed
 from run_folders import streams, weights_digest
 from runs import run_here
 
-from pipeline.errors import RunError, RunFailed
-from pipeline.warm_start import initial_policy
+from pipeline.common.errors import RunError, RunFailed
+from pipeline.policies.warm_start import initial_policy
 
 
 @pytest.fixture(scope="module")

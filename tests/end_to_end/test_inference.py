@@ -9,10 +9,10 @@ import pytest
 from run_configs import INLINE, cartpole, changed, volley
 from runs import Command, run_here
 
-from pipeline.errors import RunError, RunFailed
-from pipeline.export import load_acting_policy
+from pipeline.common.errors import RunError, RunFailed
+from pipeline.policies.export import load_acting_policy
 from pipeline.run import RunOptions
-from pipeline.run_folder import RunFolderError
+from pipeline.run_folder.folder import RunFolderError
 
 PLAIN = cartpole()
 

@@ -7,7 +7,7 @@ from run_configs import INLINE
 from runs import run_here
 from unity_runs import BUILD, reports
 
-from pipeline.export import load_acting_policy
+from pipeline.policies.export import load_acting_policy
 
 SETTINGS = {
     "trainer_type": "ppo",

@@ -15,8 +15,8 @@ from run_configs import INLINE, cartpole, changed
 from runs import Command, run_here
 
 from config import RunConfig
-from pipeline.errors import RunError, RunFailed
-from pipeline.export import numbered, read_export
+from pipeline.common.errors import RunError, RunFailed
+from pipeline.policies.export import numbered, read_export
 from pipeline.run import RunOptions, run
 from stages.policy import make_policy
 from stages.policy.onnx import OnnxPolicy

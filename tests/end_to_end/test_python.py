@@ -17,9 +17,9 @@ from run_folders import digest, read_whole_checkpoint
 from runs import COMMAND, PATIENCE_S, run_here
 
 from config import RunConfig, load_config
-from pipeline.errors import RunError, RunFailed
+from pipeline.common.errors import RunError, RunFailed
 from pipeline.run import RunOptions, RunResult, run, run_async
-from pipeline.run_folder import RunFolderError
+from pipeline.run_folder.folder import RunFolderError
 
 PLAIN = changed(cartpole(), INLINE)
 

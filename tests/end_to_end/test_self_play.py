@@ -12,8 +12,8 @@ from run_configs import INLINE, changed
 from run_folders import digest, read_whole_checkpoint
 from runs import run_here
 
-from pipeline import checkpointer
-from pipeline.errors import RunError, RunFailed
+from pipeline.common.errors import RunError, RunFailed
+from pipeline.run_folder import checkpoint_writer as checkpointer
 
 PPO = {
     "trainer_type": "ppo",

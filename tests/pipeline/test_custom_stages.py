@@ -16,7 +16,7 @@ from run_configs import INLINE, Plain, cartpole, changed, volley
 from run_folders import read_whole_checkpoint, streams
 from runs import Command, run_here
 
-from pipeline.errors import RunError, RunFailed
+from pipeline.common.errors import RunError, RunFailed
 from queues.messages import TrajectoryBatch
 from queues.stream_reader import StreamReader
 from stages import StageContext

@@ -14,9 +14,9 @@ from run_folders import read_whole_checkpoint
 from runs import Command
 
 from config import RunConfig, load_config
-from pipeline.errors import RunFailed
-from pipeline.export import read_export
+from pipeline.common.errors import RunFailed
 from pipeline.hosts.actor_host import rows_per_batch
+from pipeline.policies.export import read_export
 from pipeline.run import run
 from queues.messages import TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec

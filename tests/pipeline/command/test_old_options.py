@@ -9,7 +9,7 @@ import pytest
 from config import ConfigError, RunConfig, load_config
 from pipeline.command import parse, understand
 from pipeline.command.old_options import OLD_OPTIONS
-from pipeline.errors import CommandError
+from pipeline.common.errors import CommandError
 
 FILE = "behaviors: {Ball: {}, Bat: {keep_checkpoints: 2}}\nenv_settings: {env_path: Builds/Ball}\n"
 

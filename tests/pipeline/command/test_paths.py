@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.command import parse, understand
 from pipeline.command.paths import Paths, is_environment, sort_out
-from pipeline.errors import CommandError
+from pipeline.common.errors import CommandError
 
 
 @pytest.fixture(autouse=True)

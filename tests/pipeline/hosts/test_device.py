@@ -7,7 +7,7 @@ import torch
 from run_configs import INLINE, cartpole
 from runs import run_here
 
-from pipeline.errors import RunError, RunFailed
+from pipeline.common.errors import RunError, RunFailed
 from pipeline.hosts.device import choose_device
 
 

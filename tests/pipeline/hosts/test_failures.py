@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from config import ConfigError
-from pipeline.control import decode, encode
-from pipeline.errors import RunError
+from pipeline.common.errors import RunError
+from pipeline.control.channel import decode, encode
 from pipeline.hosts.runtime import describe_failure
 from queues.errors import SpecError
 from stages.errors import StageError

@@ -1,0 +1,144 @@
+"""The control channel: one bounded, ordered channel between each host and main, apart from the data.
+
+Within a process messages are handed over as they are; between processes they are msgpack frames (four bytes of length,
+little-endian, then the body). Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import msgpack
+
+from pipeline.control.messages import ControlMessage
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.errors import QueueClosed
+
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
+
+CONTROL_BOUND = 1024
+"""Messages under way per direction. Hosts send a few a second; a full channel means that main is stuck, and waits."""
+
+MAX_FRAME = 64 * 1024 * 1024
+_LENGTH = struct.Struct("<I")
+
+
+class ControlError(Exception):
+    """The channel carried something that is no control message."""
+
+
+def encode(message: ControlMessage) -> bytes:
+    """A message as msgpack."""
+    values = [getattr(message, item.name) for item in fields(message)]
+    return msgpack.packb([type(message).__name__, *values], use_bin_type=True)  # type: ignore[no-any-return]
+
+
+def decode(frame: bytes) -> ControlMessage:
+    """The inverse of `encode`; tuples at the top level come back as tuples.
+
+    Raises:
+        ControlError: if the frame is not a control message.
+    """
+    try:
+        name, *values = msgpack.unpackb(frame, raw=False, strict_map_key=False)
+        kind = _TYPES[name]
+        return kind(*(tuple(value) if isinstance(value, list) else value for value in values))  # type: ignore[no-any-return]
+    except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
+        raise ControlError(f"not a control message: {error!r}") from error
+
+
+class ControlEnd(Protocol):
+    """One end of a control channel."""
+
+    def send(self, message: ControlMessage) -> None:
+        """Send at once; the channel keeps the order."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait while more than the bound is under way: whoever sends in a loop calls this."""
+        ...
+
+    def receive(self) -> AsyncIterator[ControlMessage]:
+        """Messages until the other end closes or dies."""
+        ...
+
+    def close(self) -> None:
+        """Send no more; closing twice is allowed."""
+        ...
+
+
+@dataclass
+class LocalControl:
+    """An end within one event loop."""
+
+    _outbox: AgentManagerQueue[ControlMessage]
+    _inbox: AgentManagerQueue[ControlMessage]
+
+    def send(self, message: ControlMessage) -> None:
+        """Send at once."""
+        with contextlib.suppress(QueueClosed):
+            self._outbox.put_nowait(message)
+
+    async def drain(self) -> None:
+        """Give the other side a turn."""
+        await asyncio.sleep(0)
+
+    async def receive(self) -> AsyncIterator[ControlMessage]:
+        """Messages until the other end closes."""
+        async for message in self._inbox:
+            yield message
+
+    def close(self) -> None:
+        """Send no more."""
+        self._outbox.close()
+
+
+def local_pair(name: str) -> tuple[LocalControl, LocalControl]:
+    """Both ends of a channel within one event loop: (main's, the host's)."""
+    down: AgentManagerQueue[ControlMessage] = AgentManagerQueue(f"control down {name}", CONTROL_BOUND)
+    up: AgentManagerQueue[ControlMessage] = AgentManagerQueue(f"control up {name}", CONTROL_BOUND)
+    return LocalControl(down, up), LocalControl(up, down)
+
+
+class SocketControl:
+    """An end of a channel between processes, on a connected socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, message: ControlMessage) -> None:
+        """Send at once."""
+        if not self._writer.is_closing():
+            body = encode(message)
+            self._writer.write(_LENGTH.pack(len(body)) + body)
+
+    async def drain(self) -> None:
+        """Wait until the socket has taken most of what was sent."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
+    async def receive(self) -> AsyncIterator[ControlMessage]:
+        """Messages until the other end closes or dies."""
+        while True:
+            try:
+                (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                if length > MAX_FRAME:
+                    raise ControlError(f"a control frame claims {length} bytes, at most {MAX_FRAME} are allowed")
+                frame = await self._reader.readexactly(length)
+            except asyncio.IncompleteReadError:
+                return
+            except ConnectionError:
+                with contextlib.suppress(ConnectionError):
+                    await self._writer.wait_closed()  # or asyncio would report the same error once more, on its own
+                return
+            yield decode(frame)
+
+    def close(self) -> None:
+        """Send no more."""
+        self._writer.close()

@@ -1,0 +1,194 @@
+"""The messages of the control channel, from hosts to main and back: small frozen dataclasses of plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.control.credits import CreditRequest, Grant
+from queues.messages import Assignment
+from stages.environment.parameters import EnvironmentParameters
+from stages.trainer.stage import TrainerReport
+
+# Up: from a host to main. --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorSeen:
+    """An actor has met a behaviour id for the first time; the graph may have to grow."""
+
+    source: int
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerReady:
+    """A learner has built its trainer."""
+
+    behavior: str
+    rows_per_update: int
+    bounds_lag: bool
+    """Whether flow control is to bound the lag: true for on-policy trainers."""
+    held_rows: int
+    """Rows that it brought along from a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreditsReturned:
+    """A stage ended trajectories other than by learning from them; totals are cumulative."""
+
+    by: str
+    behavior: str
+    source: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartSaved:
+    """A host has written one stage's part of a checkpoint, durably."""
+
+    number: int
+    name: str
+    file: str
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartFailed:
+    """A host could not write one stage's part: the checkpoint is given up, the run goes on."""
+
+    number: int
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEnded:
+    """A source has no more to give (a replay that came to its end)."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A learner has written a policy for use elsewhere."""
+
+    behavior: str
+    step: int
+    file: str
+    reward: float | None
+    onnx: str | None = None
+    """The same policy as an `.onnx` file; None where that could not be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsReport:
+    """Statistics drained from a host's collector, and what its queues have counted."""
+
+    statistics: Mapping[str, Any]
+    queues: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A policy was played deterministically on environments of its own."""
+
+    behavior: str
+    """The behaviour id."""
+    step: int
+    version: int
+    mean: float
+    deviation: float
+    episodes: int
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """Something that a host has to say to the user."""
+
+    level: int
+    logger: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostFailed:
+    """A host ends because something in it failed."""
+
+    message: str
+    traceback: str
+    stage: str = ""
+    key: tuple[str | int, ...] = ()
+    """The key of the YAML that is to blame, if one is."""
+    of_user: bool = False
+    """Whether code of the user's own raised it, so that the traceback says more than the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFinished:
+    """A host has done all its work and ends."""
+
+    note: str = ""
+
+
+# Down: from main to a host. ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEdge:
+    """A queue's end is there for this host to open."""
+
+    name: str
+    """Such as `trajectories/Ball` or `policies/Ball?team=0`."""
+    address: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCheckpoint:
+    """Reach checkpoint `number`, and write your part into `folder`."""
+
+    number: int
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveNow:
+    """Write your part of checkpoint `number` at once, without waiting for a barrier: the stream has broken off."""
+
+    number: int
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop producing; what is under way is drained."""
+
+    reason: str = ""
+
+
+ControlMessage = (
+    BehaviorSeen
+    | LearnerReady
+    | CreditsReturned
+    | CreditRequest
+    | TrainerReport
+    | PartSaved
+    | PartFailed
+    | SourceEnded
+    | Exported
+    | StatisticsReport
+    | Evaluated
+    | LogLine
+    | HostFailed
+    | HostFinished
+    | OpenEdge
+    | Assignment
+    | EnvironmentParameters
+    | Grant
+    | BeginCheckpoint
+    | SaveNow
+    | Stop
+)

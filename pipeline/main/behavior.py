@@ -1,0 +1,72 @@
+"""What main knows of one behaviour while it is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from config import BehaviorSettings
+from pipeline.hosts.handle import HostHandle
+from pipeline.main.trajectory_path import MainPath
+from pipeline.run_folder.status import CheckpointEntry
+from queues.specs import BehaviorSpec
+from stages.trainer.stage import TrainerReport
+
+
+@dataclass
+class Line:
+    """One behaviour: its way from the actors to the trainer and back, and what the trainer has reached."""
+
+    behavior: str
+    spec: BehaviorSpec
+    settings: BehaviorSettings
+    path: MainPath
+    learner: HostHandle | None = None
+    ready: bool = False
+    """Whether its trainer is made, with the state that it goes on from."""
+    step: int = 0
+    version: int = 0
+    recent_return: float | None = None
+    done: bool = False
+    next_checkpoint: int = 0
+    exports: list[CheckpointEntry] = field(default_factory=list)
+
+    @property
+    def elo(self) -> float | None:
+        """Rating of the newest policy, with self-play."""
+        return self.path.elo
+
+    @property
+    def export(self) -> Path | None:
+        """The newest exported policy, as a `.pt` file."""
+        if not self.exports:
+            return None
+        newest = self.exports[-1]
+        return Path(newest.auxiliary_file_paths[0] if newest.auxiliary_file_paths else newest.file_path)
+
+    def add_export(self, entry: CheckpointEntry) -> None:
+        """A policy was exported; whose turn it is not is exported again with every checkpoint, at the same step."""
+        others = [e for e in self.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
+        self.exports = [*others, entry]
+
+    def start_at(self, step: int) -> None:
+        """The trainer goes on from this step."""
+        self.step = step
+        self._schedule(step)
+
+    def saved(self) -> None:
+        """A checkpoint is whole: the next one is due where a run that resumes from it would make it."""
+        self.start_at(self.step)
+
+    def take(self, report: TrainerReport) -> bool:
+        """Take in a trainer's report; whether a checkpoint has become due."""
+        self.step, self.version, self.done = report.step, report.version, report.done
+        self.recent_return = report.recent_return
+        if self.step < self.next_checkpoint:
+            return False
+        self._schedule(self.step)
+        return True
+
+    def _schedule(self, step: int) -> None:
+        interval = self.settings.checkpoint_interval
+        self.next_checkpoint = step + interval - step % interval

@@ -1,0 +1,52 @@
+"""What main sends to actors: messages to all of them, credits to each, policies to whoever has such agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from pipeline.control.credits import Grant
+from pipeline.control.messages import ControlMessage
+from pipeline.main.launcher import Launcher
+from pipeline.main.wiring import ActorSlot
+from queues.errors import QueueClosed
+from queues.messages import PolicyUpdate
+from stages.policy.publisher import PolicyPublisher, PublisherPort
+
+
+class Delivery:
+    """Sends at once, never waits; an actor that has ended gets nothing.
+
+    Args:
+        launcher: knows the actors.
+    """
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.tell))
+
+    def tell(self, message: ControlMessage) -> None:
+        """Send a message to all that produce experience."""
+        for host in self._launcher.sources():
+            host.control.send(message)
+
+    def grant(self, grants: Iterable[Grant]) -> None:
+        """Send credits to whom each grant is for."""
+        for grant in grants:
+            for slot in self._launcher.actors.values():
+                if slot.source == grant.source:
+                    slot.handle.control.send(grant)
+
+    def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
+        """An actor that comes later needs what the others were sent before."""
+        for update in self.publisher.newest_for(behavior_id):
+            slot.policies[behavior_id].put_nowait(update)
+        if self.publisher.assignment is not None:
+            slot.handle.control.send(self.publisher.assignment)
+
+    def _send_policy(self, update: PolicyUpdate) -> None:
+        for slot in (*self._launcher.actors.values(), self._launcher.evaluation):
+            outlet = slot.policies.get(update.behavior_id) if slot is not None else None
+            if outlet is not None:
+                with suppress(QueueClosed):  # the actor has ended
+                    outlet.put_nowait(update)

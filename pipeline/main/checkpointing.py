@@ -1,0 +1,146 @@
+"""Main's side of saving: announces checkpoints, makes them real, and keeps the run's status files."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
+from pipeline.hosts.handle import HostHandle
+from pipeline.main.behavior import Line
+from pipeline.main.run_plan import RunPlan
+from pipeline.policies.onnx_export import copy_last
+from pipeline.reporting.timers import Timers
+from pipeline.run_folder.checkpoint import folder_of
+from pipeline.run_folder.checkpoint_writer import Checkpointer
+from pipeline.run_folder.status import BehaviorStatus, CheckpointEntry, TrainingStatus
+
+log = logging.getLogger(__name__)
+
+
+class Saving:
+    """The checkpoints and status files of a run.
+
+    Args:
+        plan: the run.
+        lines: the behaviours that are trained, by name.
+        timers: what `timers.json` is written from.
+        progress: what main itself goes on from after a resume.
+        lessons: the present lesson of each curriculum, by the environment parameter's name.
+        ended: called when a checkpoint has ended: None if it is whole, else why it could not be written.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        lines: Mapping[str, Line],
+        timers: Timers,
+        progress: Callable[[], Mapping[str, Any]],
+        lessons: Callable[[], Mapping[str, int]],
+        ended: Callable[[str | None], None],
+    ) -> None:
+        self._plan = plan
+        self._folder = plan.folder
+        self._lines = lines
+        self._timers = timers
+        self._progress = progress
+        self._lessons = lessons
+        self._ended = ended
+        self._checkpointer = Checkpointer(
+            plan.folder.checkpoints, plan.resumed.number if plan.resumed is not None else -1
+        )
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest whole checkpoint, -1 if there is none."""
+        return self._checkpointer.newest
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is under way."""
+        return self._checkpointer.busy
+
+    def begin(self, sources: Iterable[HostHandle], then_stop: bool = False) -> None:
+        """Let the sources put a barrier into their streams, and stop behind it if asked to."""
+        number, folder = self._announce(self._expected())
+        for host in sources:
+            host.control.send(BeginCheckpoint(number, str(folder)))
+            if then_stop:
+                host.control.send(Stop())
+
+    def begin_again(self, source: HostHandle) -> None:
+        """A source that replaces a dead one has to make the barrier that the other may have taken to the grave."""
+        number = self._checkpointer.pending
+        if number is not None:
+            source.control.send(BeginCheckpoint(number, str(folder_of(self._folder.checkpoints, number))))
+
+    def save_now(self, save_part: Callable[[str, int, Mapping[str, Any] | None], None]) -> None:
+        """Without barriers, as the stream has broken off: let trainers and main's stages save where they stand."""
+        number, folder = self._announce(
+            name for name in self._expected() if not name.rpartition("@")[2].startswith("actor")
+        )
+        for line in self._lines.values():
+            if line.learner is not None:
+                line.learner.control.send(SaveNow(number, str(folder)))
+            line.path.save_now(lambda stage, state: save_part(stage, number, state))
+
+    def take(self, part: PartSaved | PartFailed) -> None:
+        """A part was written, or could not be."""
+        if isinstance(part, PartFailed):
+            if self._checkpointer.give_up(part.number):
+                self._failed(part.number, f"{part.name}: {part.reason}")
+        elif self._checkpointer.add(part):
+            self._commit(part.number)
+
+    def check_time(self, now_s: float) -> None:
+        """Give up a checkpoint that has lost a host."""
+        if self._checkpointer.give_up_if_overdue(now_s):
+            self._ended("it took too long")
+
+    def close(self) -> None:
+        """All hosts have ended: a part that is not written by now won't be."""
+        number, missing = self._checkpointer.pending, self._checkpointer.missing
+        if number is not None and self._checkpointer.give_up(number):
+            self._failed(number, f"its hosts have ended, and there is no word of {missing}")
+
+    def write_status(self, final: bool) -> None:
+        """Write `training_status.json` and `timers.json`."""
+        behaviors = {
+            name: BehaviorStatus(tuple(line.exports), self._last(name, line) if final else None, line.elo)
+            for name, line in self._lines.items()
+        }
+        try:
+            self._folder.write_training_status(TrainingStatus(behaviors, self._lessons()))
+            self._timers.write(self._folder.timers)
+        except OSError as error:
+            log.error("the run's status could not be written: %s", error)
+
+    def _last(self, name: str, line: Line) -> CheckpointEntry | None:
+        return copy_last(self._folder.path, name, line.exports[-1], self._folder.files) if line.exports else None
+
+    def _expected(self) -> set[str]:
+        return self._plan.expected_parts(self._lines)
+
+    def _announce(self, expected: Iterable[str]) -> tuple[int, Path]:
+        number = self._checkpointer.begin(expected, time.monotonic())
+        return number, folder_of(self._folder.checkpoints, number)
+
+    def _commit(self, number: int) -> None:
+        steps = {name: line.step for name, line in self._lines.items()}
+        try:
+            self._checkpointer.commit(steps, self._progress())
+        except OSError as error:
+            self._failed(number, str(error))
+            return
+        for line in self._lines.values():
+            line.saved()
+        log.debug("checkpoint %d is whole", number)
+        self.write_status(final=False)
+        self._ended(None)
+
+    def _failed(self, number: int, reason: str) -> None:
+        log.error("Checkpoint %d could not be written, the one before it stays: %s", number, reason)
+        self._ended(reason)

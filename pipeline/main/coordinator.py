@@ -1,0 +1,383 @@
+"""Main: answers what hosts say, and sees to it that the run begins and ends.
+
+It decides nothing about learning. Its parts each have a module: `launching` starts hosts and `wiring` joins them,
+`opening` opens a behaviour's way when it is first seen, `delivery` sends what is for actors, `flow` accounts for
+credits, `curriculum` decides on lessons, `saving` gathers checkpoints, `ending` ends the run, `reporting` tells people,
+`main_path` holds the stages that live in main, `supervision` says who may be started again. What is left here is who
+is told what, when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from types import TracebackType
+from typing import Any
+
+from pipeline.common.curriculum import Curricula, Reached
+from pipeline.common.graph import actor_names, teacher_of
+from pipeline.control import messages as control
+from pipeline.control.credits import CreditLedger, CreditRequest, Grant
+from pipeline.hosts.edges import LocalEdges
+from pipeline.hosts.handle import HostHandle
+from pipeline.hosts.runtime import describe_failure, plain_statistics
+from pipeline.main.behavior_start import Opening
+from pipeline.main.broadcast import Delivery
+from pipeline.main.checkpointing import Saving
+from pipeline.main.launcher import Launcher
+from pipeline.main.run_plan import RunPlan
+from pipeline.main.running_hosts import Roster
+from pipeline.main.shutdown import Ending
+from pipeline.main.stages import MainStages
+from pipeline.main.starvation import StarvationWatch
+from pipeline.main.supervision import Supervisor
+from pipeline.main.wiring import ActorSlot
+from pipeline.reporting.progress import Progress, ProgressSnapshot
+from pipeline.reporting.reporter import open_reporter
+from pipeline.reporting.statistics import StatisticsCollector
+from pipeline.reporting.timers import Timers
+from pipeline.run_folder.status import CheckpointEntry
+from queues.specs import BehaviorSpec
+from stages.trainer.stage import TrainerReport
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+"""How often main looks at the clock: progress, heartbeats, overdue checkpoints."""
+
+
+class Coordinator:
+    """One run's main host; an async context manager that leaves no host behind.
+
+    Args:
+        plan: the run.
+        console: whether to log a line per summary.
+        progress: the live table.
+
+    Attributes:
+        opening: the behaviours that were seen, and the run's self-play.
+        ending: how the run ends, and what failed.
+        saving: its checkpoints.
+        reporter: what people are told.
+        interrupted: whether somebody asked it to end before it was done.
+    """
+
+    def __init__(self, plan: RunPlan, console: bool, progress: Progress) -> None:
+        self.interrupted = False
+        self._plan = plan
+        self._config = plan.config
+        resumed = plan.resumed
+        self._best: dict[str, float] = dict(resumed.progress.get("best", {})) if resumed is not None else {}
+        self._curricula = Curricula(plan.config.environment_parameters)
+        if resumed is not None and "curricula" in resumed.progress:
+            self._curricula.load_state_dict(resumed.progress["curricula"])
+        self._collector = StatisticsCollector(plan.seed)
+        self._timers = timers = Timers()
+        self.reporter = open_reporter(plan, self._collector, timers, console, progress)
+        self._tasks = asyncio.TaskGroup()
+        local = LocalEdges()
+        self._roster = Roster(local, self._tasks)
+        self._launcher = Launcher(plan, self._roster, local, self._start_minding)
+        self._delivery = Delivery(self._launcher)
+        stages = MainStages(plan, self._collector, self._hear_credits, self._hear_part)
+        self.opening = Opening(plan, self._launcher, self._delivery, stages, self.reporter, self._run_guarded)
+        lines = self.opening.lines
+        self.saving = Saving(plan, lines, timers, self._progress, self._lessons, self._checkpoint_ended)
+        self.ending = Ending(
+            lines,
+            self._roster,
+            self._delivery,
+            None if plan.playing else lambda: self._begin_checkpoint(then_stop=True),
+            lambda: self.saving.save_now(stages.save_part),
+        )
+        self._ledger = CreditLedger(at_rest=plan.deterministic)
+        self._supervisor = Supervisor(plan.config.env_settings)
+        self._starvation = StarvationWatch()
+        self._returned: dict[tuple[str, str, int], int] = {}
+
+    async def __aenter__(self) -> Coordinator:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._roster.close()
+        self._launcher.close_ends()
+        self.reporter.close()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], None] | None) -> None:
+        """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
+        with self.reporter.showing():
+            background = [
+                self._tasks.create_task(self._watch_clock(on_progress)),
+                self._tasks.create_task(self._watch_stop(stop)),
+            ]
+            try:
+                await self._start()
+                await self._roster.wait_all()
+            finally:
+                for task in background:
+                    task.cancel()
+        if self.ending.failure is None:
+            self.saving.close()
+        if not self._plan.playing:
+            self.saving.write_status(final=True)
+
+    # Starting. -----------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        for text in self._curricula.describe():
+            log.info("%s", text)
+        try:
+            for replica, name in enumerate(actor_names(self._config)):
+                await self._start_actor(replica, name)
+        except Exception as error:
+            self._fail(error)
+
+    async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
+        slot = await self._launcher.start_actor(replica, name, old)
+        self._ledger.add_source(slot.source)
+        if self._curricula:  # it waits for them before it builds its environments
+            slot.handle.control.send(self._curricula.state())
+        if old is not None:
+            self.saving.begin_again(slot.handle)
+        if self.ending.begun:  # it was told to stop before it was there to hear it
+            slot.handle.control.send(control.Stop())
+
+    def _start_minding(self, host: HostHandle) -> None:
+        self._supervisor.started(host.plan.name, time.monotonic())
+        apart = Context()  # what it takes is no part of the time of whatever started it
+        self._tasks.create_task(self._mind(host), name=f"minding {host.plan.name}", context=apart)
+
+    def _run_guarded(self, runner: Coroutine[Any, Any, None]) -> None:
+        self._tasks.create_task(self._guard(runner))
+
+    async def _guard(self, runner: Coroutine[Any, Any, None]) -> None:
+        try:
+            await runner
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.ending.fail(describe_failure("main", error))
+
+    # What hosts say. -----------------------------------------------------------------------------------------------
+
+    async def _mind(self, host: HostHandle) -> None:
+        """Listen to a host until its end, and see to what its end means."""
+        said_goodbye = False
+        try:
+            async for message in host.control.receive():
+                if host.links is not None and host.plan.role != "actor":
+                    host.links.handed_over()
+                said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
+                try:
+                    with self._timers.timer(type(message).__name__):
+                        await self._hear(host, message)
+                except Exception as error:  # minding goes on: this host's end has still to be seen
+                    self._fail(error)
+            status = await host.wait()
+            if self._roster.current(host):
+                await self._host_ended(host, status, said_goodbye)
+        except Exception as error:
+            self._fail(error)
+
+    async def _hear(self, host: HostHandle, message: control.ControlMessage) -> None:
+        match message:
+            case TrainerReport():
+                self._hear_trainer(message)
+            case CreditRequest():
+                self._grant(self._ledger.request(message))
+            case control.CreditsReturned():
+                self._hear_credits(message)
+            case control.StatisticsReport():
+                self._supervisor.heard(host.plan.name, time.monotonic())
+                self.reporter.take_statistics(message.statistics, message.queues, host.plan.name)
+                slot = self._launcher.slot_of(host)
+                if slot is not None:
+                    self.opening.heartbeat(slot)
+            case control.PartSaved() | control.PartFailed():
+                self._hear_part(message)
+            case control.BehaviorSeen():
+                await self._hear_behavior(host, BehaviorSpec.from_plain(dict(message.spec)))
+            case control.LearnerReady():
+                self._hear_learner(message)
+            case control.Exported():
+                self._hear_export(message)
+            case control.Evaluated():
+                self._hear_evaluation(message)
+            case control.LogLine():
+                logging.getLogger(message.logger).log(message.level, "%s", message.text)
+            case control.SourceEnded():
+                self.ending.finish()
+            case control.HostFailed():
+                self.ending.fail(message)
+
+    async def _hear_behavior(self, host: HostHandle, spec: BehaviorSpec) -> None:
+        slot = self._launcher.slot_of(host)
+        if slot is None or self.ending.begun:
+            return
+        log.info("Connected new brain: %s", spec.behavior_id)
+        if self._plan.playing and spec.name not in self.opening.lines:
+            self._ledger.open_freely(spec.name)  # nobody learns from its steps
+        await self.opening.agents_seen(slot, spec)
+
+    def _hear_learner(self, message: control.LearnerReady) -> None:
+        self.opening.lines[message.behavior].ready = True
+        self._starvation.add_trainer(message.behavior, message.rows_per_update)
+        imitates = teacher_of(self._config, message.behavior) is not None
+        if message.bounds_lag and not self._plan.replay_edge and not imitates:
+            lag = self._config.pipeline.max_policy_lag
+            self._ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
+        else:
+            self._ledger.open_freely(message.behavior)
+        self._grant(self._ledger.resume())
+
+    def _hear_trainer(self, report: TrainerReport) -> None:
+        lines = self.opening.lines
+        line = lines[report.behavior]
+        checkpoint_due = line.take(report)
+        line.path.hear(report)
+        self._curricula.take(report)
+        if not self._plan.deterministic:
+            self._weigh_lessons()
+        self._starvation.fed(report.behavior, report.step, report.done)
+        # First, so that in a deterministic run nobody is given credits for going on before the checkpoint.
+        if all(other.done for other in lines.values()):
+            self.ending.finish()
+        elif checkpoint_due and not self.saving.busy and not self.ending.begun:
+            self._begin_checkpoint()
+        grants = self._ledger.learned(report.behavior, report.version, report.held)
+        for source, total in report.returned.items():
+            grants += self._ledger.returned("trainer", report.behavior, source, total)
+        self._grant(grants)
+        for parameter, lesson in self._lessons().items():
+            self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")
+        self.reporter.take_report(report)
+
+    def _hear_credits(self, message: control.CreditsReturned) -> None:
+        key = (message.by, message.behavior, message.source)
+        self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
+        self._returned[key] = message.total
+        self._grant(self._ledger.returned(*key, message.total))
+
+    def _hear_part(self, message: control.PartSaved | control.PartFailed) -> None:
+        self.saving.take(message)
+
+    def _hear_export(self, message: control.Exported) -> None:
+        file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
+        entry = CheckpointEntry(message.step, file, message.reward, time.time(), beside).within(self._plan.folder.path)
+        self.opening.lines[message.behavior].add_export(entry)
+        log.info("Exported %s", entry.file_path)
+
+    def _hear_evaluation(self, message: control.Evaluated) -> None:
+        if message.best:
+            self._best[message.behavior] = message.mean
+        self.reporter.take_evaluation(message)
+
+    def _grant(self, grants: list[Grant]) -> None:
+        if grants and self._plan.deterministic:
+            self._weigh_lessons()  # all stand still: what is known now does not depend on who was how quick
+        self._delivery.grant(grants)
+
+    # Lessons. ------------------------------------------------------------------------------------------------------
+
+    def _lessons(self) -> Mapping[str, int]:
+        return self._curricula.lessons
+
+    def _weigh_lessons(self) -> None:
+        """Let the lessons begin that have become due; a recording does not change with them."""
+        told = None if self._plan.playing or self._plan.replay_edge else self._curricula.weigh(self._reached)
+        if told is not None:
+            self._delivery.tell(told)
+
+    def _reached(self, behavior: str) -> Reached | None:
+        line = self.opening.lines.get(behavior)
+        return Reached(line.step, line.settings.max_steps, line.elo) if line is not None else None
+
+    # Checkpoints. --------------------------------------------------------------------------------------------------
+
+    def _begin_checkpoint(self, then_stop: bool = False) -> None:
+        if self._plan.deterministic:
+            self._ledger.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
+        if self.opening.self_play is not None:
+            self.opening.self_play.begin_checkpoint()
+        self.saving.begin(self._launcher.sources(), then_stop)
+
+    def _checkpoint_ended(self, problem: str | None) -> None:
+        if problem is not None:
+            self.ending.checkpoint_failed(problem)
+        self._grant(self._ledger.resume())
+
+    def _progress(self) -> dict[str, Any]:
+        if self._plan.deterministic:
+            self._weigh_lessons()  # before those who resume from here would
+        return {
+            "elapsed_s": self.reporter.elapsed_s,
+            "seed": self._plan.seed,
+            "best": self._best,
+            "curricula": self._curricula.state_dict(),
+        }
+
+    # Ending. -------------------------------------------------------------------------------------------------------
+
+    async def _watch_stop(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.interrupted = not self.ending.begun
+        playing = self._plan.playing
+        log.info("Stopped." if playing else "Learning was interrupted. Please wait while a checkpoint is saved.")
+        self.ending.finish()
+
+    async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
+        if status != 0 and not said_goodbye and not self.ending.begun and await self._replace(host, status):
+            return
+        if host.links is not None:  # an actor's were kept for a replacement: who takes from it would wait for ever
+            host.links.handed_over()
+        self._roster.mark_ended(host.plan.name)
+        if self.ending.learners_ended:
+            self._launcher.end_evaluation()
+
+    async def _replace(self, host: HostHandle, status: int) -> bool:
+        """A host has died. Start an actor again, if it may be; any other host's death ends the run."""
+        name = host.plan.name
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        slot = self._launcher.slot_of(host)
+        if slot is None:
+            self.ending.fail(control.HostFailed(f"the process of {name} {how}.", "", name))
+            return False
+        refusal = self._supervisor.refusal(name, time.monotonic())
+        if refusal is not None:
+            text = f"the process of {name} {how}. It is not restarted again: {refusal}."
+            self.ending.fail(control.HostFailed(text, "", name))
+            return False
+        log.warning("The process of %s %s. Starting it again; its half-made trajectories are lost.", name, how)
+        self._grant(self._ledger.remove_source(slot.source))
+        await self._start_actor(slot.replica, name, slot)
+        return True
+
+    # The clock. ----------------------------------------------------------------------------------------------------
+
+    async def _watch_clock(self, on_progress: Callable[[ProgressSnapshot], None] | None) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            now = time.monotonic()
+            self.saving.check_time(now)
+            queues = [plain_statistics(end.statistics()) for end in self._launcher.ends.values()]
+            self.reporter.take_statistics({}, queues, "main")
+            self.reporter.show()
+            if on_progress is not None:
+                on_progress(self.reporter.snapshot())
+            for name in self._supervisor.silent(now):
+                host = self._roster.get(name)
+                if host is not None and host.links is not None and name.startswith("actor"):
+                    log.warning(
+                        "%s has not been heard of for %.0f s (env_settings.timeout_wait): killing it.",
+                        name,
+                        self._config.env_settings.timeout_wait,
+                    )
+                    host.kill()

@@ -1,0 +1,86 @@
+"""Whether everything that the YAML names as a module, or as something in one, can be found.
+
+Finding it means importing it. `--validate` looks at all of it. A run looks, before it starts, at what it makes in the
+main process; the rest is imported by the hosts that need it, which say the same when they can't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from config import BehaviorSettings, RunConfig
+from config.errors import KeyPath, dotted
+from config.hyperparameters import BUILT_IN
+from config.reward_signals import LearnedSignalSettings
+from pipeline.common.graph import demonstrated
+from pipeline.hosts.custom_stages import check_stages
+from pipeline.main.self_play import check_samplers
+from pipeline.reporting.writers import check_writers
+from stages.errors import StageError
+
+
+def names_of_main(config: RunConfig) -> list[str]:
+    """What is wrong with the names of what a run makes in the main process, or could: each with its place."""
+    mistakes: list[StageError] = [*check_writers(config), *check_samplers(config)]
+    if config.replay is None:  # a recording goes straight to the trainers
+        mistakes += check_stages(config)
+    return [in_place(config, mistake.key, str(mistake)) for mistake in mistakes]
+
+
+def all_names(config: RunConfig) -> list[str]:
+    """What is wrong with all names of modules, classes and functions, each with its place."""
+    found = []
+    for find in (*_of_environment(config), *_of_learners(config)):
+        try:
+            find()
+        except StageError as mistake:
+            found.append(in_place(config, mistake.key, str(mistake)))
+    return list(dict.fromkeys([*found, *names_of_main(config)]))  # what several behaviours inherit is told once
+
+
+def in_place(config: RunConfig, key: KeyPath, message: str) -> str:
+    """A message about a key, behind the place where the key stands."""
+    place = config.place(key) if key else ""
+    return f"{place}: {message}" if place else message
+
+
+def _of_environment(config: RunConfig) -> Iterator[Callable[[], Any]]:
+    if config.replay is not None or demonstrated(config):
+        return
+    folder, settings = config.source_folder, config.environment
+    if settings is None:
+        for index in range(len(config.env_settings.side_channels)):
+            from stages.environment.unity.making import find_side_channel  # with gRPC, which others need not wait for
+
+            yield partial(find_side_channel, config, index)
+        return
+    from stages.environment.factory import find_maker, find_wrapper
+
+    yield partial(find_maker, settings, folder)
+    for index in range(len(settings.wrappers)):
+        yield partial(find_wrapper, settings, index, folder)
+
+
+def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
+    for path, settings in config.blocks():
+        if settings.trainer_type not in BUILT_IN:
+            from stages.trainer.factory import find_trainer
+
+            yield partial(find_trainer, settings.trainer_type, config.source_folder, path)
+        for key, reference in _networks(settings):
+            from stages.policy.network.custom import find_network  # with torch, which it needs anyway
+
+            where: KeyPath = (*path, *key, "network")
+            asked = f"{dotted(where)} {reference!r}"
+            yield partial(find_network, reference, config.source_folder, where, asked)
+
+
+def _networks(settings: BehaviorSettings) -> Iterator[tuple[KeyPath, str]]:
+    """The networks of the user's own in a block, each with the key of its settings."""
+    if settings.network_settings.network is not None:
+        yield ("network_settings",), settings.network_settings.network
+    for name, signal in settings.signals.items():
+        if isinstance(signal, LearnedSignalSettings) and signal.network_settings.network is not None:
+            yield ("reward_signals", name, "network_settings"), signal.network_settings.network

@@ -1,0 +1,82 @@
+"""What is run, where it is written and what it goes on from: known before anything starts, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from config import RunConfig
+from pipeline.common.graph import Route, demonstrated, expected_parts, route, students_of, teacher_of
+from pipeline.run_folder.checkpoint import Checkpoint
+from pipeline.run_folder.folder import RunFolder
+from stages.replay.recording import TRAINER_EDGE, recorded_behaviors, recorded_edge
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run, as main was asked for it."""
+
+    config: RunConfig
+    folder: RunFolder
+    """Where it is written."""
+    seed: int
+    resumed: Checkpoint | None
+    """The checkpoint that it goes on from, or whose policies are played; None for a fresh run."""
+
+    @property
+    def playing(self) -> bool:
+        """Whether policies are only played: nothing is learned or saved."""
+        return self.config.checkpoint_settings.inference
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the run has to give the same again, to the bit."""
+        return self.config.pipeline.deterministic
+
+    @cached_property
+    def replay_edge(self) -> str:
+        """Where what stands in the actors' place was recorded; empty if they act.
+
+        Demonstrations go to trainers as such.
+        """
+        if self.config.replay is not None:
+            return recorded_edge(self.config.replay.streams)
+        return TRAINER_EDGE if demonstrated(self.config) else ""
+
+    @cached_property
+    def _recorded_at_trainers(self) -> frozenset[str]:
+        if self.config.replay is None or self.replay_edge != TRAINER_EDGE:
+            return frozenset()
+        return recorded_behaviors(self.config.replay.streams, TRAINER_EDGE)
+
+    @property
+    def elapsed_before_s(self) -> float:
+        """Seconds of training before this run went on from there."""
+        return (
+            float(self.resumed.progress.get("elapsed_s", 0.0)) if self.resumed is not None and not self.playing else 0.0
+        )
+
+    def step_before(self, behavior: str) -> int:
+        """The step from which a behaviour's training goes on."""
+        return self.resumed.steps.get(behavior, 0) if self.resumed is not None and not self.playing else 0
+
+    def route(self, behavior: str) -> Route:
+        """The way of a behaviour's trajectories; what was recorded at a trainer's inlet goes straight there."""
+        way = route(self.config, behavior)
+        return way.straight(bool(self.students(behavior))) if self.replay_edge == TRAINER_EDGE else way
+
+    def teacher(self, behavior: str) -> str | None:
+        """The behaviour whose trajectories main has to copy to this one's trainer, if any.
+
+        A student that was recorded at its trainer's inlet has them in a stream of its own.
+        """
+        return None if behavior in self._recorded_at_trainers else teacher_of(self.config, behavior)
+
+    def students(self, behavior: str) -> list[str]:
+        """The behaviours to whose trainers main has to copy this one's trajectories."""
+        return [name for name in students_of(self.config, behavior) if name not in self._recorded_at_trainers]
+
+    def expected_parts(self, behaviors: Iterable[str]) -> set[str]:
+        """Names of all parts that make a checkpoint whole, with these behaviours."""
+        return expected_parts(self.config, behaviors, trainers_only=self.replay_edge == TRAINER_EDGE)

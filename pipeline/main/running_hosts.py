@@ -1,0 +1,105 @@
+"""The hosts of a run: started here, looked up here, and none left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pipeline.hosts.edges import HostLinks, LocalEdges
+from pipeline.hosts.handle import HostHandle, InlineHost
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.process import start_process
+
+log = logging.getLogger(__name__)
+
+
+class Roster:
+    """Which hosts were started and which have ended; a replacement takes the dead one's name.
+
+    Args:
+        local: where ends of queues are put down for hosts within main's event loop.
+        tasks: the group that owns inline hosts' tasks.
+    """
+
+    def __init__(self, local: LocalEdges, tasks: asyncio.TaskGroup) -> None:
+        self._local = local
+        self._tasks = tasks
+        self._hosts: dict[str, HostHandle] = {}
+        self._ended: set[str] = set()
+        self._all_ended = asyncio.Event()
+
+    async def start(self, plan: HostPlan, links: HostLinks | None) -> HostHandle:
+        """Start a host: in a process of its own if it is given links, else within main's event loop."""
+        host: HostHandle
+        if links is None:
+            host = InlineHost(plan, self._local, self._tasks)
+        else:
+            host = await start_process(plan, links)
+        self._hosts[plan.name] = host
+        self._ended.discard(plan.name)
+        return host
+
+    def current(self, host: HostHandle) -> bool:
+        """Whether it is the host of its name, and not one that was replaced."""
+        return self._hosts.get(host.plan.name) is host
+
+    def get(self, name: str) -> HostHandle | None:
+        """The host of this name."""
+        return self._hosts.get(name)
+
+    def mark_ended(self, name: str) -> None:
+        """A host has ended and is not replaced."""
+        self._ended.add(name)
+        if self._ended >= self._hosts.keys():
+            self._all_ended.set()
+
+    def has_ended(self, name: str) -> bool:
+        """Whether the host of this name has ended."""
+        return name in self._ended
+
+    async def wait_all(self) -> None:
+        """Wait until every host has ended."""
+        await self._all_ended.wait()
+
+    def kill_later(self, seconds: float) -> None:
+        """Give hosts this long to end by themselves; those that have not are killed then."""
+        self._tasks.create_task(self._kill_after(seconds))
+
+    async def _kill_after(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._all_ended.wait()
+        except TimeoutError:
+            left = sorted(self._hosts.keys() - self._ended)
+            verb = "is" if len(left) == 1 else "are"
+            log.warning("%s did not end within %.0f s and %s killed.", ", ".join(left), seconds, verb)
+            self.kill_all()
+
+    def dismiss_all(self, seconds: float) -> None:
+        """Have hosts end whatever they are doing, which also ends what they have started; the slow ones are killed.
+
+        A host that is killed leaves a Unity behind that has not connected yet, and never will.
+        """
+        for name, host in self._hosts.items():
+            if name not in self._ended:
+                host.control.close()
+        if not self._hosts:
+            self._all_ended.set()
+        self.kill_later(seconds)
+
+    def kill_all(self) -> None:
+        """Kill whoever is still running."""
+        for name, host in self._hosts.items():
+            if name not in self._ended:
+                host.kill()
+        if not self._hosts:
+            self._all_ended.set()
+
+    def close(self) -> None:
+        """Kill all hosts and give up everything that joined main to them."""
+        for host in self._hosts.values():
+            host.kill()
+        for host in self._hosts.values():
+            host.control.close()
+            if host.links is not None:
+                host.links.close()

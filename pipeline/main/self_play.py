@@ -1,0 +1,202 @@
+"""Self-play in main: the one controller of a run, its part of checkpoints, and the league's report at the end."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from config import RunConfig, SelfPlaySettings
+from config.errors import KeyPath, dotted
+from pipeline.common.errors import RunError
+from pipeline.common.graph import GHOST, part_name
+from pipeline.common.plugins import check_arguments, construct, find_class
+from pipeline.main.stages import MAIN, MainStages
+from pipeline.run_folder.atomic_files import write_atomic
+from pipeline.run_folder.checkpoint import Checkpoint
+from pipeline.run_folder.folder import folder_name
+from queues.messages import Matchup
+from queues.specs import behavior_name
+from stages.errors import LoadError, blaming
+from stages.ghost.controller import GhostController
+from stages.ghost.opponents import BUILT_IN, OpponentSampler
+from stages.ghost.stage import GhostPolicies, GhostStage
+from stages.loop import StageHooks
+from stages.policy.publisher import PolicyPublisher
+from stages.trainer.stage import TrainerReport
+
+log = logging.getLogger(__name__)
+
+_OPPONENTS = ("self_play", "opponents")
+
+
+class SelfPlay:
+    """The owner of self-play. Each behaviour's way through main gets its ghost stages from here.
+
+    The state of self-play is one part of a checkpoint, written when the barrier has come through the ways of all
+    behaviours that take part: what came before it on any of them is in the checkpoint.
+
+    Args:
+        config: the run's configuration.
+        stages: hooks and saved states of stages in main.
+        publisher: where matchups go.
+        seed: for the choice of opponents.
+        bystanders: behaviour ids that take no part, which may become more.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        stages: MainStages,
+        publisher: PolicyPublisher,
+        seed: int,
+        bystanders: Collection[str] = (),
+    ) -> None:
+        self._config = config
+        self._main = stages
+        self._publisher = publisher
+        self.controller = GhostController(np.random.default_rng(seed), bystanders)
+        state = stages.saved_state(GHOST)
+        if state is not None:
+            self.controller.load_state_dict(state)
+        self._players: frozenset[str] = frozenset()
+        self._missing: dict[int, set[str]] = {}
+
+    def add(self, behavior: str) -> None:
+        """A behaviour with self-play is trained from now on.
+
+        Raises:
+            LoadError: if what chooses its opponents can't be made.
+        """
+        settings = self._config.behavior_settings(behavior)
+        assert settings.self_play is not None, "its route says so"
+        sampler = make_sampler(self._config, behavior)
+        self.controller.add_lineage(behavior, settings.self_play, sampler, settings.max_steps)
+
+    def add_behavior(self, behavior_id: str) -> None:
+        """A team of such a behaviour has appeared."""
+        self.publish(self.controller.add_behavior(behavior_id))
+
+    def all_announced(self) -> None:
+        """The environments have announced all behaviour ids that they begin with."""
+        self.publish(self.controller.all_announced())
+
+    def hear(self, report: TrainerReport) -> None:
+        """The trainer of such a behaviour has reported."""
+        self.publish(self.controller.hear_trainer(report.behavior, report.done, report.version))
+
+    def trajectory_stage(self) -> GhostStage:
+        """What stands between actors and trainer."""
+        return GhostStage(self.controller, self.publish)
+
+    def policy_stage(self) -> GhostPolicies:
+        """What stands between trainer and publisher."""
+        return GhostPolicies(self.controller, self.publish)
+
+    def publish(self, matchup: Matchup | None) -> None:
+        """Tell the actors who plays whom, if that has changed."""
+        if matchup is not None:
+            self._publisher.publish_matchup(matchup)
+
+    def begin_checkpoint(self) -> None:
+        """A barrier is under way, on the ways of all behaviours that are known now."""
+        self._players = frozenset(self.controller.lineages)
+
+    def hooks(self, stage: str, behavior: str) -> StageHooks:
+        """What the loop of a behaviour's ghost stage reports to."""
+
+        def reach(name: str, number: int, state: Mapping[str, Any]) -> None:
+            missing = self._missing.setdefault(number, set(self._players))
+            missing.discard(behavior)
+            if not missing:
+                self._missing = {other: names for other, names in self._missing.items() if other > number}
+                self._main.save_part(GHOST, number, self.controller.state_dict())
+
+        return StageHooks(self._main.hooks(stage).return_credits, reach)
+
+    def save_now(self, behavior: str, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
+        """Hand the state to `save`, without waiting for a barrier: for the first of all behaviours that are asked."""
+        if behavior == next(iter(self.controller.lineages)):
+            save(GHOST, self.controller.state_dict())
+
+    def write_league(self, run_folder: Path) -> None:
+        """Write `league.json` and `league.png` of each behaviour that has had a policy."""
+        from stages.ghost.picture import draw_league  # Pillow only where pictures are made
+
+        for behavior, lineage in self.controller.lineages.items():
+            if lineage.newest is None:
+                continue
+            report = self.controller.report(behavior)
+            folder = run_folder / folder_name(behavior)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomic(folder / "league.json", json.dumps(report, indent=1).encode())
+                write_atomic(folder / "league.png", draw_league(report))
+            except OSError as error:  # a run is no worse for a report that could not be written
+                log.warning("the league of %s could not be written: %s", behavior, error)
+
+
+def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
+    """See that all who took part in self-play when a checkpoint was saved may go on with it.
+
+    Raises:
+        RunError: if one of them has no `self_play` any more: its trainer, its games and its turns would be missing.
+    """
+    state = checkpoint.read(part_name(GHOST, MAIN))
+    ids: list[str] = state["ids"] if state is not None else []
+    mistakes = []
+    for name in dict.fromkeys(map(behavior_name, ids)):
+        settings = config.behaviors.get(name, config.default_settings)
+        if settings is None or settings.self_play is None:
+            teams = ", ".join(behavior_id for behavior_id in ids if behavior_name(behavior_id) == name)
+            mistakes.append(
+                f"behaviors.{name}: {'has no self_play' if settings is not None else 'is not listed'}, but took part "
+                f"in the self-play of the run that is resumed ({teams}). Give it the self_play block that it had; or "
+                f"begin a new run from the policies of this one, with --initialize-from "
+                f"{config.checkpoint_settings.run_id}."
+            )
+    if mistakes:
+        raise RunError("\n".join(mistakes))
+
+
+def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
+    """What chooses a behaviour's opponents, as its `self_play` says.
+
+    Raises:
+        LoadError: if it can't be imported, does not take its arguments, or raises.
+    """
+    settings = config.behavior_settings(behavior).self_play
+    assert settings is not None, "only asked of behaviours with self-play"
+    path = ("behaviors", behavior)
+    made, arguments = _find_sampler(config, path, settings)
+    with blaming(*path, *_OPPONENTS):
+        sampler: OpponentSampler = construct(dotted((*path, *_OPPONENTS)), settings.opponents, made, arguments)
+    return sampler
+
+
+def check_samplers(config: RunConfig) -> list[LoadError]:
+    """What keeps the behaviours' samplers from being made, as far as it can be told without making them."""
+    mistakes = []
+    for path, settings in config.blocks():
+        if settings.self_play is not None:
+            try:
+                _find_sampler(config, path, settings.self_play)
+            except LoadError as error:
+                mistakes.append(error)
+    return mistakes
+
+
+def _find_sampler(config: RunConfig, path: KeyPath, settings: SelfPlaySettings) -> tuple[type[Any], dict[str, Any]]:
+    use, given = settings.opponents, settings.opponents_with
+    if use in BUILT_IN:
+        return BUILT_IN[use], dict(given)
+    where = dotted((*path, *_OPPONENTS))
+    with blaming(*path, *_OPPONENTS):
+        made = find_class(where, use, config.source_folder)
+        if not callable(getattr(made, "choose", None)):
+            raise LoadError(f"{where}: {use} has no method choose(candidates, random)")
+        return made, check_arguments(where, use, made, given)

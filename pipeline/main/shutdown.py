@@ -1,0 +1,107 @@
+"""How a run ends: in order, when all is learned or somebody asks for it, or because something failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from pipeline.common.graph import learner_name
+from pipeline.control.messages import HostFailed, Stop
+from pipeline.main.behavior import Line
+from pipeline.main.broadcast import Delivery
+from pipeline.main.running_hosts import Roster
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 20.0
+"""How long hosts may take to drain after the run was told to end; then they are killed."""
+
+
+class Ending:
+    """Ends the run once, whoever wants it to.
+
+    Args:
+        lines: the open behaviours, by name.
+        roster: the hosts.
+        delivery: reaches the sources.
+        last_checkpoint: begins the checkpoint behind which the sources stop; None where nothing is saved.
+        save_trainers: lets trainers save where they stand.
+
+    Attributes:
+        begun: whether the run is ending.
+        failure: what went wrong first; None if nothing did.
+    """
+
+    def __init__(
+        self,
+        lines: Mapping[str, Line],
+        roster: Roster,
+        delivery: Delivery,
+        last_checkpoint: Callable[[], None] | None,
+        save_trainers: Callable[[], None],
+    ) -> None:
+        self.begun = False
+        self.failure: HostFailed | None = None
+        self._lines = lines
+        self._roster = roster
+        self._delivery = delivery
+        self._last_checkpoint = last_checkpoint
+        self._save_trainers = save_trainers
+
+    @property
+    def learners_ended(self) -> bool:
+        """Whether the run is ending and no trainer will send a policy any more."""
+        return self.begun and all(self._roster.has_ended(learner_name(name)) for name in self._lines)
+
+    @property
+    def failed_at_start(self) -> bool:
+        """Whether a trainer failed before it was ready to learn; who resumes would only meet that again."""
+        failed = self.failure.stage if self.failure is not None else ""
+        return any(not line.ready and learner_name(name) == failed for name, line in self._lines.items())
+
+    def finish(self) -> None:
+        """End the run in order: sources make a last checkpoint and stop, all else drains."""
+        if self.begun:
+            return
+        self.begun = True
+        if not self._lines:
+            self._roster.dismiss_all(GRACE_S / 4)
+            return
+        if self._last_checkpoint is None:
+            self._delivery.tell(Stop())
+        else:
+            self._last_checkpoint()
+            self._release_learners()
+        self._roster.kill_later(GRACE_S)
+
+    def fail(self, failure: HostFailed) -> None:
+        """Something failed: save what can be saved, and end."""
+        if self.failure is not None:
+            log.debug("a further failure: %s", failure.message)
+            return
+        self.failure = failure
+        log.error("%s", failure.message.partition("\n")[0])  # all of it is told as the run ends
+        log.debug("%s", failure.traceback)
+        self.begun = True
+        if self._trainers_are_sound(failure.stage):
+            self._save_trainers()
+        self._delivery.tell(Stop(failure.message))
+        self._release_learners()
+        self._roster.kill_later(GRACE_S / 4)
+
+    def checkpoint_failed(self, problem: str) -> None:
+        """A checkpoint could not be written. What the last one would have kept of the run is nowhere else."""
+        if self.begun and self.failure is None:
+            self.failure = HostFailed(f"the run's last checkpoint could not be written: {problem}", "", "main")
+
+    def _release_learners(self) -> None:
+        """Let learners end with their inlets: nothing more will be asked of them."""
+        for line in self._lines.values():
+            if line.learner is not None:
+                line.learner.control.send(Stop())
+
+    def _trainers_are_sound(self, failed_stage: str) -> bool:
+        """Whether what trainers would save now is worth more than the checkpoint before."""
+        learners = [learner_name(line.behavior) for line in self._lines.values() if line.learner is not None]
+        dead = any(self._roster.has_ended(name) or name == failed_stage for name in learners)
+        return bool(learners) and not dead and failed_stage != "trainer"

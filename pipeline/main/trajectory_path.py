@@ -1,0 +1,189 @@
+"""The stages in main's own process: the ghost stage and custom stages on a behaviour's way, and the publisher."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any
+
+from config import RunConfig
+from pipeline.common.graph import Route, main_stage_name, placed
+from pipeline.hosts.custom_stages import LOCAL_BOUND, build_stage
+from pipeline.main.self_play import SelfPlay
+from pipeline.main.stages import MainStages
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import Inlet, Outlet
+from queues.errors import QueueClosed
+from queues.messages import TrajectoryBatch
+from stages.ghost.stage import GhostStage
+from stages.loop import StageRunner
+from stages.policy.publisher import PolicyPublisher
+from stages.raised import told
+from stages.stage import Stage
+from stages.trainer.stage import TrainerReport
+
+log = logging.getLogger(__name__)
+
+Runner = Coroutine[Any, Any, None]
+
+
+class MainPath:
+    """What main does for one behaviour.
+
+    Args:
+        route: the behaviour's way.
+        config: the run's configuration.
+        stages: contexts, hooks and saved states of stages in main.
+        publisher: where policies go.
+        self_play: the run's self-play, if this behaviour takes part in it.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        config: RunConfig,
+        stages: MainStages,
+        publisher: PolicyPublisher,
+        self_play: SelfPlay | None = None,
+    ) -> None:
+        self._route = route
+        self._config = config
+        self._main = stages
+        self._publisher = publisher
+        self._self_play = self_play
+        if self_play is not None:
+            self_play.add(route.behavior)
+        self.students: dict[str, Outlet[Any]] = {}
+        """Inlets of trainers that imitate this behaviour, by their own: what goes to its trainer goes to them too."""
+        self._stages = self._build()
+
+    @property
+    def elo(self) -> float | None:
+        """Rating of the newest policy, with self-play."""
+        return self._self_play.controller.elo(self._route.behavior) if self._self_play is not None else None
+
+    def add_behavior(self, behavior_id: str) -> None:
+        """A team has appeared."""
+        if self._self_play is not None:
+            self._self_play.add_behavior(behavior_id)
+
+    def hear(self, report: TrainerReport) -> None:
+        """The trainer has reported."""
+        if self._self_play is not None:
+            self._self_play.hear(report)
+
+    def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
+        """What carries trajectories from the actors' queue to the learner's."""
+        stages = self._stages
+        last: Any = _Copies(outlet, self.students) if self.students else outlet
+        if not stages:
+            return [_carry(inlet, last)]
+        runners = []
+        source: Any = inlet
+        for i, (name, stage) in enumerate(stages):
+            sink: Any = last if i + 1 == len(stages) else AgentManagerQueue(f"{name} out", LOCAL_BOUND)
+            if self._self_play is not None and isinstance(stage, GhostStage):
+                state, hooks = None, self._self_play.hooks(name, self._route.behavior)
+            else:
+                state, hooks = self._main.saved_state(name), self._main.hooks(name)
+            runners.append(StageRunner(stage, source, sink, self._main.context(name), hooks, state=state).run())
+            source = sink
+        return runners
+
+    def policies(self, updates: Inlet[Any]) -> list[Runner]:
+        """What carries policies from the trainer to the publisher."""
+        behavior = self._route.behavior
+        publish = _Into(self._publisher)
+        if self._self_play is None:
+            return [_carry(updates, publish)]
+        name = main_stage_name("ghost-policies", behavior)
+        return [StageRunner(self._self_play.policy_stage(), updates, publish, self._main.context(name)).run()]
+
+    def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
+        """Hand each stage's state to `save`, without waiting for a barrier.
+
+        This is done when something has failed, maybe one of these stages: one that can't say its state any more is
+        saved without, for what the trainers have learned is worth more.
+        """
+        for name, stage in self._stages:
+            try:
+                if self._self_play is not None and isinstance(stage, GhostStage):
+                    self._self_play.save_now(self._route.behavior, save)
+                else:
+                    save(name, stage.state_dict())
+            except Exception as error:
+                log.warning(
+                    "stage %s can't be saved (%s): a resumed run starts it afresh",
+                    name,
+                    told(error),
+                )
+                save(name, None)
+
+    def _build(self) -> list[tuple[str, Stage[Any, Any]]]:
+        """The stages, in order, with their names."""
+        behavior = self._route.behavior
+        stages: list[tuple[str, Stage[Any, Any]]] = []
+        for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
+            if after == "ghost" and self._self_play is not None:
+                stages.append((main_stage_name("ghost", behavior), self._self_play.trajectory_stage()))
+            for placement in placed(self._config, after, in_main=True):
+                if placement.name in names:
+                    name = main_stage_name(placement.name, behavior)
+                    stages.append((name, build_stage(placement, self._config)))
+        return stages
+
+
+class _Copies:
+    """Several sinks as one: all get every item, and the slowest sets the pace.
+
+    Students get theirs under their own name: a recording of their inlet has to find its way to them again.
+    """
+
+    def __init__(self, trainer: Outlet[Any], students: Mapping[str, Outlet[Any]]) -> None:
+        self._trainer = trainer
+        self._students = students
+
+    async def put(self, item: Any) -> None:
+        await self._trainer.put(item)
+        for name, sink in self._students.items():
+            await sink.put(replace(item, behavior_id=name) if isinstance(item, TrajectoryBatch) else item)
+
+    def close(self) -> None:
+        for sink in (self._trainer, *self._students.values()):
+            sink.close()
+
+
+class _Into:
+    """The publisher as a sink: publishing never waits, so no queue has to stand before it."""
+
+    def __init__(self, publisher: PolicyPublisher) -> None:
+        self._publisher = publisher
+
+    async def put(self, item: Any) -> None:
+        for _ in self._publisher.process(item):
+            pass
+
+    def close(self) -> None:
+        """Other behaviours' policies still come."""
+
+
+async def drain(inlet: Any) -> None:
+    """Take trajectories that nobody learns from."""
+    try:
+        async for item in inlet:
+            del item
+    finally:
+        inlet.close()
+
+
+async def _carry(inlet: Any, outlet: Any) -> None:
+    try:
+        async for item in inlet:
+            await outlet.put(item)
+            del item
+    except QueueClosed:
+        pass  # whoever took them is gone, and main hears of that otherwise
+    finally:
+        inlet.close()
+        outlet.close()

@@ -1,0 +1,210 @@
+"""Policies for use elsewhere: `<Behavior>/<Behavior>-<step>.pt`, a plain dictionary of tensors with its description.
+
+The file loads with `torch.load(path, weights_only=True)`. `load_acting_policy` makes an acting policy of it.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from config import BehaviorSettings, NetworkSettings
+from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from pipeline.run_folder.folder import folder_name
+from queues.messages import PolicyUpdate
+from queues.specs import BehaviorSpec
+from stages.policy.design import PolicyDesign, design_of
+from stages.policy.factory import make_policy
+from stages.policy.protocol import ActingPolicy
+
+NEWEST = "checkpoint.pt"
+"""The newest export once more, by the name that ML-Agents' users give in `init_path`."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an exported policy's file holds."""
+
+    update: PolicyUpdate
+    """The policy; its behaviour id is the behaviour name."""
+    design: PolicyDesign
+    """What it is built from."""
+    trainer_type: str = ""
+    """What trained it; empty in files of older versions, which did not say."""
+    learner: Mapping[str, Any] | None = None
+    """What a trainer of that type can start from beside the policy (`Trainer.warm_state`); None if there is nothing."""
+
+
+def export_policy(
+    run_folder: Path,
+    policy: PolicyUpdate,
+    spec: BehaviorSpec,
+    settings: BehaviorSettings,
+    label: str | None = None,
+    files: FileOperations = REAL,
+    learner: Mapping[str, Any] | None = None,
+    source_folder: Path | None = None,
+) -> Path:
+    """Write a policy, also as `NEWEST`; the oldest beyond `keep_checkpoints` goes (0 or less keeps all).
+
+    Args:
+        run_folder: `results/<run-id>`.
+        policy: the policy.
+        spec: observations and actions.
+        settings: the behaviour's settings; its trainer and network settings say how the tensors are used.
+        label: in place of the step in the file's name, such as `best`; the policy is then not the newest one.
+        files: file operations.
+        learner: plain values and arrays of numbers, nested in dicts, that a trainer can start from beside the policy.
+        source_folder: where the YAML lies, in case that its `trainer_type` names a module beside it.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    import torch
+
+    name = folder_name(spec.name)
+    folder = run_folder / name
+    files.make_folder(folder)
+    content = {
+        "behavior": spec.name,
+        "version": policy.version,
+        "step": policy.step,
+        "spec": spec.to_plain(),
+        "trainer_type": settings.trainer_type,
+        "squashed": design_of(spec, settings, source_folder).squashed,
+        "network_settings": settings.network_settings.model_dump(mode="json"),
+        "weights": _as_tensors(policy.tensors()),
+    }
+    if learner:
+        content["learner"] = _as_tensors(learner)
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    path = folder / f"{name}-{label if label is not None else policy.step}.pt"
+    write_atomic(path, buffer.getvalue(), files=files)
+    if label is None:
+        write_atomic(folder / NEWEST, buffer.getvalue(), files=files)
+    if label is None and settings.keep_checkpoints > 0:
+        for old in numbered(folder, spec.name)[: -settings.keep_checkpoints]:
+            files.remove(old.with_suffix(".onnx"))  # first, as only a .pt is found again by who is stopped in between
+            files.remove(old)
+    return path
+
+
+def numbered(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
+    """The exports of a behaviour that carry a step in their names, oldest first."""
+    name = folder_name(behavior)
+    found = [p for p in folder.glob(f"{glob.escape(name)}-*{suffix}") if p.stem.removeprefix(f"{name}-").isdigit()]
+    return sorted(found, key=step_of)
+
+
+def step_of(path: Path) -> int:
+    """The step in an export's name, 0 where it carries none."""
+    step = path.stem.rpartition("-")[2]
+    return int(step) if step.isdigit() else 0
+
+
+def is_export(path: Path) -> bool:
+    """Whether a file is an export of ours, at a glance and without torch; a damaged one counts as such.
+
+    ML-Agents' `.pt` files are called alike, and hold something else.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            return not names or b"network_settings" in archive.read(names[0])
+    except (OSError, zipfile.BadZipFile):
+        return True
+
+
+def read_export(path: Path, folder: Path | None = None) -> Export:
+    """Read an exported policy.
+
+    Args:
+        path: the file.
+        folder: where the YAML lies whose `network_settings.network` names a module beside it.
+
+    Raises:
+        OSError: if the file can't be read.
+        ValueError: if it is not such an export.
+    """
+    import torch
+
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if "Policy" in content:
+            raise ValueError(
+                "ML-Agents wrote it, whose networks are built otherwise; train anew, or play the .onnx file beside it "
+                "with --inference"
+            )
+        tensors = {name: tensor.numpy() for name, tensor in content["weights"].items()}
+        spec = BehaviorSpec.from_plain(content["spec"])
+        settings = NetworkSettings.model_validate(content["network_settings"])
+        layout = tuple((name, tuple(array.shape)) for name, array in tensors.items())
+        weights = np.concatenate([array.reshape(-1) for array in tensors.values()]).astype(np.float32)
+        learner = content.get("learner")
+        return Export(
+            PolicyUpdate(spec.name, int(content["version"]), weights, layout, int(content["step"])),
+            # Files of older versions don't say whether it is squashed: none was.
+            PolicyDesign(spec, settings, bool(content.get("squashed", False)), folder),
+            str(content.get("trainer_type", "")),
+            None if learner is None else _as_arrays(learner),
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path}: is not an exported policy: {error}") from error
+
+
+def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
+    """An exported policy, ready to act.
+
+        policy = load_acting_policy(Path("results/run/Ball/Ball-best.pt"))
+        decision = policy.act((observations,), None, np.random.default_rng(0), deterministic=True)
+
+    `decision.actions` is what the environment gets; of a policy with memory, `decision.recall` is what to give back as
+    `recall` at the same agents' next decision (None at the start of their episodes).
+
+    Args:
+        path: the file.
+        folder: where the YAML lies whose `network_settings.network` names a module beside it.
+
+    Raises:
+        OSError: if the file can't be read.
+        ValueError: if it is not such an export.
+        StageError: if its network can't be built, such as one of the user's own that has changed since.
+    """
+    export = read_export(path, folder)
+    policy = make_policy(export.design)
+    policy.load(export.update)
+    return policy
+
+
+def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dictionaries with tensors in place of arrays, sharing no memory with them."""
+    import torch
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(name): convert(inner) for name, inner in value.items()}
+        return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+
+    return {name: convert(value) for name, value in values.items()}
+
+
+def _as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `_as_tensors`."""
+    import torch
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: convert(inner) for name, inner in value.items()}
+        return value.numpy() if isinstance(value, torch.Tensor) else value
+
+    return {name: convert(value) for name, value in values.items()}

@@ -1,0 +1,129 @@
+"""Playing with trained policies: what stands in a trainer's place when nothing is to be learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from config import RunConfig
+from pipeline.common.errors import RunError
+from pipeline.policies.export import NEWEST, is_export, numbered, read_export, step_of
+from pipeline.policies.onnx_export import SUFFIX
+from pipeline.run_folder.folder import folder_name
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from stages.policy.design import design_of
+from stages.policy.factory import make_policy
+from stages.policy.protocol import ActingPolicy
+from stages.stage import Stage, StageContext
+from stages.trainer.stage import TrainerReport
+
+
+class InferenceStage(Stage[TrajectoryBatch, None]):
+    """The end of the line for played trajectories: counts steps and episodes, and tells how they went.
+
+    Args:
+        behavior: the behaviour name.
+        report: called after each batch.
+    """
+
+    def __init__(self, behavior: str, report: Callable[[TrainerReport], None]) -> None:
+        self._behavior = behavior
+        self._report = report
+        self._context = StageContext("inference")
+        self._steps = 0
+        self._returns: list[float] = []
+
+    def start(self, context: StageContext) -> None:
+        """Take up the context."""
+        self._context = context
+
+    def process(self, item: TrajectoryBatch) -> Iterator[None]:
+        """Count."""
+        self._steps += item.num_rows
+        if item.episodes:
+            returns = item.episodes["episode_returns"].tolist()
+            self._returns = [*self._returns, *returns][-100:]
+            statistics = self._context.statistics
+            statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
+            lengths = item.episodes["episode_lengths"].tolist()
+            statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
+        recent = float(np.mean(self._returns)) if self._returns else None
+        self._report(TrainerReport(self._behavior, self._steps, 0, False, recent, len(self._returns), 0.0, {}))
+        yield from ()
+
+
+def plays_given_models(config: RunConfig) -> bool:
+    """Whether there is something to play without any run: an `.onnx` file that is given for each listed behaviour."""
+    given = [settings.init_path or "" for settings in config.behaviors.values()]
+    return config.checkpoint_settings.inference and bool(given) and all(map(_is_model, given))
+
+
+def played_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
+    """What plays a behaviour: an `.onnx` file that `init_path` names, else the run's newest policy of either kind.
+
+    Of a `.pt` and an `.onnx` of the same step it is the `.pt`, unless that is none of ours: so ML-Agents' own run
+    folders can be played too.
+
+    Raises:
+        RunError: if there is none.
+    """
+    given = config.behavior_settings(behavior).init_path
+    if given is not None and _is_model(given):
+        beside = None if config.source_folder is None else config.source_folder / given
+        path = beside if beside is not None and beside.is_file() else Path(given)
+        if not path.is_file():
+            raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}")
+        return path
+    folder = run_folder / folder_name(behavior)
+    found = [path for path in numbered(folder, behavior) if is_export(path) or not path.with_suffix(SUFFIX).is_file()]
+    models = numbered(folder, behavior, SUFFIX)
+    if found and (not models or step_of(found[-1]) >= step_of(models[-1])):
+        return found[-1]
+    if models:
+        return models[-1]
+    newest, last = folder / NEWEST, run_folder / f"{folder_name(behavior)}{SUFFIX}"
+    if newest.is_file() and (is_export(newest) or not last.is_file()):
+        return newest
+    if last.is_file():
+        return last
+    raise RunError(
+        f"{folder} holds no trained policy ({behavior}-<step>.pt or .onnx), and there is no {last}: train the run "
+        "first, give its name with --run-id, or name a model as the behavior's init_path"
+    )
+
+
+def trained_policy(path: Path, behavior: str) -> PolicyUpdate:
+    """The policy in a file, to be sent to actors. Of an `.onnx` model, which they read themselves, it has no weights.
+
+    Raises:
+        RunError: if it can't be read.
+    """
+    if _is_model(path):
+        return PolicyUpdate(behavior, 0, np.empty(0, np.float32), (), step_of(path))
+    try:
+        return read_export(path).update
+    except (OSError, ValueError) as error:
+        raise RunError(str(error)) from error
+
+
+def make_player(config: RunConfig, run_folder: Path, spec: BehaviorSpec) -> ActingPolicy:
+    """What plays a behaviour in an actor, as `played_file` says.
+
+    Raises:
+        RunError: if there is nothing to play it with.
+        StageError: if it does not fit the environment.
+    """
+    design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
+    path = played_file(config, run_folder, spec.name)
+    if not _is_model(path):
+        return make_policy(design)
+    from stages.policy.onnx import OnnxPolicy
+
+    return OnnxPolicy(path, design)
+
+
+def _is_model(path: str | Path) -> bool:
+    return Path(path).suffix == SUFFIX

@@ -1,0 +1,139 @@
+"""Policies as Unity takes them: `<Behavior>/<Behavior>-<step>.onnx` beside each `.pt`, `<Behavior>.onnx` for the last.
+
+An `.onnx` file is best effort: the `.pt` and the checkpoint come first, and what goes wrong here is a warning. It can
+be made later from the `.pt` (`run-pipeline --export-onnx results/<run-id>`).
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.common.errors import RunError
+from pipeline.policies.export import numbered, read_export
+from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from pipeline.run_folder.folder import folder_name
+from pipeline.run_folder.status import CheckpointEntry
+from queues.messages import PolicyUpdate
+from stages.policy.design import PolicyDesign
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".onnx"
+
+
+class OnnxExporter:
+    """Writes the `.onnx` files of one behaviour, one after the other.
+
+    The first one is compared with the live policy where onnxruntime is installed: later ones differ in weights only.
+
+    Args:
+        log: where warnings go.
+        check: whether to compare every one of them instead.
+        files: file operations.
+    """
+
+    def __init__(self, log: logging.Logger = log, check: bool = False, files: FileOperations = REAL) -> None:
+        self._log = log
+        self._checks_all = check
+        self._files = files
+        self._checked = False
+        self._told = ""
+
+    def write(self, exported: Path, design: PolicyDesign, policy: PolicyUpdate) -> Path | None:
+        """Write a policy beside its `.pt` file; None, and a warning, if that can't be done."""
+        path = exported.with_suffix(SUFFIX)
+        try:
+            from stages.policy.onnx.model import onnx_model
+
+            model = onnx_model(design, policy)
+            write_atomic(path, model, files=self._files)
+        except Exception as error:  # whatever it is: no training ends, and no checkpoint is lost, over this
+            self._warn(path, error)
+            with suppress(OSError):
+                self._files.remove(path)  # of another policy at the same step, which it is no more
+            return None
+        self._compare(path, model, design, policy)
+        return path
+
+    def _compare(self, path: Path, model: bytes, design: PolicyDesign, policy: PolicyUpdate) -> None:
+        if (self._checked and not self._checks_all) or find_spec("onnxruntime") is None:
+            return
+        from stages.policy.onnx.check import difference
+
+        self._checked = True
+        try:
+            problem = difference(design, policy, model)
+        except Exception as error:  # the model may be sound all the same: it is onnxruntime that fails here
+            self._log.warning("%s could not be compared with the policy: %s: %s", path, type(error).__name__, error)
+            return
+        if problem is not None:
+            self._log.warning("%s does not act as the policy does that it was made of: %s", path, problem)
+
+    def _warn(self, path: Path, error: Exception) -> None:
+        """Say why, once for each reason: it is often the same with every checkpoint."""
+        reason = f"{type(error).__name__}: {error}"
+        if reason != self._told:
+            self._log.warning("%s could not be written, the policy itself is in the .pt file: %s", path, reason)
+        self._told = reason
+
+
+def copy_last(run_folder: Path, behavior: str, last: CheckpointEntry, files: FileOperations = REAL) -> CheckpointEntry:
+    """Copy a behaviour's last `.onnx` to `results/<run-id>/<Behavior>.onnx`; the entry for `final_checkpoint`.
+
+    Without such a file, or if the disk refuses, it is the last checkpoint's own entry.
+    """
+    source, target = Path(last.file_path), run_folder / f"{folder_name(behavior)}{SUFFIX}"
+    if source.suffix != SUFFIX:
+        return last
+    try:
+        write_atomic(target, source.read_bytes(), files=files)
+    except OSError as error:
+        log.warning("%s could not be copied to %s: %s", source, target, error)
+        return last
+    log.info("Copied %s to %s.", source, target)
+    return replace(last, file_path=str(target))
+
+
+def export_again(run_folder: Path, network_folder: Path | None = None) -> bool:
+    """Make the `.onnx` files of a run anew from its `.pt` files, and each behaviour's last; whether all could be made.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        network_folder: where the YAML lies whose `network_settings.network` names a module beside it.
+
+    Raises:
+        RunError: if there is nothing to export.
+    """
+    behaviors = sorted(folder.name for folder in run_folder.glob("*") if list(folder.glob(f"{folder.name}-*.pt")))
+    if not behaviors:
+        raise RunError(
+            f"{run_folder} holds no trained policy (<Behavior>/<Behavior>-<step>.pt): give the folder of a run, such "
+            "as results/ppo"
+        )
+    whole = [_export_behavior(run_folder, behavior, network_folder) for behavior in behaviors]
+    return all(whole)
+
+
+def _export_behavior(run_folder: Path, behavior: str, network_folder: Path | None) -> bool:
+    exporter, last, whole = OnnxExporter(check=True), None, True
+    best = run_folder / behavior / f"{behavior}-best.pt"
+    for path in [*([best] if best.is_file() else []), *numbered(run_folder / behavior, behavior)]:
+        try:
+            export = read_export(path, network_folder)
+        except (OSError, ValueError) as error:
+            log.warning("%s", error)
+            whole = False
+            continue
+        written = exporter.write(path, export.design, export.update)
+        if written is None:
+            whole = False
+            continue
+        log.info("Exported %s", written)
+        last = written
+    if last is not None and last.stem != best.stem:
+        copy_last(run_folder, behavior, CheckpointEntry(0, str(last), None, 0.0))
+    return whole

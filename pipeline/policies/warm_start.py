@@ -1,0 +1,106 @@
+"""Where a fresh run's trainers start, if not from nothing: `init_path` and `initialize_from`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from config import BehaviorSettings, RunConfig
+from pipeline.common.errors import RunError
+from pipeline.policies.export import NEWEST, Export, numbered, read_export
+from pipeline.run_folder.folder import folder_name
+from queues.specs import BehaviorSpec
+from stages.errors import StageError
+from stages.policy.design import design_of
+from stages.trainer.protocol import Trainer
+
+
+def initial_policy(config: RunConfig, behavior: str) -> Path | None:
+    """The export that a behaviour is to start from, None for a start from nothing.
+
+    `init_path` is a path, or a file name under `<results_dir>/<initialize_from>/<behaviour>/`; without it,
+    `initialize_from` stands for that run's newest export of the behaviour.
+
+    Raises:
+        RunError: if there is no such file.
+    """
+    init_path = config.behavior_settings(behavior).init_path
+    source = config.checkpoint_settings.initialize_from
+    folder = None if source is None else Path(config.checkpoint_settings.results_dir) / source / folder_name(behavior)
+    if init_path is None:
+        if folder is None:
+            return None
+        found = [*(path for path in (folder / NEWEST,) if path.is_file()), *numbered(folder, behavior)]
+        if not found:
+            raise RunError(
+                f"checkpoint_settings.initialize_from: {folder} holds no trained policy ({behavior}-<step>.pt); "
+                "expected the id of a run that has trained this behaviour"
+            )
+        return found[-1]
+    if config.source_folder is not None and (config.source_folder / init_path).is_file():
+        path = config.source_folder / init_path
+    elif folder is not None and Path(init_path).name == init_path and not Path(init_path).is_file():
+        path = folder / init_path
+    else:
+        path = Path(init_path)
+    if path.suffix == ".onnx":
+        raise RunError(
+            f"behaviors.{behavior}.init_path: {path} is a model for playing (--inference), which can't be trained "
+            "further; give the .pt file that was exported with it"
+        )
+    if not path.is_file():
+        hint = "" if folder is not None else "; a bare file name needs initialize_from beside it"
+        raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}{hint}")
+    return path
+
+
+def warm_start(
+    trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None
+) -> None:
+    """Let a trainer start from an export: all of its networks where a trainer of its kind made it, else the policy.
+
+    Args:
+        trainer: what is to start.
+        path: the export.
+        spec: the behaviour's observations and actions.
+        settings: the behaviour's settings.
+        folder: the YAML's folder.
+
+    Raises:
+        StageError: if the export does not fit; the message names the file and what differs.
+    """
+    try:
+        export = read_export(path)
+    except (OSError, ValueError) as error:
+        raise StageError(str(error)) from error
+    try:
+        _check_spec(export.design.spec, spec)
+        _check_form(export, spec, settings, folder)
+        if export.learner and export.trainer_type == settings.trainer_type:
+            trainer.warm_start(export.learner)
+        else:
+            trainer.take_weights(export.update.tensors())
+    except StageError as error:
+        raise StageError(f"{path} can't be started from: {error}") from error
+
+
+def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
+    if theirs.observations != ours.observations:
+        raise StageError(f"it was trained with other observations: {theirs.seen}; the environment now has {ours.seen}")
+    if theirs.actions != ours.actions:
+        raise StageError(f"it was trained with other actions: {theirs.actions}; the environment now has {ours.actions}")
+
+
+def _check_form(export: Export, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None) -> None:
+    """Refuse a policy that draws continuous actions otherwise, before its tensors are found not to fit."""
+    squashed = design_of(spec, settings, folder).squashed
+    if not spec.actions.continuous_size or export.design.squashed == squashed:
+        return
+    forms = {
+        False: "a plain Gaussian's, with one spread for all states (as ppo, poca and bc have it)",
+        True: "the tanh of a Gaussian with a spread for each state (as sac has it)",
+    }
+    raise StageError(
+        f"its policy{f' ({export.trainer_type})' if export.trainer_type else ''} draws continuous actions as "
+        f"{forms[not squashed]}, that of {settings.trainer_type} as {forms[squashed]}; start from an export of a "
+        "trainer of the same form"
+    )

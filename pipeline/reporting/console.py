@@ -1,0 +1,134 @@
+"""What a run says in plain lines: ML-Agents' line per summary, the hyperparameters, the log's format.
+
+The live table for terminals is `progress`; these lines appear above it, and are all there is where no
+terminal is.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from pipeline.reporting.statistics import PIPELINE, Summary
+
+log = logging.getLogger(__name__)
+
+OUR_LOGGERS = ("config", "queues", "stages", "pipeline")
+PLAIN_FORMAT = "[%(levelname)s] %(message)s"
+DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
+
+REWARD = "Environment/Cumulative Reward"
+GROUP_REWARD = "Environment/Group Cumulative Reward"
+ELO = "Self-play/ELO"
+HELD_OUT = "Policy/Held-out Log Likelihood"
+IS_TRAINING = "Is Training"
+
+
+class ConsoleHandler(logging.Handler):
+    """Writes log lines to wherever standard output points at that moment.
+
+    `logging.StreamHandler` keeps the stream that it was made with, and would write over a live display that
+    stands in for `sys.stdout` to keep lines above itself.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            stream = self._stream or sys.stdout
+            stream.write(self.format(record) + "\n")
+            stream.flush()
+        except Exception:  # as every handler of the standard library does: a log line never ends the program
+            self.handleError(record)
+
+
+def configure_logging(debug: bool = False, stream: TextIO | None = None) -> ConsoleHandler:
+    """Let the loggers of our four packages, and no others, write lines.
+
+    Calling it again replaces the earlier setting. For commands only: a program that
+    calls `run()` arranges logging as it likes.
+
+    Args:
+        debug: also per-batch messages, each with its time and place in the code.
+        stream: where to write; standard output when not given.
+    """
+    handler = ConsoleHandler(stream)
+    handler.setFormatter(logging.Formatter(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
+    for name in OUR_LOGGERS:
+        logger = logging.getLogger(name)
+        for earlier in [old for old in logger.handlers if isinstance(old, ConsoleHandler)]:
+            logger.removeHandler(earlier)
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG if debug else logging.INFO)
+        logger.propagate = False  # a root handler that some library set up would say every line twice
+    return handler
+
+
+def summary_line(category: str, summaries: Mapping[str, Summary], step: int, elapsed: float) -> str:
+    """Return ML-Agents' console line for one behaviour.
+
+    Args:
+        category: the behaviour's name.
+        summaries: of the period; `Environment/Cumulative Reward` is there if an episode ended, `Is Training`
+            if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. Of `bc`, which has no
+            episodes of its own, how well it foretells what was held out stands in the place of the reward.
+        step: nominal step of the summary.
+        elapsed: seconds since the process started.
+    """
+    parts = [category, f"Step: {step}", f"Time Elapsed: {elapsed:.3f} s"]
+    reward, group_reward = summaries.get(REWARD), summaries.get(GROUP_REWARD)
+    if reward is None:
+        foretold = summaries.get(HELD_OUT)
+        parts.append(
+            "No episode was completed since last summary"
+            if foretold is None
+            else f"Held-out Log Likelihood: {foretold.mean:.3f}"
+        )
+    else:
+        parts.append(f"Mean Reward: {reward.mean:.3f}")
+        # In this place ML-Agents shows the group's reward instead of the spread, not beside it.
+        parts.append(
+            f"Mean Group Reward: {group_reward.mean:.3f}" if group_reward else f"Std of Reward: {reward.std:.3f}"
+        )
+    training = summaries.get(IS_TRAINING)
+    parts.append("Training" if training is None or training.last else "Not Training")
+    if ELO in summaries:
+        parts.append(f"ELO: {summaries[ELO].mean:.3f}")
+    return ". ".join(parts) + "."
+
+
+def hyperparameters_text(value: object, depth: int = 0) -> str:
+    """Return settings as lines of key, colon, tab and value, each after a tab; nested ones further in."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    lines = (f"\t{'  ' * depth}{key}:\t{hyperparameters_text(inner, depth + 1)}" for key, inner in value.items())
+    return ("\n" if depth else "") + "\n".join(lines)
+
+
+class ConsoleWriter:
+    """A `StatisticsWriter` that logs the line of each behaviour's summary.
+
+    Args:
+        elapsed: returns the seconds since the process started.
+    """
+
+    def __init__(self, elapsed: Callable[[], float]) -> None:
+        self._elapsed = elapsed
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Log a behaviour's line; the pipeline's own numbers have no line."""
+        if category != PIPELINE:
+            log.info("%s", summary_line(category, summaries, step, self._elapsed()))
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Log the block of a behaviour's hyperparameters."""
+        if name == "hyperparameters":
+            log.info("Hyperparameters for behavior name %s:\n%s", category, hyperparameters_text(value))
+
+    def close(self) -> None:
+        """Nothing is held back."""

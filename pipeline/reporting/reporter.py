@@ -1,0 +1,252 @@
+"""What main tells people while a run goes on: summaries at every `summary_freq`, and the live table.
+
+Numbers arrive from the hosts; this keeps them together and knows when a summary is due.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pipeline.control.messages import Evaluated
+from pipeline.main.run_plan import RunPlan
+from pipeline.reporting.console import ConsoleWriter
+from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
+from pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
+from pipeline.reporting.tensorboard_writer import TensorboardWriter
+from pipeline.reporting.timers import GaugeWriter, Timers
+from pipeline.reporting.writers import make_writers
+from queues.specs import behavior_name
+from stages.trainer.stage import TrainerReport
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Statistics in, summaries and progress out.
+
+    Args:
+        collector: main's statistics.
+        writers: where summaries go.
+        progress: the live table.
+        elapsed_before_s: seconds that the run took before it was resumed.
+        training: false where policies are only played.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        collector: StatisticsCollector,
+        writers: Sequence[StatisticsWriter],
+        progress: Progress,
+        elapsed_before_s: float = 0.0,
+        training: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._collector = collector
+        self._writers = writers
+        self._progress = progress
+        self._training = training
+        self._clock = clock
+        self._began_s = clock() - elapsed_before_s
+        self._behaviors: dict[str, _Behavior] = {}
+        self._queues: dict[str, _QueueWatch] = {}
+        self._rates = _StageRates(self._began_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that the run has taken, those before a resume included."""
+        return self._clock() - self._began_s
+
+    def showing(self) -> AbstractContextManager[Any]:
+        """While this is entered, the live table is shown."""
+        return self._progress
+
+    def add_behavior(self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any) -> None:
+        """A behaviour is trained from now on, at this trainer step."""
+        self._behaviors[name] = _Behavior(name, max_steps, summary_freq, step, self._clock())
+        for writer in self._writers:
+            writer.add_property(name, "hyperparameters", hyperparameters)
+
+    def take_statistics(self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str) -> None:
+        """A host's statistics and queue counts."""
+        self._collector.merge(statistics)
+        for counts in queues:
+            key = f"{counts['name']} ({host})"
+            self._queues.setdefault(key, _QueueWatch(key)).update(counts, self._clock())
+
+    def take_report(self, report: TrainerReport) -> None:
+        """A trainer's progress; writes the summaries that became due with it."""
+        behavior = self._behaviors[report.behavior]
+        behavior.take(report, self._clock())
+        while report.step >= behavior.next_summary:
+            self._summarize(behavior, behavior.next_summary)
+            behavior.next_summary += behavior.summary_freq
+
+    def take_evaluation(self, message: Evaluated) -> None:
+        """How a policy did where nothing is learned."""
+        log.info(
+            "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s.",
+            message.behavior,
+            message.step,
+            message.mean,
+            message.deviation,
+            message.episodes,
+            ", the best so far" if message.best else "",
+        )
+        self._collector.add(behavior_name(message.behavior), "Evaluation/Cumulative Reward", message.mean, "last")
+
+    def show(self) -> None:
+        """Refresh the live table, if it is time to."""
+        if self._progress.due():
+            self._progress.update(self.snapshot())
+
+    def snapshot(self) -> ProgressSnapshot:
+        """The run at this moment."""
+        return ProgressSnapshot(
+            self.elapsed_s,
+            tuple(behavior.progress() for behavior in self._behaviors.values()),
+            tuple(watch.progress() for watch in self._queues.values()),
+        )
+
+    def close(self) -> None:
+        """Close the writers."""
+        for writer in self._writers:
+            writer.close()
+
+    def _summarize(self, behavior: _Behavior, step: int) -> None:
+        self._collector.add(behavior.name, "Is Training", float(self._training), "last")
+        self._collector.add(behavior.name, "Step", float(behavior.step), "last")
+        self._collector.add(behavior.name, "Pipeline/Steps per Second", behavior.steps_per_s, "last")
+        summaries = self._collector.summaries(behavior.name)
+        behavior.note(summaries)
+        for watch in self._queues.values():
+            watch.report(self._collector)
+        pipeline = self._rates.replace_counts(self._collector.summaries(PIPELINE), self._clock())
+        for writer in self._writers:
+            writer.write(behavior.name, summaries, step)
+            writer.write(PIPELINE, pipeline, step)
+
+
+def open_reporter(
+    plan: RunPlan, collector: StatisticsCollector, timers: Timers, console: bool, progress: Progress
+) -> Reporter:
+    """The reporter of a run with all its writers; `console` asks for a line per summary."""
+    path, training = plan.folder.path, not plan.playing
+    writers: list[StatisticsWriter] = []
+    if training:
+        tensorboard = TensorboardWriter(path, plan.resumed is not None)
+        writers += [tensorboard, GaugeWriter(timers), *make_writers(plan.config, path)]
+    reporter = Reporter(collector, writers, progress, plan.elapsed_before_s, training)
+    if console:
+        writers.append(ConsoleWriter(lambda: reporter.elapsed_s))
+    return reporter
+
+
+class _StageRates:
+    """Agent steps per second of each stage, made of the steps that its loop counts."""
+
+    COUNTS = "Steps/"
+    RATES = "Steps per Second/"
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._steps: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
+
+    def replace_counts(self, summaries: Mapping[str, Summary], now_s: float) -> dict[str, Summary]:
+        """The summaries with a rate in place of each count; hosts report once a second, so rates are no finer."""
+        counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
+        for name, steps in counts.items():
+            self._steps[name] = self._steps.get(name, 0.0) + steps
+        span = now_s - self._since_s
+        if span >= 1.0:
+            self._rates = {name: steps / span for name, steps in self._steps.items()}
+            self._steps, self._since_s = {}, now_s
+        others = {name: summary for name, summary in summaries.items() if name not in counts}
+        rates = {
+            self.RATES + name.removeprefix(self.COUNTS): Summary("last", rate, rate, 0.0, 1, rate)
+            for name, rate in self._rates.items()
+        }
+        return {**others, **rates}
+
+
+class _Behavior:
+    """One behaviour's progress."""
+
+    def __init__(self, name: str, max_steps: int, summary_freq: int, step: int, now_s: float) -> None:
+        self.name = name
+        self.max_steps = max_steps
+        self.summary_freq = summary_freq
+        self.next_summary = step + summary_freq - step % summary_freq
+        self.steps_per_s = 0.0
+        self.step = step
+        self._updates = 0
+        self._mark = (now_s, step)
+        self._reward: float | None = None
+        self._elo: float | None = None
+        self._lag: float | None = None
+
+    def take(self, report: TrainerReport, now_s: float) -> None:
+        self.step, self._updates, self._reward = report.step, report.version, report.recent_return
+        since, at = self._mark
+        if now_s - since >= 1.0:
+            self.steps_per_s = (report.step - at) / (now_s - since)
+            self._mark = (now_s, report.step)
+
+    def note(self, summaries: Mapping[str, Summary]) -> None:
+        if "Self-play/ELO" in summaries:
+            self._elo = summaries["Self-play/ELO"].last
+        if "Policy/Lag" in summaries:
+            self._lag = summaries["Policy/Lag"].mean
+
+    def progress(self) -> BehaviorProgress:
+        return BehaviorProgress(
+            self.name,
+            self.step,
+            self.max_steps,
+            self.steps_per_s,
+            self._reward,
+            self._elo,
+            self._lag,
+            self._updates,
+        )
+
+
+class _QueueWatch:
+    """One end of a queue between two looks: how long who waited meanwhile."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last: Mapping[str, Any] | None = None
+        self._last_s = 0.0
+        self._shares = (0.0, 0.0)
+        self._counts: Mapping[str, Any] = {}
+
+    def update(self, counts: Mapping[str, Any], now_s: float) -> None:
+        if self._last is not None and now_s > self._last_s:
+            span = now_s - self._last_s
+            self._shares = (
+                min(1.0, (counts["put_wait_s"] - self._last["put_wait_s"]) / span),
+                min(1.0, (counts["get_wait_s"] - self._last["get_wait_s"]) / span),
+            )
+        self._last, self._last_s, self._counts = counts, now_s, counts
+
+    def report(self, collector: StatisticsCollector) -> None:
+        collector.add(PIPELINE, f"Queue Depth/{self._name}", float(self._counts["size"]), "last")
+        collector.add(PIPELINE, f"Producer Wait/{self._name}", self._shares[0], "last")
+        collector.add(PIPELINE, f"Consumer Wait/{self._name}", self._shares[1], "last")
+
+    def progress(self) -> QueueProgress:
+        counts = self._counts
+        return QueueProgress(
+            self._name,
+            counts["size"],
+            counts["maxlen"],
+            counts["high_water"],
+            self._shares[0],
+            self._shares[1],
+        )

@@ -1,0 +1,147 @@
+"""Summaries as TensorBoard events, with ML-Agents' folders and tags.
+
+It uses TensorBoard's record format and message types, but its own file: TensorBoard's `EventFileWriter` goes
+through an imitation of TensorFlow, which becomes the real one, seconds and hundreds of megabytes, wherever
+that is installed; and it keeps a thread per file to write later what is flushed here at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.reporting.console import IS_TRAINING, hyperparameters_text
+from pipeline.reporting.statistics import Summary
+from pipeline.run_folder.folder import folder_name
+
+HIDDEN = (IS_TRAINING, "Step")
+"""Statistics for other writers only, as with ML-Agents."""
+HISTOGRAM_BINS = 30
+
+_counter = itertools.count()
+
+
+class TensorboardWriter:
+    """A `StatisticsWriter`: one event file per category, in `<run folder>/<category>`.
+
+    A statistic's name is its tag, and its summary's value a scalar at the summary's step; a histogram gets
+    `<name>_hist` beside it. All is on disk (handed to the system) when `write` returns.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        resume: keep the event files that are there. Otherwise they are deleted: curves of two runs would
+            mix. TensorBoard is told to forget what a resumed run had written beyond the checkpoint that it
+            started from.
+        wall_clock: seconds since 1970.
+    """
+
+    def __init__(self, run_folder: Path, resume: bool, wall_clock: Callable[[], float] = time.time) -> None:
+        self._run_folder = run_folder
+        self._resume = resume
+        self._wall_clock = wall_clock
+        self._files: dict[str, _EventFile] = {}
+        if not resume:
+            for old in run_folder.glob("*/events.out.tfevents.*"):
+                old.unlink()
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Write one summary and flush it."""
+        file = self._file(category)
+        if self._resume and not file.resumed:
+            file.add_restart(step)
+        for name, summary in summaries.items():
+            if name not in HIDDEN:
+                file.add_scalar(name, summary.value, step)
+                if summary.values:
+                    file.add_histogram(f"{name}_hist", summary, step)
+        file.flush()
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Write the hyperparameters as a text, under the tag that ML-Agents' files have."""
+        if name == "hyperparameters":
+            file = self._file(category)
+            file.add_text("Hyperparameters/text_summary", hyperparameters_text(value))
+            file.flush()
+
+    def close(self) -> None:
+        """Close the files; writing again would begin new ones."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+    def _file(self, category: str) -> _EventFile:
+        if category not in self._files:
+            self._files[category] = _EventFile(self._run_folder / folder_name(category), self._wall_clock)
+        return self._files[category]
+
+
+class _EventFile:
+    """One event file: a sequence of `Event` messages."""
+
+    def __init__(self, folder: Path, wall_clock: Callable[[], float]) -> None:
+        # TensorBoard takes a third of a second to import; validating a config or printing help should not.
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event: Any = event_pb2.Event
+        self._start = event_pb2.SessionLog.START
+        self._proto: Any = summary_pb2
+        self._wall_clock = wall_clock
+        self.resumed = False
+        """Whether the place where a resumed run goes on was marked."""
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads the files of a folder in the order of their names, which the time gives.
+        stamp = f"{int(wall_clock()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
+        self._file = (folder / f"events.out.tfevents.{stamp}").open("xb")
+        self._records: Any = RecordWriter(self._file)
+        self._add(file_version="brain.Event:2")
+        self.flush()
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self._add_value(step, tag=tag, simple_value=value)
+
+    def add_histogram(self, tag: str, summary: Summary, step: int) -> None:
+        """Write the distribution; of a sample, scaled up to the number of values that it stands for."""
+        values = np.asarray(summary.values)
+        counts, edges = np.histogram(values, bins=HISTOGRAM_BINS)
+        histogram = self._proto.HistogramProto(
+            min=values.min(),
+            max=values.max(),
+            num=summary.count,
+            sum=summary.sum,
+            sum_squares=summary.count * (summary.std**2 + summary.mean**2),
+            bucket_limit=edges[1:].tolist(),
+            bucket=(counts * (summary.count / len(values))).tolist(),
+        )
+        self._add_value(step, tag=tag, histo=histogram)
+
+    def add_text(self, tag: str, text: str) -> None:
+        from tensorboard.compat.proto import tensor_pb2, types_pb2
+
+        metadata = self._proto.SummaryMetadata(plugin_data={"plugin_name": "text"})
+        tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode()])
+        self._add_value(0, tag=tag, metadata=metadata, tensor=tensor)
+
+    def add_restart(self, step: int) -> None:
+        """Tell TensorBoard that what earlier files have at this step and beyond did not come to be."""
+        self._add(step=step, session_log={"status": self._start})
+        self.resumed = True
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add_value(self, step: int, **value: object) -> None:
+        self._add(step=step, summary=self._proto.Summary(value=[self._proto.Summary.Value(**value)]))
+
+    def _add(self, **content: object) -> None:
+        self._records.write(self._event(wall_time=self._wall_clock(), **content).SerializeToString())

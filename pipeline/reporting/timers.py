@@ -1,0 +1,157 @@
+"""Where the time went, and the last value of every statistic: `run_logs/timers.json`, in ML-Agents' form.
+
+`Timers` counts and adds up named stretches of code, nested as they ran; `GaugeWriter` puts each summary's
+mean and sum beside them. The file is for tools and for people who look afterwards; live figures are in
+`progress`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar, Token
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pipeline.reporting.statistics import Summary
+from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+
+FORMAT_VERSION = "0.1.0"
+
+
+class _Node:
+    __slots__ = ("children", "count", "root", "total")
+
+    def __init__(self, root: _Node | None = None) -> None:
+        self.root = root or self
+        self.total = 0.0
+        self.count = 0
+        self.children: dict[str, _Node] = {}
+
+    def as_dict(self) -> dict[str, Any]:
+        inside = sum(child.total for child in self.children.values())
+        result: dict[str, Any] = {
+            "total": self.total,
+            "count": self.count,
+            # Children that ran in tasks side by side may add up to more than the time that passed.
+            "self": max(0.0, self.total - inside),
+        }
+        if self.children:
+            result["children"] = {name: child.as_dict() for name, child in self.children.items()}
+        return result
+
+
+_current: ContextVar[_Node | None] = ContextVar("headrace_timer", default=None)
+"""The innermost timer running in this task: one stack would mix up tasks that take turns inside theirs."""
+
+
+class _Running:
+    """One stretch of code being timed."""
+
+    __slots__ = ("_clock", "_node", "_started", "_token")
+
+    def __init__(self, node: _Node, clock: Callable[[], float]) -> None:
+        self._node = node
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._token: Token[_Node | None] = _current.set(self._node)
+        self._started = self._clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._node.total += self._clock() - self._started
+        self._node.count += 1
+        _current.reset(self._token)
+
+
+class Timers:
+    """Times of named stretches of code, and gauges.
+
+    Args:
+        clock: seconds, from any start.
+        wall_clock: seconds since 1970.
+        metadata: further facts for the file, such as versions.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._root = _Node()
+        self._started = clock()
+        self._gauges: dict[str, dict[str, float]] = {}
+        self._metadata = {
+            "timer_format_version": FORMAT_VERSION,
+            "start_time_seconds": str(int(wall_clock())),
+            "python_version": sys.version,
+            "platform": platform.platform(),
+            "command_line_arguments": " ".join(sys.argv),
+            **(metadata or {}),
+        }
+
+    def timer(self, name: str) -> _Running:
+        """Time the body of a `with`, as a child of the timer that it runs in; an exception is an end too."""
+        parent = _current.get()
+        if parent is None or parent.root is not self._root:
+            parent = self._root
+        node = parent.children.get(name)
+        if node is None:
+            node = parent.children[name] = _Node(self._root)
+        return _Running(node, self._clock)
+
+    def set_gauge(self, name: str, value: float) -> None:
+        """Note a value; the file shows the last, the smallest, the largest and how many there were."""
+        if not math.isfinite(value):  # a sum may overflow; JSON has no word for that
+            return
+        gauge = self._gauges.setdefault(name, {"value": value, "min": value, "max": value, "count": 0})
+        gauge["value"] = value
+        gauge["min"] = min(gauge["min"], value)
+        gauge["max"] = max(gauge["max"], value)
+        gauge["count"] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the file's content; the root's total is the time since these timers were made."""
+        self._root.total, self._root.count = self._clock() - self._started, 1
+        metadata = {**self._metadata, "end_time_seconds": str(int(self._wall_clock()))}
+        return {"name": "root", "gauges": self._gauges, "metadata": metadata, **self._root.as_dict()}
+
+    def write(self, path: Path, *, files: FileOperations = REAL) -> None:
+        """Write `timers.json`, atomically; meant for every checkpoint and for the end."""
+        write_atomic(path, json.dumps(self.as_dict(), indent=4, allow_nan=False).encode(), files=files)
+
+
+def gauge_name(category: str, name: str, what: str) -> str:
+    """Return ML-Agents' name of a gauge: dots for slashes, and no spaces."""
+    return f"{category}.{name}.{what}".replace("/", ".").replace(" ", "")
+
+
+class GaugeWriter:
+    """A `StatisticsWriter` that keeps each statistic's mean and sum as gauges of `timers`."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Set the gauges of one summary."""
+        for name, summary in summaries.items():
+            # Of what is summarised by its last value, ML-Agents keeps no other: mean and sum are that value.
+            only = summary.how == "last"
+            self._timers.set_gauge(gauge_name(category, name, "mean"), summary.last if only else summary.mean)
+            self._timers.set_gauge(gauge_name(category, name, "sum"), summary.last if only else summary.sum)
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Properties are no gauges."""
+
+    def close(self) -> None:
+        """Nothing is held back."""

@@ -1,0 +1,115 @@
+"""Statistics writers of the user's own: made from the YAML, and kept from harming the run that they report on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from config import RunConfig
+from pipeline.common.errors import RunError
+from pipeline.common.plugins import check_arguments, construct, find_class
+from pipeline.reporting.statistics import StatisticsWriter, Summary
+from stages.errors import LoadError, blaming
+from stages.raised import told
+
+log = logging.getLogger(__name__)
+
+_METHODS = ("write", "add_property", "close")
+
+
+def make_writers(config: RunConfig, run_folder: Path) -> list[StatisticsWriter]:
+    """Make the writers that the YAML lists.
+
+    Args:
+        config: the run's configuration.
+        run_folder: `results/<run-id>`, for those that take it.
+
+    Raises:
+        RunError: if one can't be imported, is no writer, does not take its arguments or raises.
+    """
+    writers: list[StatisticsWriter] = []
+    for index, settings in enumerate(config.pipeline.statistics_writers):
+        try:
+            made, arguments = _find(config, index, run_folder)
+            writer = construct(_where(index), settings.use, made, arguments)
+        except LoadError as error:
+            raise RunError(str(error)) from error
+        writers.append(GuardedWriter(writer, settings.use))
+    return writers
+
+
+def check_writers(config: RunConfig) -> list[LoadError]:
+    """What keeps the listed writers from being made, as far as it can be told without making them."""
+    mistakes = []
+    for index in range(len(config.pipeline.statistics_writers)):
+        try:
+            _find(config, index, Path())
+        except LoadError as error:
+            mistakes.append(error)
+    return mistakes
+
+
+class GuardedWriter:
+    """A writer that gets no more calls after one that raised: a run is not ended for want of a curve.
+
+    Args:
+        writer: the user's writer.
+        name: what messages call it.
+    """
+
+    def __init__(self, writer: StatisticsWriter, name: str) -> None:
+        self._writer = writer
+        self._name = name
+        self._broken = False
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Write a summary."""
+        self._call("write", lambda: self._writer.write(category, summaries, step))
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Note what is stated once."""
+        self._call("add_property", lambda: self._writer.add_property(category, name, value))
+
+    def close(self) -> None:
+        """Close it, also after it raised."""
+        try:
+            self._writer.close()
+        except Exception as error:
+            log.error("Statistics writer %s raised in close: %s", self._name, told(error))
+
+    def _call(self, method: str, call: Callable[[], None]) -> None:
+        if self._broken:
+            return
+        try:
+            call()
+        except Exception as error:
+            self._broken = True
+            log.error(
+                "Statistics writer %s raised in %s: %s. It gets no more statistics; training goes on.",
+                self._name,
+                method,
+                told(error),
+            )
+            log.debug("where it was raised:", exc_info=True)
+
+
+def _where(index: int) -> str:
+    return f"pipeline.reporting.writers.{index}"
+
+
+def _find(config: RunConfig, index: int, run_folder: Path) -> tuple[type[Any], dict[str, Any]]:
+    settings = config.pipeline.statistics_writers[index]
+    where = _where(index)
+    key = ("pipeline", "statistics_writers", index)
+    with blaming(*key, "use"):
+        made = find_class(where, settings.use, config.source_folder)
+        missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
+        if missing:
+            raise LoadError(
+                f"{where}: {settings.use} is no statistics writer: it has no {', '.join(missing)}; "
+                "see pipeline.reporting.statistics.StatisticsWriter"
+            )
+    with blaming(*key, "with"):
+        return made, check_arguments(where, settings.use, made, settings.with_, {"run_folder": run_folder})

@@ -1,0 +1,255 @@
+"""The folder of one run, `results/<run-id>/`, as ML-Agents lays it out, with two folders of our own.
+
+    configuration.yaml            the effective options, written when the run starts
+    <Behavior>/                   exports (<Behavior>-<step>.onnx and .pt, checkpoint.pt), TensorBoard events
+    <Behavior>.onnx               the last export
+    Pipeline/                     TensorBoard events of queues, stages and hosts
+    run_logs/timers.json          see `timers`
+    run_logs/training_status.json steps, ratings, lessons and the list of checkpoints, for people and tools
+    run_logs/Player-<n>.log       logs of Unity executables
+    checkpoints/                  what `--resume` reads
+    streams/                      recordings
+    .lock                         there while a process is running the run
+
+`RunFolder.create` decides whether a run may have its folder: new, resumed, or, with force, after the old one
+has been put aside.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from pipeline.common.errors import RunFolderError
+from pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, write_atomic
+from pipeline.run_folder.lock import RunLock
+from pipeline.run_folder.status import TrainingStatus
+
+CONFIGURATION = "configuration.yaml"
+LOCK = ".lock"
+RESERVED = ("run_logs", "checkpoints", "streams", "Pipeline")
+"""Folders that no behaviour may have for its own."""
+
+_NOT_IN_FILE_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
+
+
+def folder_name(category: str) -> str:
+    """Return the name of a behaviour's folder, valid on every platform: what is not allowed becomes `_`."""
+    name = _NOT_IN_FILE_NAMES.sub("_", category)
+    return name if name.strip(" .") else "_"
+
+
+@dataclass
+class RunFolder:
+    """The folder of a run that this process is running; closing it lets others have it."""
+
+    path: Path
+    files: FileOperations = REAL
+    _lock: RunLock | None = field(default=None, repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        results_dir: str | Path,
+        run_id: str,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        configuration: str = "",
+        files: FileOperations = REAL,
+    ) -> RunFolder:
+        """Make or take over the folder of a run, lock it, and write `configuration.yaml`.
+
+        Args:
+            results_dir: the folder of all runs; made if missing.
+            run_id: name of the run and of its folder. One that failed before any agent was met has left nothing, so
+                its folder is taken as if new.
+            resume: go on with a run that is there.
+            force: put aside a run that is there, as `<run-id>-archived-<n>`. With `resume`, resuming wins,
+                as nothing is lost by it.
+            configuration: text of `configuration.yaml`, the effective options.
+            files: how to write; for tests.
+
+        Raises:
+            RunFolderError: if the id is no folder name, the run is there and neither option says what to do,
+                it is not there and `resume` is set, or another process is running it.
+        """
+        _check_run_id(run_id)
+        results = Path(results_dir)
+        path = results / run_id
+        if resume:
+            if not path.is_dir():
+                raise RunFolderError(_nothing_to_resume(results, run_id))
+        elif not _never_began(path):
+            if path.exists():
+                if not force:
+                    raise RunFolderError(_already_there(path))
+                _archive(path, files)
+            files.make_folder(results)
+            try:
+                files.mkdir(path)  # not "if missing": of two processes that start at once, one gets the folder
+            except FileExistsError as error:
+                raise RunFolderError(_already_there(path)) from error
+            files.sync_folder(results)
+        folder = cls(path, files, RunLock.acquire(path / LOCK, files))
+        try:
+            folder._lay_out()
+            write_atomic(path / CONFIGURATION, configuration.encode(), files=files)
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @property
+    def run_id(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def configuration(self) -> Path:
+        """The file with the effective options."""
+        return self.path / CONFIGURATION
+
+    @property
+    def run_logs(self) -> Path:
+        """The folder of `timers.json` and `training_status.json`."""
+        return self.path / "run_logs"
+
+    @property
+    def timers(self) -> Path:
+        """The file that `timers.Timers.write` writes."""
+        return self.run_logs / "timers.json"
+
+    @property
+    def training_status(self) -> Path:
+        """The file of `write_training_status`."""
+        return self.run_logs / "training_status.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints that a resume reads."""
+        return self.path / "checkpoints"
+
+    @property
+    def streams(self) -> Path:
+        """The folder of recordings."""
+        return self.path / "streams"
+
+    def behavior(self, name: str) -> Path:
+        """Return the folder of a behaviour, which is made if missing.
+
+        Raises:
+            RunFolderError: if the run's own folders have that name.
+        """
+        folder = folder_name(name)
+        if folder.lower() in (reserved.lower() for reserved in RESERVED):
+            raise RunFolderError(
+                f"behavior {name!r}: a run has a folder {folder!r} of its own; "
+                f"give the behavior another name (taken are {', '.join(RESERVED)})"
+            )
+        path = self.path / folder
+        self.files.make_folder(path)
+        return path
+
+    def write_training_status(self, status: TrainingStatus) -> None:
+        """Write `training_status.json`, atomically; meant for every checkpoint."""
+        text = json.dumps(status.as_dict(), indent=4, allow_nan=False)
+        write_atomic(self.training_status, text.encode(), files=self.files)
+
+    def read_training_status(self) -> TrainingStatus:
+        """Read `training_status.json`, ours or ML-Agents'; without the file, an empty status.
+
+        Raises:
+            RunFolderError: if the file is not what it should be.
+        """
+        try:
+            content = json.loads(self.training_status.read_bytes())
+            return TrainingStatus.from_dict(content)
+        except FileNotFoundError:
+            return TrainingStatus()
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunFolderError(
+                f"{self.training_status} is no readable training status ({type(error).__name__}: {error}); "
+                "put it aside to go on without its list of earlier checkpoints"
+            ) from error
+
+    def close(self) -> None:
+        """Let other processes have the folder. Allowed more than once."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _lay_out(self) -> None:
+        for folder in (self.run_logs, self.checkpoints, self.streams):
+            self.files.make_folder(folder)
+        for folder in (self.path, *(inner for inner in self.path.iterdir() if inner.is_dir())):
+            clean_temporary(folder, files=self.files)
+
+
+def _check_run_id(run_id: str) -> None:
+    if not run_id.strip(" .") or re.search(r"[/\\\x00-\x1f]", run_id):
+        raise RunFolderError(
+            f"run id {run_id!r} can't name a folder: it needs a letter or digit, and no '/' or '\\'; "
+            "to put results elsewhere use --results-dir"
+        )
+
+
+def _already_there(path: Path) -> str:
+    held = RunLock.held_by(path / LOCK)
+    if held is not None:
+        return held
+    return (
+        f"{path} exists: a run with the id {path.name!r} was made before. Use --resume to go on with it, "
+        "--force to put it aside and start anew, or another --run-id"
+    )
+
+
+def _never_began(path: Path) -> bool:
+    """Whether a folder is a run's that never met an agent: its settings, logs, and folders with nothing in them."""
+    if not (path / CONFIGURATION).is_file():
+        return False
+    empty = ("checkpoints", "streams", "Pipeline")
+    others = {inner.name for inner in path.iterdir()} - {CONFIGURATION, LOCK, "run_logs", *empty}
+    return not others and not any(any((path / name).glob("*")) for name in empty)
+
+
+def _nothing_to_resume(results: Path, run_id: str) -> str:
+    found = [folder for folder in results.iterdir() if (folder / CONFIGURATION).is_file()] if results.is_dir() else []
+    newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
+    names = [folder.name for folder in newest]
+    message = f"there is no run {run_id!r} in {results}"
+    if close := difflib.get_close_matches(run_id, names, n=1):
+        message += f"; did you mean {close[0]!r}?"
+    if not names:
+        return (
+            f"{message}; it holds no runs at all. Leave out --resume or --inference to train one, or see --results-dir"
+        )
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"{message}; the runs there, newest first: {', '.join(names[:10])}{more}"
+
+
+def _archive(path: Path, files: FileOperations) -> None:
+    """Put a folder aside under the first free `<run-id>-archived-<n>`, unless a process is running it."""
+    lock = RunLock.acquire(path / LOCK, files)
+    try:
+        number = 1
+        while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
+            number += 1
+        files.replace(path, aside)
+    except BaseException:
+        lock.release()
+        raise
+    files.sync_folder(path.parent)
+    files.remove(aside / LOCK)

@@ -1,0 +1,38 @@
+"""What `--validate` says of the environment that would be run."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import RunConfig
+from pipeline.common.graph import describe
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({}, "environment: the Unity Editor, on port 5004"),
+        ({"env_settings": {"env_path": "a/Game"}}, "environment: unity a/Game, 1 instances per actor, on port 5005"),
+        (
+            {"env_settings": {"env_path": "Game", "num_envs": 3, "base_port": 6000}},
+            "environment: unity Game, 3 instances per actor, on ports 6000 to 6002",
+        ),
+        (
+            {
+                "env_settings": {"env_path": "Game", "num_envs": 3},
+                "pipeline": {"hosts": {"actors": {"replicas": 2}}},
+            },
+            "environment: unity Game, 3 instances per actor, on ports 5005 to 5010",
+        ),
+        (
+            {"env_settings": {"env_path": "Game", "base_port": 0}},
+            "environment: unity Game, 1 instances per actor, on any free ports",
+        ),
+        (
+            {"environment": {"kind": "mlagents", "factory": "mine:make", "num_envs": 2}},
+            "environment: mlagents mine:make, 2 instances per actor",
+        ),
+    ],
+)
+def test_it_names_what_is_played_and_where(sections, said):
+    assert f"  {said}" in describe(RunConfig.from_plain({"behaviors": {"B": {}}, **sections})).splitlines()

@@ -1,0 +1,240 @@
+"""The control channel: what is said arrives as it was said, in order, and garbage is recognised."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from virtual_time import until_blocked
+
+from pipeline.control import messages as control
+from pipeline.control.channel import CONTROL_BOUND, MAX_FRAME, ControlError, SocketControl, decode, encode, local_pair
+from pipeline.control.messages import ControlMessage, HostFinished, Stop
+
+KINDS = typing.get_args(ControlMessage)
+
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-(2**63), 2**64 - 1),  # msgpack has no longer ones
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    str: st.text(),
+    type(None): st.none(),
+}
+PLAIN = st.recursive(
+    st.one_of(*SCALARS.values(), st.binary()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(-9, 9), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a field's type."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return PLAIN
+    if kind in SCALARS:
+        return SCALARS[kind]
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values(option) for option in inside])
+    if origin is Mapping:
+        return st.dictionaries(values(inside[0]), values(inside[1]), max_size=3)
+    assert origin is tuple, f"a field of type {kind} can't cross the channel"
+    if inside[-1] is Ellipsis:
+        return st.lists(values(inside[0]), max_size=3).map(tuple)
+    return st.tuples(*map(values, inside))
+
+
+def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(kind)
+    return st.builds(kind, **{field.name: values(hints[field.name]) for field in fields(kind)})
+
+
+def plain(value: Any) -> Any:
+    """Below the top level, tuples travel as lists."""
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def test_the_alternatives_are_all_there_is():
+    assert all(isinstance(getattr(control, kind.__name__), type) for kind in KINDS)
+    assert len({kind.__name__ for kind in KINDS}) == len(KINDS), "names tell them apart"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_message_comes_back_as_it_was(kind, data):
+    message = data.draw(messages(kind))
+    back = decode(encode(message))
+    assert type(back) is kind
+    for field in fields(kind):
+        sent, got = getattr(message, field.name), getattr(back, field.name)
+        assert plain(got) == plain(sent)
+        assert type(got) is type(sent)
+
+
+# Garbage. ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.binary())
+@example(b"")
+@example(b"\x91" * 5000)
+@example(b"\xdd\xff\xff\xff\xff")
+@example(msgpack.packb(["Stop", "reason", "and more"]))
+@example(msgpack.packb(["NoSuchMessage"]))
+@example(msgpack.packb([["Stop"], "reason"]))
+@example(msgpack.packb("Stop"))
+@example(msgpack.packb([]))
+@example(msgpack.packb(["dict"]))
+@example(msgpack.packb(["Stop", "reason"]) + b"more")
+@example(b"\x92\xa4Stop\xa1\xff")
+def test_garbage_is_a_control_error(frame):
+    with pytest.raises(ControlError, match="not a control message"):
+        decode(frame)
+
+
+@given(st.data())
+def test_a_damaged_frame_is_a_control_error_or_some_other_message(data):
+    frame = bytearray(encode(data.draw(st.sampled_from(KINDS).flatmap(messages))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        message = decode(bytes(frame[: data.draw(st.integers(0, len(frame)))]))
+    except ControlError:
+        return
+    assert isinstance(message, KINDS)
+
+
+# Within a process. ----------------------------------------------------------------------------------------------------
+
+
+async def heard(end, count=None):
+    found = []
+    async for message in end.receive():
+        found.append(message)
+        if len(found) == count:
+            break
+    return found
+
+
+async def test_both_ends_hear_each_other_in_order():
+    main, host = local_pair("actor-0")
+    said = [Stop(f"{i}") for i in range(5)]
+    for message in said:
+        main.send(message)
+        host.send(HostFinished(message.reason))
+    main.close()
+    host.close()
+    assert await heard(host) == said
+    assert await heard(main) == [HostFinished(f"{i}") for i in range(5)]
+
+
+async def test_what_is_said_after_the_other_end_has_gone_is_lost_quietly():
+    main, host = local_pair("actor-0")
+    main.close()
+    main.close()
+    main.send(Stop())
+    assert await heard(host) == []
+
+
+async def test_the_channel_is_bounded():
+    main, _ = local_pair("actor-0")
+    assert main._outbox.maxlen == CONTROL_BOUND
+
+
+# Between processes. ---------------------------------------------------------------------------------------------------
+
+
+async def socket_pair():
+    ends = []
+    for end in socket.socketpair():
+        reader, writer = await asyncio.open_connection(sock=end)
+        ends.append(SocketControl(reader, writer))
+    return ends
+
+
+@pytest.mark.virtual_time
+async def test_messages_cross_a_socket_in_order_whatever_their_size():
+    main, host = await socket_pair()
+    said = [Stop("x" * size) for size in (0, 1, 100_000, 3, 1_000_000)]
+
+    async def speak():
+        for message in said:
+            main.send(message)
+            await main.drain()
+        main.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(speak())
+        assert await heard(host) == said
+    host.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_socket_carries_both_ways():
+    main, host = await socket_pair()
+    main.send(Stop("enough"))
+    assert await heard(host, 1) == [Stop("enough")]
+    host.send(HostFinished())
+    assert await heard(main, 1) == [HostFinished()]
+    main.close()
+    main.close()
+    main.send(Stop("too late"))
+    assert await heard(host) == []
+    host.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_host_that_dies_ends_the_messages():
+    main, host = await socket_pair()
+    listening = asyncio.create_task(heard(main))
+    host.send(HostFinished())
+    await until_blocked()
+    host._writer.transport.abort()
+    assert await listening == [HostFinished()]
+    main.send(Stop())
+    await main.drain()
+    main.close()
+
+
+def received(data):
+    """What an end makes of bytes that come from outside."""
+
+    async def receive():
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        return await heard(SocketControl(reader, None))
+
+    return asyncio.run(receive())
+
+
+FRAMES = b"".join(struct.pack("<I", len(body)) + body for body in (encode(Stop("a")), encode(HostFinished("b"))))
+
+
+@given(st.integers(0, len(FRAMES)))
+def test_of_a_channel_that_is_cut_anywhere_the_whole_frames_are_heard(at):
+    first = 4 + len(encode(Stop("a")))
+    assert received(FRAMES[:at]) == [Stop("a"), HostFinished("b")][: (at >= first) + (at == len(FRAMES))]
+
+
+def test_a_frame_that_claims_too_much_is_refused_before_it_is_read():
+    with pytest.raises(ControlError, match=f"claims {MAX_FRAME + 1} bytes, at most {MAX_FRAME}"):
+        received(struct.pack("<I", MAX_FRAME + 1) + b"x")
+
+
+def test_a_frame_of_garbage_is_a_control_error():
+    with pytest.raises(ControlError, match="not a control message"):
+        received(struct.pack("<I", 3) + b"abc")

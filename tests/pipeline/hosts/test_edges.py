@@ -1,0 +1,136 @@
+"""Specifications of edges: ends put down and picked up, and the links that process hosts are born with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stream_samples import policy, trajectories
+
+from pipeline.hosts.edges import (
+    RESERVED_SLAB,
+    UNTOUCHED_SLAB,
+    HostLinks,
+    LocalEdges,
+    ProcessEdges,
+    default_slab_bytes,
+    open_receiver,
+    open_sender,
+    policy_link,
+    trajectory_link,
+)
+from queues.agent_manager_queue import AgentManagerQueue
+
+SLAB = 64 * 1024
+
+
+def links(outgoing=1, incoming=1):
+    return HostLinks.make(trajectory_link(2, SLAB), outgoing, policy_link(SLAB), incoming)
+
+
+def as_child(host_links):
+    """The edges of a host that is in this process; a child would inherit the descriptors, here they are duplicated."""
+    tickets = {}
+    for name, end in host_links.born_with.items():
+        inherited = end.duplicate()
+        tickets[name] = inherited.ticket(os.getpid())
+        inherited.sock.detach()  # it is the child's now
+    return ProcessEdges(tickets)
+
+
+def open_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_an_end_that_was_put_down_is_picked_up_once():
+    edges, queue = LocalEdges(), AgentManagerQueue("trajectories/Ball", 2)
+    address = edges.put_down(queue)
+    other = edges.put_down("another end")
+    assert address != other
+    assert await edges.open_outlet("trajectories/Ball", address) is queue
+    assert await edges.open_inlet("policies/Ball", other) == "another end"
+    with pytest.raises(KeyError):
+        await edges.open_inlet("trajectories/Ball", address)
+
+
+async def test_batches_go_from_a_host_to_main_and_policies_back():
+    host = links()
+    child = as_child(host)
+    ticket, end = host.take("out")
+    inlet = await open_receiver("trajectories/Ball", [end])
+    outlet = await child.open_outlet("trajectories/Ball", {"links": [ticket]})
+    ticket, end = host.take("in")
+    policies_in = await child.open_inlet("policies/Ball", {"links": [ticket]})
+    policies_out = await open_sender("policies/Ball", end)
+    host.handed_over()
+    try:
+        await outlet.put(trajectories(4))
+        batch = await inlet.get()
+        np.testing.assert_array_equal(batch.rows["obs_0"], trajectories(4).rows["obs_0"])
+        del batch
+        await policies_out.put(policy())
+        update = await policies_in.get()
+        np.testing.assert_array_equal(update.weights, policy().weights)
+        del update
+    finally:
+        for side in (policies_out, inlet, policies_in):
+            side.close()
+        await child.close()
+        await policies_out.wait_closed()
+        await inlet.wait_closed()
+        await policies_in.wait_closed()
+        host.close()
+
+
+async def test_what_a_host_has_put_arrives_though_it_closes_at_once():
+    host = links(incoming=0)
+    child = as_child(host)
+    ticket, end = host.take("out")
+    inlet = await open_receiver("trajectories/Ball", [end])
+    outlet = await child.open_outlet("trajectories/Ball", {"links": [ticket]})
+    host.handed_over()
+    for number in range(2):
+        await outlet.put(trajectories(number))
+    await child.close()
+    assert [batch.source async for batch in inlet] == [0, 1]
+    await inlet.wait_closed()
+    host.close()
+
+
+def test_each_link_is_given_away_once_and_the_last_one_says_what_to_do():
+    host = links(outgoing=2, incoming=1)
+    taken = dict(host.take(direction) for direction in ("out", "out", "in"))
+    assert list(taken) == ["out-0", "out-1", "in-0"]
+    with pytest.raises(LookupError, match="more behaviours than were reckoned with: list them all"):
+        host.take("out")
+    for end in taken.values():
+        end.close()
+    host.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open descriptors are counted by /proc")
+def test_no_descriptor_stays_open():
+    before = open_descriptors()
+    host = links(outgoing=2, incoming=3)
+    taken = [host.take("out")[1], host.take("in")[1]]
+    assert open_descriptors() == before + 2 * 2 * 5  # a socket and a piece of memory at either end
+    host.handed_over()
+    host.close()
+    host.close()
+    for end in taken:  # whoever takes a link owns it
+        end.close()
+    assert open_descriptors() == before
+
+
+def test_policy_queues_hold_the_newest_policy_alone():
+    assert (policy_link(SLAB).maxlen, policy_link(SLAB).overflow) == (1, "replace_oldest")
+    assert (trajectory_link(7, SLAB).maxlen, trajectory_link(7, SLAB).slab_bytes) == (7, SLAB)
+
+
+def test_slabs_are_generous_only_where_untouched_memory_costs_nothing(monkeypatch):
+    monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
+    assert default_slab_bytes() == UNTOUCHED_SLAB == trajectory_link(4, None).slab_bytes
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    assert default_slab_bytes() == RESERVED_SLAB == policy_link(None).slab_bytes

@@ -1,0 +1,202 @@
+"""What the YAML names as `module:Class` is found, or is told with the place where it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config import load_config
+from pipeline.cli import main
+from pipeline.common.errors import RunError, RunFailed
+from pipeline.run import run
+
+CLASSES = """
+import gymnasium
+from stages import Stage
+from stages.trainer import Trainer
+from torch import nn
+
+
+class Env(gymnasium.Env):
+    def __init__(self, size=1): ...
+
+
+class Writer:
+    def write(self, category, summaries, step): ...
+    def add_property(self, category, name, value): ...
+    def close(self): ...
+
+
+class Sampler:
+    def choose(self, candidates, random): ...
+
+
+class Clip(Stage):
+    def process(self, item): ...
+
+
+class Learner(Trainer): ...
+
+
+class Net(nn.Module): ...
+
+
+NUMBER = 3
+"""
+
+FILE = """\
+environment:
+  kind: gymnasium
+  factory: mine:Env
+  wrappers:
+    - use: mine:Env
+behaviors:
+  Ball:
+    trainer_type: mine:Learner
+    network_settings:
+      network: mine:Net
+    reward_signals:
+      rnd:
+        network_settings: {network: mine:Net}
+    self_play:
+      opponents: mine:Sampler
+pipeline:
+  hosts: {actors: {kind: inline}, learners: {kind: inline}}
+  stages:
+    - use: mine:Clip
+  statistics_writers:
+    - {use: mine:Writer}
+"""
+
+NAMED = [
+    ("factory: mine:Env", 3),
+    ("- use: mine:Env", 5),
+    ("trainer_type: mine:Learner", 8),
+    ("      network: mine:Net", 10),
+    ("network_settings: {network: mine:Net", 13),
+    ("opponents: mine:Sampler", 15),
+    ("- use: mine:Clip", 19),
+    ("{use: mine:Writer", 21),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(CLASSES, encoding="utf-8")
+    (tmp_path / "named.yaml").write_text(FILE, encoding="utf-8")
+    return tmp_path / "named.yaml"
+
+
+def validated(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str]]:
+    status = main([str(path), "--validate", *options])
+    told = capsys.readouterr().err.splitlines()
+    return status, [line for line in told if not line.startswith("warning: ")]
+
+
+def test_a_file_whose_names_are_all_found_is_valid(path, capsys):
+    assert validated(path, capsys) == (0, [])
+
+
+@pytest.mark.parametrize(("named", "line"), NAMED, ids=[named.strip() for named, _ in NAMED])
+def test_a_name_that_is_not_in_its_module_is_told_with_its_line(named, line, path, capsys):
+    text = path.read_text(encoding="utf-8")
+    assert text.splitlines()[line - 1].startswith(text[: text.index(named)].rpartition("\n")[2] + named)
+    path.write_text(text.replace(named, f"{named}s", 1), encoding="utf-8")
+    status, (told,) = validated(path, capsys)
+    assert status == 2
+    assert told.startswith(f"{path}:{line}: ")
+    assert f"has no attribute '{named.rpartition(':')[2]}s'; did you mean" in told
+
+
+@pytest.mark.parametrize(("named", "line"), NAMED, ids=[named.strip() for named, _ in NAMED])
+def test_what_is_there_but_of_another_kind_is_told_with_its_line(named, line, path, capsys):
+    text = path.read_text(encoding="utf-8")
+    start, name, _ = named.rpartition(":")
+    path.write_text(text.replace(named, f"{start}{name}NUMBER", 1), encoding="utf-8")
+    status, (told,) = validated(path, capsys)
+    assert (status, told.startswith(f"{path}:{line}: ")) == (2, True)
+
+
+def test_all_names_that_are_not_found_are_told_at_once(path, capsys):
+    path.write_text(FILE.replace("mine:", "your:"), encoding="utf-8")
+    status, told = validated(path, capsys)
+    assert status == 2
+    assert {line.partition(": ")[0] for line in told} == {f"{path}:{line}" for _, line in NAMED}
+    assert all("no module named 'your'" in line for line in told)
+
+
+def test_a_name_that_was_set_is_told_with_the_option(path, capsys):
+    status, (told,) = validated(path, capsys, "--set", "behaviors.Ball.self_play.opponents=mine:Sample")
+    assert status == 2
+    assert told.startswith("--set behaviors.Ball.self_play.opponents=mine:Sample: ")
+
+
+def test_a_name_that_is_inherited_is_told_where_it_stands(path, capsys):
+    path.write_text(
+        "default_settings: {self_play: {opponents: mine:Nobody}}\nbehaviors: {Ball: {}}\n"
+        "environment: {kind: builtin, id: Volley}\n",
+        encoding="utf-8",
+    )
+    status, (told,) = validated(path, capsys)
+    assert (status, told.partition(": ")[0]) == (2, f"{path}:1")
+
+
+def test_the_defaults_are_looked_at_where_no_behaviour_is_listed(path, capsys):
+    path.write_text(
+        "default_settings: {self_play: {opponents: mine:Nobody}}\nenv_settings: {env_path: game}\n", encoding="utf-8"
+    )
+    status, (told,) = validated(path, capsys)
+    assert status == 2
+    assert told.startswith(f"{path}:1: default_settings.self_play.opponents 'mine:Nobody': ")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("environment: {kind: builtin, id: Voley}\n", 1, "no built-in game is called 'Voley'; did you mean 'Volley'?"),
+        ("environment:\n  kind: gymnasium\n  id: your:Ball-v0\n", 3, "no module named 'your'"),
+        ("env_settings:\n  env_path: game\n  side_channels: [mine:Chanel]\n", 3, "has no attribute 'Chanel'"),
+    ],
+    ids=["a game", "a module that registers", "a side channel"],
+)
+def test_what_is_named_otherwise_is_looked_for_as_well(text, line, message, path, capsys):
+    path.write_text(f"{text}behaviors: {{Ball: {{}}}}\n", encoding="utf-8")
+    status, (told,) = validated(path, capsys)
+    assert (status, told.partition(": ")[0]) == (2, f"{path}:{line}")
+    assert message in told
+
+
+def test_a_replay_needs_no_environment(path, capsys):
+    path.write_text(
+        "behaviors: {Ball: {}}\nenvironment: {kind: gymnasium, factory: your:Env}\nreplay: {streams: [a.stream]}\n",
+        encoding="utf-8",
+    )
+    assert validated(path, capsys) == (0, [])
+
+
+def test_a_run_tells_what_it_does_not_find_as_validation_does(path, capsys):
+    setting = "behaviors.Ball.self_play.opponents=mine:Sample"
+    _, (told,) = validated(path, capsys, "--set", setting)
+    with pytest.raises(RunError) as caught:
+        run(load_config(path, [setting]))
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("environment", "place", "message"),
+    [
+        ("{kind: gymnasium,\n  factory: mine:Nope}", 2, "module 'mine' .* has no attribute 'Nope'"),
+        ("{kind: gymnasium, factory: mine:Env,\n  options: {sise: 2}}", 2, "environment.options do not fit"),
+    ],
+    ids=["the factory", "its options"],
+)
+def test_what_an_actor_does_not_find_is_told_with_its_line_too(environment, place, message, path, tmp_path):
+    path.write_text(
+        f"environment: {environment}\nbehaviors: {{Ball: {{}}}}\n"
+        f"pipeline: {{hosts: {{actors: {{kind: inline}}, learners: {{kind: inline}}}}}}\n"
+        f"checkpoint_settings: {{results_dir: '{tmp_path}/results'}}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(RunFailed, match=f"^{path}:{place}: stage actor failed while starting: .*{message}"):
+        run(load_config(path))

@@ -1,0 +1,218 @@
+"""Self-play's place in main: one part of checkpoints for all behaviours, and the league's files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fakes import policy_update
+
+from config import RunConfig
+from pipeline.common.errors import RunError
+from pipeline.control.messages import PartSaved
+from pipeline.main.run_plan import RunPlan
+from pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler
+from pipeline.main.stages import MainStages
+from pipeline.reporting.statistics import StatisticsCollector
+from pipeline.run_folder.checkpoint import Checkpoint, write_part
+from pipeline.run_folder.folder import RunFolder
+from stages.errors import LoadError
+from stages.ghost.opponents import Prioritised, Uniform
+from stages.policy.publisher import PolicyPublisher, PublisherPort
+from stages.trainer.stage import TrainerReport
+
+
+@pytest.fixture
+def parts():
+    return []
+
+
+@pytest.fixture
+def assigned():
+    return []
+
+
+@pytest.fixture
+def plan(tmp_path):
+    config = RunConfig.from_plain({"behaviors": {"Hider": {"self_play": {}}, "Seeker": {"self_play": {}}}})
+    with RunFolder.create(tmp_path, "run") as folder:
+        yield RunPlan(config, folder, seed=0, resumed=None)
+
+
+@pytest.fixture
+def self_play(plan, parts, assigned):
+    """Hiders and seekers, who have met."""
+    stages = MainStages(plan, StatisticsCollector(0), lambda credits: None, parts.append)
+    made = SelfPlay(plan.config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=1)
+    for name, team in (("Hider", 0), ("Seeker", 1)):
+        made.add(name)
+        made.add_behavior(f"{name}?team={team}")
+    for name in ("Hider", "Seeker"):
+        list(made.policy_stage().process(policy_update(name, 0)))
+    return made
+
+
+def reach(self_play, behavior, number):
+    self_play.hooks(f"ghost-{behavior}", behavior).save_part(f"ghost-{behavior}", number, {})
+
+
+def report(behavior, done):
+    return TrainerReport(behavior, 10, 0, done, None, 0, 0.0, {})
+
+
+def saved(parts):
+    assert all(isinstance(part, PartSaved) for part in parts)
+    return [(part.name, part.number) for part in parts]
+
+
+def test_what_the_controller_decides_is_published(self_play, assigned):
+    self_play.hear(report("Hider", False))
+    self_play.hear(report("Hider", True))
+    assert [(a.generation, a.learning_team) for a in assigned] == [(1, 0), (2, 1)]
+
+
+def test_the_part_is_written_once_when_the_barrier_has_come_through_all_ways(self_play, parts):
+    self_play.begin_checkpoint()
+    reach(self_play, "Seeker", 4)
+    assert not parts
+    reach(self_play, "Hider", 4)
+    assert saved(parts) == [("ghost@main", 4)]
+    self_play.begin_checkpoint()
+    for name in ("Hider", "Seeker"):
+        reach(self_play, name, 5)
+    assert saved(parts)[1:] == [("ghost@main", 5)]
+
+
+def test_a_barrier_of_a_checkpoint_that_was_given_up_leaves_the_next_one_whole(self_play, parts):
+    self_play.begin_checkpoint()
+    reach(self_play, "Seeker", 4)
+    self_play.begin_checkpoint()
+    reach(self_play, "Seeker", 5)
+    reach(self_play, "Hider", 4)
+    assert saved(parts) == [("ghost@main", 4)]
+    reach(self_play, "Hider", 5)
+    assert saved(parts) == [("ghost@main", 4), ("ghost@main", 5)]
+
+
+def test_a_behaviour_that_appears_after_the_barrier_was_sent_is_not_waited_for(self_play, parts):
+    self_play.begin_checkpoint()
+    self_play.controller.add_lineage("Third", self_play.controller.lineages["Hider"].settings)
+    for name in ("Hider", "Seeker"):
+        reach(self_play, name, 0)
+    assert saved(parts) == [("ghost@main", 0)]
+
+
+def test_without_a_barrier_the_state_is_handed_over_once(self_play):
+    handed = []
+    for name in ("Hider", "Seeker"):
+        self_play.save_now(name, lambda part, state: handed.append((part, state["generation"])))
+    assert handed == [("ghost", 1)]
+
+
+def test_a_resumed_run_takes_up_its_part(self_play, plan):
+    class Saved(MainStages):
+        def saved_state(self, stage):
+            return self_play.controller.state_dict() if stage == "ghost" else None
+
+    stages = Saved(plan, StatisticsCollector(0), lambda credits: None, lambda part: None)
+    again = SelfPlay(plan.config, stages, PolicyPublisher(), seed=2)
+    for name in ("Hider", "Seeker"):
+        again.add(name)
+    assert repr(again.controller.state_dict()) == repr(self_play.controller.state_dict())
+
+
+def test_whoever_is_not_there_any_more_when_all_have_been_announced_is_played_without(self_play, plan, assigned):
+    class Saved(MainStages):
+        def saved_state(self, stage):
+            return self_play.controller.state_dict() if stage == "ghost" else None
+
+    stages = Saved(plan, StatisticsCollector(0), lambda credits: None, lambda part: None)
+    again = SelfPlay(plan.config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=2)
+    again.add("Hider")
+    again.add_behavior("Hider?team=0")
+    list(again.policy_stage().process(policy_update("Hider", 0)))
+    again.hear(report("Hider", False))
+    assert len(assigned) == 1, "the seekers are waited for"
+    again.all_announced()
+    assert assigned[1].policies.keys() == {"Hider?team=0"}
+
+
+@pytest.fixture
+def checkpoint(self_play, tmp_path):
+    part = write_part(tmp_path / "000003", 3, "ghost@main", self_play.controller.state_dict())
+    return Checkpoint(3, tmp_path / "000003", {part.name: part}, {}, {})
+
+
+@pytest.mark.parametrize("given", ["behaviors", "default_settings"])
+def test_whoever_took_part_in_self_play_may_go_on_with_it(checkpoint, given):
+    settings = {"self_play": {}}
+    plain = {"behaviors": {"Hider": settings}, "default_settings": settings}
+    if given == "behaviors":
+        plain = {"behaviors": {"Hider": settings, "Seeker": settings}}
+    check_players(RunConfig.from_plain(plain), checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("behaviors", "what"), [({"Seeker": {}}, "has no self_play"), ({"Chaser": {"self_play": {}}}, "is not listed")]
+)
+def test_whoever_took_part_in_self_play_and_has_none_any_more_is_refused(checkpoint, behaviors, what):
+    plain = {"behaviors": {"Hider": {"self_play": {}}, **behaviors}, "checkpoint_settings": {"run_id": "first"}}
+    with pytest.raises(RunError) as refusal:
+        check_players(RunConfig.from_plain(plain), checkpoint)
+    assert str(refusal.value).startswith(f"behaviors.Seeker: {what}, but took part in the self-play")
+    assert "(Seeker?team=1)" in str(refusal.value)
+    assert "self_play block that it had" in str(refusal.value)
+    assert str(refusal.value).endswith("--initialize-from first.")
+
+
+def test_a_checkpoint_without_self_play_is_gone_on_from_with_any_behaviours(tmp_path):
+    check_players(RunConfig.from_plain({"behaviors": {"Walker": {}}}), Checkpoint(3, tmp_path, {}, {}, {}))
+
+
+def test_the_league_is_written_for_each_behaviour(self_play, tmp_path):
+    self_play.write_league(tmp_path)
+    for name in ("Hider", "Seeker"):
+        league = json.loads((tmp_path / name / "league.json").read_text())
+        assert (league["behavior"], league["rating"], len(league["snapshots"])) == (name, 1200.0, 1)
+        assert (tmp_path / name / "league.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_who_had_no_policy_when_a_run_failed_leaves_no_league(self_play, tmp_path):
+    self_play.add("Seeker")  # as in a run of its own, whose trainer has sent nothing yet
+    self_play.write_league(tmp_path)
+    assert (tmp_path / "Hider" / "league.json").exists()
+    assert not (tmp_path / "Seeker").exists()
+
+
+def test_a_league_that_can_t_be_written_is_no_reason_to_fail(self_play, tmp_path, caplog):
+    (tmp_path / "Hider").write_text("in the way")
+    self_play.write_league(tmp_path)
+    assert "the league of Hider could not be written" in caplog.text
+    assert (tmp_path / "Seeker" / "league.json").exists()
+
+
+# Samplers. -----------------------------------------------------------------------------------------------------------
+
+
+def config(**self_play):
+    return RunConfig.from_plain({"behaviors": {"Ball": {"self_play": self_play}}})
+
+
+def test_built_in_samplers_go_by_their_word():
+    assert isinstance(make_sampler(config(), "Ball"), Uniform)
+    made = make_sampler(config(opponents="prioritised", opponents_with={"power": 3}), "Ball")
+    assert isinstance(made, Prioritised)
+    assert made._power == 3
+
+
+def test_a_sampler_without_choose_is_refused():
+    (mistake,) = check_samplers(config(opponents="json:JSONDecoder"))
+    assert str(mistake) == (
+        "behaviors.Ball.self_play.opponents: json:JSONDecoder has no method choose(candidates, random)"
+    )
+
+
+def test_arguments_that_a_class_does_not_take_are_told():
+    wrong = config(opponents="stages.ghost.opponents:Uniform", opponents_with={"power": 1})
+    with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not take .*power"):
+        make_sampler(wrong, "Ball")

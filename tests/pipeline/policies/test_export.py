@@ -1,0 +1,209 @@
+"""Specifications of exported policies: what is read acts like what was written, and what is there is whole."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fakes_files import Faulty, Recorder, Stopped
+
+from config import BehaviorSettings
+from pipeline.policies.export import NEWEST, export_policy, load_acting_policy, numbered, read_export, step_of
+from pipeline.run_folder.folder import folder_name
+from queues.messages import PolicyUpdate
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.policy import PolicyDesign, design_of, make_policy, policy_layout
+
+SPEC = BehaviorSpec("Ball?team=0", (ObservationSpec("court", (5,)),), ActionSpec(1, (3, 2)))
+SETTINGS = BehaviorSettings.model_validate(
+    {"keep_checkpoints": 2, "network_settings": {"hidden_units": 8, "normalize": True}}
+)
+
+
+def settings_for(trainer_type="ppo", **network_settings):
+    block = {"trainer_type": trainer_type, "network_settings": {"hidden_units": 8, **network_settings}}
+    return BehaviorSettings.model_validate(block)
+
+
+def policy(step=100, seed=0, spec=SPEC, settings=SETTINGS):
+    layout = policy_layout(design_of(spec, settings))
+    size = sum(int(np.prod(shape)) for _, shape in layout)
+    weights = np.random.default_rng(seed).normal(size=size).astype(np.float32)
+    return PolicyUpdate("Ball", step // 50, weights, layout, step)
+
+
+def names(folder):
+    """All files but the newest export's second name."""
+    return sorted(path.name for path in (folder / "Ball").iterdir() if path.name != NEWEST)
+
+
+def test_a_policy_that_is_read_is_the_one_that_was_written(tmp_path):
+    written = policy()
+    path = export_policy(tmp_path, written, SPEC, SETTINGS)
+    assert path == tmp_path / "Ball" / "Ball-100.pt"
+    read = read_export(path)
+    assert read.design == PolicyDesign(SPEC, SETTINGS.network_settings)
+    assert (read.update.version, read.update.step, read.update.layout) == (2, 100, written.layout)
+    np.testing.assert_array_equal(read.update.weights, written.weights)
+    assert (read.trainer_type, read.learner) == ("ppo", None)
+
+
+def test_a_policy_that_is_read_acts_like_the_one_that_was_written(tmp_path):
+    assert_acts_alike(tmp_path, SPEC, SETTINGS)
+
+
+def assert_acts_alike(folder, spec, settings):
+    written = policy(spec=spec, settings=settings)
+    original = make_policy(design_of(spec, settings))
+    original.load(written)
+    read = load_acting_policy(export_policy(folder, written, spec, settings))
+    random = np.random.default_rng(1)
+    recalls = [None, None]
+    for _ in range(2):
+        observations = tuple(random.normal(size=(20, *o.shape)).astype(o.dtype) for o in spec.observations)
+        decisions = [
+            acting.act(observations, None, np.random.default_rng(2), recall=recall)
+            for acting, recall in zip((original, read), recalls, strict=True)
+        ]
+        assert decisions[0].columns.keys() == decisions[1].columns.keys()
+        for name, column in decisions[0].columns.items():
+            np.testing.assert_array_equal(column, decisions[1].columns[name])
+        recalls = [decision.recall for decision in decisions]
+    return read
+
+
+def test_a_squashed_policy_is_read_as_one(tmp_path):
+    assert_acts_alike(tmp_path, SPEC, settings_for("sac"))
+    assert read_export(tmp_path / "Ball" / "Ball-100.pt").design.squashed
+
+
+def test_a_policy_with_memory_and_images_is_read_as_one(tmp_path):
+    spec = BehaviorSpec("Ball", (ObservationSpec("court", (5,)), ObservationSpec("camera", (1, 20, 20))), SPEC.actions)
+    memory = {"memory_size": 4, "sequence_length": 2}
+    read = assert_acts_alike(tmp_path, spec, settings_for("sac", memory=memory, normalize=True))
+    assert read.memory_size == 4
+
+
+def test_a_network_of_the_user_s_own_is_looked_for_beside_the_yaml(tmp_path):
+    settings = settings_for(network="no_such_module_here:Net")
+    written = PolicyUpdate("Ball", 2, np.zeros(1, np.float32), (("body.weight", (1,)),), 100)
+    path = export_policy(tmp_path, written, SPEC, settings)
+    assert read_export(path, Path("some/folder")).design.folder == Path("some/folder")
+    with pytest.raises(StageError, match="no_such_module_here"):
+        load_acting_policy(path, tmp_path)
+
+
+def test_files_of_older_versions_hold_policies_that_are_not_squashed(tmp_path):
+    path = export_policy(tmp_path, policy(), SPEC, SETTINGS)
+    content = torch.load(path, weights_only=True)
+    for name in ("squashed", "trainer_type"):
+        del content[name]
+    torch.save(content, path)
+    read = read_export(path)
+    assert not read.design.squashed
+    assert (read.trainer_type, read.learner) == ("", None)
+
+
+def test_what_a_trainer_can_start_from_is_read_as_it_was_written(tmp_path):
+    learner = {
+        "critic": {"weight": np.arange(6.0).reshape(2, 3), "count": np.int64(3) * np.ones(2, np.int64)},
+        "step": 7,
+    }
+    read = read_export(export_policy(tmp_path, policy(), SPEC, SETTINGS, learner=learner)).learner
+    assert read["step"] == 7
+    for name, array in learner["critic"].items():
+        assert read["critic"][name].dtype == array.dtype
+        np.testing.assert_array_equal(read["critic"][name], array)
+
+
+def test_the_file_is_one_of_plain_tensors(tmp_path):
+    content = torch.load(export_policy(tmp_path, policy(), SPEC, SETTINGS), weights_only=True)
+    assert content["step"] == 100
+    assert all(isinstance(tensor, torch.Tensor) for tensor in content["weights"].values())
+
+
+def test_the_newest_by_step_are_kept_and_labelled_ones_are_not_counted(tmp_path):
+    export_policy(tmp_path, policy(), SPEC, SETTINGS, label="best")
+    for step in (50, 900, 1000):
+        export_policy(tmp_path, policy(step), SPEC, SETTINGS)
+    assert names(tmp_path) == ["Ball-1000.pt", "Ball-900.pt", "Ball-best.pt"]
+    assert [path.stem for path in numbered(tmp_path / "Ball", "Ball")] == ["Ball-900", "Ball-1000"]
+    assert read_export(tmp_path / "Ball" / NEWEST).update.step == 1000
+
+
+def test_what_is_labelled_is_not_the_newest(tmp_path):
+    export_policy(tmp_path, policy(50), SPEC, SETTINGS)
+    export_policy(tmp_path, policy(900), SPEC, SETTINGS, label="best")
+    assert read_export(tmp_path / "Ball" / NEWEST).update.step == 50
+
+
+def test_all_are_kept_where_the_configuration_says_so(tmp_path):
+    for step in (50, 900, 1000):
+        export_policy(tmp_path, policy(step), SPEC, SETTINGS.model_copy(update={"keep_checkpoints": 0}))
+    assert len(names(tmp_path)) == 3
+
+
+def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
+    (tmp_path / "Ball").mkdir()
+    others = ["Ball-2-3.pt", "Ball-old.pt", "Ballast-7.pt", "Ball-5.onnx", "notes.txt"]
+    for name in others:
+        (tmp_path / "Ball" / name).touch()
+    for step in (50, 900, 1000):
+        export_policy(tmp_path, policy(step), SPEC, SETTINGS)
+    assert names(tmp_path) == sorted([*others, "Ball-900.pt", "Ball-1000.pt"])
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_whatever_goes_wrong_every_export_that_is_there_is_whole(tmp_path, stop):
+    recorder = Recorder()
+    for step in (100, 200, 300):
+        export_policy(tmp_path / "probe", policy(step), SPEC, SETTINGS, files=recorder)
+    for at in range(len(recorder.done)):
+        folder, files = tmp_path / str(at), Faulty(at, stop)
+        for step in (100, 200, 300):
+            with contextlib.suppress(OSError, Stopped):
+                export_policy(folder, policy(step, seed=step), SPEC, SETTINGS, files=files)
+        for path in numbered(folder / "Ball", "Ball"):
+            read = read_export(path).update
+            np.testing.assert_array_equal(read.weights, policy(read.step, seed=read.step).weights)
+        if not stop:  # an export lost is an export lost, the others are there
+            assert {read_export(path).update.step for path in numbered(folder / "Ball", "Ball")} & {200, 300}
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"PK\x03\x04 half a zip"])
+def test_a_file_that_is_none_is_named(tmp_path, content):
+    path = tmp_path / "Ball-1.pt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"Ball-1\.pt: is not an exported policy"):
+        read_export(path)
+
+
+def test_a_file_that_would_run_code_when_read_is_refused(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (print, ("caught",))
+
+    path = tmp_path / "Ball-1.pt"
+    torch.save({"weights": {}, "spec": Trap()}, path)
+    with pytest.raises(ValueError, match="is not an exported policy"):
+        read_export(path)
+
+
+def test_a_file_that_is_not_there_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_export(tmp_path / "Ball-1.pt")
+
+
+@pytest.mark.parametrize("name", ["Team/Ball", "Ball [2]", "a:b"])
+def test_a_behaviour_whose_name_no_file_can_have_keeps_its_policies_too(tmp_path, name):
+    spec = replace(SPEC, behavior_id=f"{name}?team=0")
+    for step in (100, 200, 300):
+        path = export_policy(tmp_path, policy(step, spec=spec), spec, SETTINGS)
+    assert path.parent == tmp_path / folder_name(name)
+    assert [step_of(kept) for kept in numbered(path.parent, name)] == [200, 300]
+    assert read_export(path).update.behavior_id == name

@@ -1,0 +1,86 @@
+"""Which file a behaviour starts from, and whether what is in it fits."""
+
+import numpy as np
+import pytest
+
+from config import BehaviorSettings, RunConfig
+from pipeline.common.errors import RunError
+from pipeline.policies.export import export_policy
+from pipeline.policies.warm_start import initial_policy, warm_start
+from queues.messages import PolicyUpdate
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.policy import design_of, policy_layout
+from stages.trainer import TrainerContext
+from stages.trainer.factory import make_trainer
+
+
+def starting_from(results, **more):
+    settings = {"results_dir": str(results), "initialize_from": "first"}
+    return RunConfig.from_plain({"checkpoint_settings": settings, **more})
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run of two behaviours with a few exports each."""
+    for name in ("Listed", "Unlisted"):
+        (tmp_path / "first" / name).mkdir(parents=True)
+        for step in (900, 1000):
+            (tmp_path / "first" / name / f"{name}-{step}.pt").write_bytes(b"")
+    return tmp_path
+
+
+def test_a_behaviour_that_only_default_settings_describe_starts_from_the_other_run_too(trained):
+    config = starting_from(trained, default_settings={"max_steps": 10}, behaviors={"Listed": {}})
+    for name in ("Listed", "Unlisted"):
+        assert initial_policy(config, name) == trained / "first" / name / f"{name}-1000.pt"
+
+
+def test_a_behaviour_that_the_other_run_has_not_trained_is_named(trained):
+    with pytest.raises(RunError, match=r"initialize_from: .*Other holds no trained policy \(Other-<step>\.pt\)"):
+        initial_policy(starting_from(trained, default_settings={}), "Other")
+
+
+def test_a_behaviour_with_a_slash_in_its_name_starts_from_the_folder_that_it_was_saved_in(tmp_path):
+    (tmp_path / "first" / "Team_Ball").mkdir(parents=True)
+    (tmp_path / "first" / "Team_Ball" / "Team_Ball-50.pt").write_bytes(b"")
+    config = starting_from(tmp_path, default_settings={})
+    assert initial_policy(config, "Team/Ball") == tmp_path / "first" / "Team_Ball" / "Team_Ball-50.pt"
+
+
+def settings_of(trainer_type):
+    hyperparameters = {"demo_path": "unread"} if trainer_type == "bc" else {}
+    return BehaviorSettings.model_validate(
+        {
+            "trainer_type": trainer_type,
+            "hyperparameters": hyperparameters,
+            "network_settings": {"hidden_units": 8, "num_layers": 1},
+        }
+    )
+
+
+def start_from(folder, maker, taker, actions):
+    """Start a trainer of one kind from an export of another kind."""
+    spec = BehaviorSpec("Ball", (ObservationSpec("court", (5,)),), actions)
+    layout = policy_layout(design_of(spec, settings_of(maker)))
+    weights = np.full(sum(int(np.prod(shape)) for _, shape in layout), 0.5, np.float32)
+    path = export_policy(folder, PolicyUpdate("Ball", 1, weights, layout, 10), spec, settings_of(maker))
+    trainer = make_trainer(TrainerContext("Ball", settings_of(taker), spec))
+    warm_start(trainer, path, spec, settings_of(taker))
+    return trainer.policy()
+
+
+@pytest.mark.parametrize(
+    ("maker", "taker"),
+    [("bc", "sac"), ("ppo", "sac"), ("sac", "ppo")],
+)
+def test_a_policy_that_draws_its_continuous_actions_otherwise_is_refused_in_words(tmp_path, maker, taker):
+    with pytest.raises(
+        StageError, match=rf"Ball-10\.pt can't be started from: its policy \({maker}\) draws .*, that of {taker} as "
+    ):
+        start_from(tmp_path, maker, taker, ActionSpec(2))
+
+
+def test_where_there_are_only_choices_any_trainer_takes_any_policy(tmp_path):
+    policy = start_from(tmp_path, "bc", "sac", ActionSpec(0, (3,)))
+    assert (policy.weights == 0.5).all()

@@ -1,0 +1,141 @@
+"""Specifications of the plain lines, literally."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+
+import pytest
+
+from pipeline.reporting.console import OUR_LOGGERS, ConsoleWriter, configure_logging, summary_line
+from pipeline.reporting.statistics import StatisticsCollector, Summary
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_before():
+    before = [
+        (logger, logger.handlers[:], logger.level, logger.propagate) for logger in map(logging.getLogger, OUR_LOGGERS)
+    ]
+    yield
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def summaries(**values: list[float]) -> dict[str, Summary]:
+    names = {
+        "reward": "Environment/Cumulative Reward",
+        "group": "Environment/Group Cumulative Reward",
+        "elo": "Self-play/ELO",
+        "training": "Is Training",
+        "held_out": "Policy/Held-out Log Likelihood",
+    }
+    collector = StatisticsCollector()
+    for short, numbers in values.items():
+        collector.extend("Tennis", names[short], numbers)
+    return collector.summaries("Tennis")
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (
+            {"reward": [1.0, 2.0]},
+            "Mean Reward: 1.500. Std of Reward: 0.500. Training.",
+        ),
+        (
+            {"reward": [1.0], "elo": [1201.0, 1202.0]},
+            "Mean Reward: 1.000. Std of Reward: 0.000. Training. ELO: 1201.500.",
+        ),
+        (
+            {"reward": [1.0], "training": [0.0]},
+            "Mean Reward: 1.000. Std of Reward: 0.000. Not Training.",
+        ),
+        (
+            {"reward": [1.0], "group": [3.0]},
+            "Mean Reward: 1.000. Mean Group Reward: 3.000. Training.",
+        ),
+        (
+            {},
+            "No episode was completed since last summary. Training.",
+        ),
+        (
+            {"held_out": [-0.5, -0.25]},
+            "Held-out Log Likelihood: -0.375. Training.",
+        ),
+    ],
+)
+def test_the_line_of_a_summary_is_ml_agents(values, line):
+    start = "Tennis. Step: 10000. Time Elapsed: 12.346 s. "
+    assert summary_line("Tennis", summaries(**values), 10000, 12.3456) == start + line
+
+
+def test_lines_are_plain_by_default():
+    out = io.StringIO()
+    configure_logging(stream=out)
+    ConsoleWriter(lambda: 1.5).write("Tennis", summaries(reward=[2.0]), 100)
+    logging.getLogger("pipeline.x").debug("per batch")
+    assert out.getvalue() == (
+        "[INFO] Tennis. Step: 100. Time Elapsed: 1.500 s. Mean Reward: 2.000. Std of Reward: 0.000. Training.\n"
+    )
+
+
+def test_debug_lines_carry_time_and_place():
+    out = io.StringIO()
+    configure_logging(debug=True, stream=out)
+    logging.getLogger("stages.x").debug("a batch of %d", 7)
+    pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d DEBUG \[test_console\.py:\d+\] a batch of 7\n"
+    assert re.fullmatch(pattern, out.getvalue())
+
+
+def test_configuring_twice_says_everything_once():
+    first, second = io.StringIO(), io.StringIO()
+    configure_logging(stream=first)
+    configure_logging(stream=second)
+    logging.getLogger("queues").warning("full")
+    assert (first.getvalue(), second.getvalue()) == ("", "[WARNING] full\n")
+
+
+def test_other_loggers_are_left_alone():
+    root, other = logging.getLogger(), logging.getLogger("somebody.else")
+    before = (root.level, root.handlers[:], other.level, other.handlers[:])
+    out = io.StringIO()
+    configure_logging(debug=True, stream=out)
+    other.warning("not ours")
+    assert (root.level, root.handlers, other.level, other.handlers) == before
+    assert out.getvalue() == ""
+
+
+def test_lines_follow_standard_output_when_it_is_led_elsewhere(monkeypatch):
+    configure_logging()
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    logging.getLogger("pipeline").info("hello")
+    assert out.getvalue() == "[INFO] hello\n"
+
+
+def test_hyperparameters_are_one_tab_indented_block():
+    out = io.StringIO()
+    configure_logging(stream=out)
+    settings = {"trainer_type": "ppo", "hyperparameters": {"batch_size": 64, "schedule": {"kind": "linear"}}}
+    ConsoleWriter(lambda: 0.0).add_property("Tennis", "hyperparameters", settings)
+    assert out.getvalue() == (
+        "[INFO] Hyperparameters for behavior name Tennis:\n"
+        "\ttrainer_type:\tppo\n"
+        "\thyperparameters:\t\n"
+        "\t  batch_size:\t64\n"
+        "\t  schedule:\t\n"
+        "\t    kind:\tlinear\n"
+    )
+
+
+def test_the_pipelines_own_numbers_and_other_properties_have_no_line():
+    out = io.StringIO()
+    configure_logging(stream=out)
+    writer = ConsoleWriter(lambda: 0.0)
+    writer.write("Pipeline", {"x": Summary("mean", 1, 1, 0, 1, 1)}, 5)
+    writer.add_property("Tennis", "something", 1)
+    writer.close()
+    assert out.getvalue() == ""

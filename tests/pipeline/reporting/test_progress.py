@@ -1,0 +1,173 @@
+"""Specifications of the live table."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+
+import pytest
+from rich.console import Console
+
+from pipeline.reporting.console import ConsoleHandler
+from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress, render
+
+TENNIS = BehaviorProgress("Tennis", 50_000, 200_000, 1000.0, 0.12345, 1234.56, 0.987, 24)
+QUEUE = QueueProgress("trajectories/Tennis", 3, 4, 4, 0.256, 0.0)
+
+
+class Clock:
+    """Time that passes when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SlowTerminal(io.StringIO):
+    """A terminal that takes `cost` seconds for whatever is written at a time."""
+
+    def __init__(self, clock: Clock, cost: float) -> None:
+        super().__init__()
+        self.clock, self.cost = clock, cost
+
+    def write(self, text: str) -> int:
+        self.clock.now += self.cost
+        return super().write(text)
+
+
+def rendered(snapshot: ProgressSnapshot) -> list[str]:
+    console = Console(record=True, width=100, file=io.StringIO())
+    console.print(render(snapshot))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def terminal(file: io.StringIO | None = None) -> Console:
+    return Console(file=file or io.StringIO(), width=100, height=30, force_terminal=True)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+
+
+def test_the_table_shows_how_far_how_fast_how_good_and_what_holds_it_up():
+    assert rendered(ProgressSnapshot(61.4, (TENNIS,), (QUEUE,))) == [
+        "0:01:01 elapsed, about 0:02:30 left",
+        "behavior             steps       steps/s  reward     ELO   lag  updates",
+        "Tennis    50,000 / 200,000  25%    1,000   0.123  1234.6  0.99       24",
+        "queue                depth  high water  producers wait  consumers wait",
+        "trajectories/Tennis  3 / 4           4             26%              0%",
+    ]
+
+
+def test_what_is_not_known_is_a_dash():
+    lines = rendered(ProgressSnapshot(0.0, (BehaviorProgress("Tennis", 0, 200_000, 0.0),)))
+    assert lines == [
+        "0:00:00 elapsed",
+        "behavior        steps      steps/s  reward  ELO  lag  updates",
+        "Tennis    0 / 200,000  0%        0       -    -    -        0",
+    ]
+
+
+def test_the_time_left_is_that_of_the_slowest_behavior():
+    slow = BehaviorProgress("Slow", 0, 1000, 1.0)
+    assert ProgressSnapshot(0.0, (TENNIS, slow)).seconds_left == 1000.0
+
+
+def test_the_time_left_is_not_guessed_while_a_behavior_stands_still():
+    still = BehaviorProgress("Still", 0, 1000, 0.0)
+    assert ProgressSnapshot(0.0, (TENNIS, still)).seconds_left is None
+
+
+def test_a_finished_behavior_needs_no_more_time():
+    finished = BehaviorProgress("Finished", 1001, 1000, 0.0)
+    assert ProgressSnapshot(0.0, (TENNIS, finished)).seconds_left == 150.0
+
+
+def test_names_are_shown_as_they_are():
+    lines = rendered(ProgressSnapshot(0.0, (BehaviorProgress("[bold]x[/bold]", 0, 10, 1.0),)))
+    assert lines[2].startswith("[bold]x[/bold]")
+
+
+def test_the_table_is_refreshed_at_most_four_times_a_second():
+    clock, console = Clock(), terminal()
+    shown = []
+    with Progress(True, clock, console) as progress:
+        for tick in range(32):
+            clock.now = tick / 16
+            before = len(written(console))
+            progress.update(ProgressSnapshot(clock.now, (TENNIS,)))
+            if len(written(console)) > before:
+                shown.append(clock.now)
+    assert shown == [0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
+
+
+def test_a_slow_terminal_is_asked_for_less():
+    clock = Clock()
+    console = terminal(SlowTerminal(clock, cost=0.01))
+    with Progress(True, clock, console) as progress:
+        start = clock.now
+        progress.update(ProgressSnapshot(0.0, (TENNIS,)))
+        cost = clock.now - start
+        assert cost > 0
+        clock.now = start + cost + 0.9 * min(100 * cost, 2.0)
+        assert not progress.due()
+        clock.now = start + cost + 1.1 * min(100 * cost, 2.0)
+        assert progress.due()
+
+
+def test_the_last_snapshot_is_shown_at_the_end_though_one_was_just_shown():
+    clock, console = Clock(), terminal()
+    with Progress(True, clock, console) as progress:
+        progress.update(ProgressSnapshot(0.0, (TENNIS,)))
+        progress.update(ProgressSnapshot(3600.0, (TENNIS,)))
+        assert "1:00:00 elapsed" not in written(console)
+    assert "1:00:00 elapsed" in written(console)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "is_terminal"), [(False, True), (True, False)], ids=["switched off", "no terminal"]
+)
+def test_nothing_is_shown_without_a_terminal_or_when_switched_off(enabled, is_terminal):
+    clock = Clock()
+    console = Console(file=io.StringIO(), width=100, force_terminal=is_terminal)
+    with Progress(enabled, clock, console) as progress:
+        assert not progress.due()
+        progress.update(ProgressSnapshot(0.0, (TENNIS,)))
+    assert written(console) == ""
+
+
+def test_log_lines_appear_above_the_table():
+    clock, console = Clock(), terminal()
+    handler = ConsoleHandler()
+    record = logging.LogRecord("pipeline", logging.INFO, "x.py", 1, "Tennis. [INFO] Step: 1.", None, None)
+    with Progress(True, clock, console) as progress:
+        progress.update(ProgressSnapshot(61.0, (TENNIS,)))
+        before = len(written(console))
+        handler.emit(record)
+        after = written(console)[before:]
+    assert after.index("Tennis. [INFO] Step: 1.") < after.index("0:01:01 elapsed")
+
+
+def test_output_is_where_it_was_after_the_table_has_gone(capsys):
+    with Progress(True, Clock(), terminal()):
+        pass
+    print("afterwards")
+    assert capsys.readouterr().out == "afterwards\n"
+
+
+def test_the_table_goes_also_when_the_run_fails(capsys):
+    def failing_run():
+        with progress:
+            progress.update(ProgressSnapshot(0.0, (TENNIS,)))
+            raise KeyError
+
+    progress = Progress(True, Clock(), terminal())
+    with pytest.raises(KeyError):
+        failing_run()
+    print("afterwards")
+    assert not progress.due()
+    assert capsys.readouterr().out == "afterwards\n"

@@ -1,0 +1,168 @@
+"""Specifications of the TensorBoard events, read back with TensorBoard itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import pipeline.reporting.tensorboard_writer
+from pipeline.reporting.statistics import StatisticsCollector, Summary
+from pipeline.reporting.tensorboard_writer import TensorboardWriter
+
+REWARD = "Environment/Cumulative Reward"
+
+
+def summary(value: float, how: str = "mean") -> Summary:
+    return Summary(how, value, 10 * value, 0.0, 10, value + 1)
+
+
+def read(folder: Path) -> EventAccumulator:
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0}).Reload()
+
+
+def points(folder: Path, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in read(folder).Scalars(tag)]
+
+
+def test_a_statistic_is_a_scalar_under_its_name_at_the_nominal_step(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    for step in (1000, 2000):
+        writer.write("Tennis", {"Policy/Learning Rate": summary(step / 4)}, step)
+    writer.close()
+    assert points(tmp_path / "Tennis", "Policy/Learning Rate") == [(1000, 250.0), (2000, 500.0)]
+
+
+def test_each_kind_of_statistic_shows_its_own_value(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    kinds = {how: summary(2.0, how) for how in ("mean", "sum", "last")}
+    writer.write("Tennis", kinds, 5)
+    writer.close()
+    values = {how: points(tmp_path / "Tennis", how)[0][1] for how in kinds}
+    assert values == {"mean": 2.0, "sum": 20.0, "last": 3.0}
+
+
+def test_a_histogram_has_its_mean_as_scalar_and_its_distribution_beside_it(tmp_path):
+    collector = StatisticsCollector()
+    collector.extend("Tennis", REWARD, np.arange(100.0))
+    writer = TensorboardWriter(tmp_path, resume=False)
+    writer.write("Tennis", collector.summaries("Tennis"), 1000)
+    writer.close()
+    assert points(tmp_path / "Tennis", REWARD) == [(1000, 49.5)]
+    [event] = read(tmp_path / "Tennis").Histograms(f"{REWARD}_hist")
+    histogram = event.histogram_value
+    assert (event.step, histogram.num, histogram.min, histogram.max) == (1000, 100, 0, 99)
+    assert (histogram.sum, histogram.sum_squares) == (4950, pytest.approx(328350))
+    assert sum(histogram.bucket) == pytest.approx(100)
+    assert histogram.bucket_limit[-1] == 99
+
+
+def test_the_distribution_of_a_sample_stands_for_all_values(tmp_path):
+    sampled = Summary("histogram", 0.5, 4000.0, 0.5, 8000, 1.0, (0.0,) * 500 + (1.0,) * 500)
+    writer = TensorboardWriter(tmp_path, resume=False)
+    writer.write("Tennis", {"x": sampled}, 1)
+    writer.close()
+    buckets = read(tmp_path / "Tennis").Histograms("x_hist")[0].histogram_value.bucket
+    assert (buckets[0], buckets[-1], sum(buckets)) == (4000, 4000, 8000)
+
+
+def test_a_histogram_of_equal_values_can_be_drawn(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    writer.write("Tennis", {"x": Summary("histogram", 1.0, 2.0, 0.0, 2, 1.0, (1.0, 1.0))}, 1)
+    writer.close()
+    assert sum(read(tmp_path / "Tennis").Histograms("x_hist")[0].histogram_value.bucket) == 2
+
+
+def test_everything_is_in_the_file_when_write_returns(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    writer.write("Tennis", {"x": summary(1.0)}, 1)
+    assert points(tmp_path / "Tennis", "x") == [(1, 1.0)]
+    writer.close()
+    writer.close()
+
+
+def test_every_category_has_its_own_folder(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    writer.write("Tennis", {"x": summary(1.0)}, 1)
+    writer.write("Pipeline", {"Queue/Depth": summary(2.0)}, 1)
+    writer.write("odd/name", {"x": summary(3.0)}, 1)
+    writer.close()
+    assert {folder.name for folder in tmp_path.iterdir()} == {"Tennis", "Pipeline", "odd_name"}
+    assert read(tmp_path / "Pipeline").Tags()["scalars"] == ["Queue/Depth"]
+
+
+def test_statistics_meant_for_other_writers_do_not_show(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    writer.write("Tennis", {"Is Training": summary(1.0), "Step": summary(5.0), "x": summary(1.0)}, 1)
+    writer.close()
+    assert read(tmp_path / "Tennis").Tags()["scalars"] == ["x"]
+
+
+def test_hyperparameters_are_a_text(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    writer.add_property("Tennis", "hyperparameters", {"batch_size": 64, "nested": {"a": 1}})
+    writer.add_property("Tennis", "something else", 3)
+    writer.close()
+    events = read(tmp_path / "Tennis")
+    assert events.Tags()["tensors"] == ["Hyperparameters/text_summary"]
+    [text] = events.Tensors("Hyperparameters/text_summary")
+    assert text.tensor_proto.string_val[0].decode() == "\tbatch_size:\t64\n\tnested:\t\n\t  a:\t1"
+    assert events.SummaryMetadata("Hyperparameters/text_summary").plugin_data.plugin_name == "text"
+
+
+def write_a_run(run_folder: Path, *steps: int, resume: bool, value: float) -> None:
+    writer = TensorboardWriter(run_folder, resume=resume)
+    for step in steps:
+        writer.write("Tennis", {"x": summary(value)}, step)
+    writer.close()
+
+
+def test_a_new_run_deletes_the_event_files_of_an_old_one_and_nothing_else(tmp_path):
+    write_a_run(tmp_path, 1, 2, resume=False, value=1.0)
+    (tmp_path / "Tennis" / "checkpoint.pt").write_bytes(b"1")
+    write_a_run(tmp_path, 1, resume=False, value=2.0)
+    assert points(tmp_path / "Tennis", "x") == [(1, 2.0)]
+    assert (tmp_path / "Tennis" / "checkpoint.pt").exists()
+
+
+def test_a_resumed_run_continues_the_curves_from_its_checkpoint(tmp_path):
+    write_a_run(tmp_path, 1, 2, 3, resume=False, value=1.0)  # dies at 3, its last checkpoint is at 1
+    write_a_run(tmp_path, 2, 3, 4, resume=True, value=2.0)
+    assert len(list((tmp_path / "Tennis").iterdir())) == 2
+    assert points(tmp_path / "Tennis", "x") == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
+
+
+USE = """
+import sys, warnings
+warnings.simplefilter("error")
+from pathlib import Path
+from pipeline.reporting.statistics import StatisticsCollector
+from pipeline.reporting.tensorboard_writer import TensorboardWriter
+assert "tensorboard" not in sys.modules
+collector = StatisticsCollector()
+collector.extend("Tennis", "x", [1, 2, 3])
+writer = TensorboardWriter(Path(sys.argv[1]), resume=False)
+writer.add_property("Tennis", "hyperparameters", {"a": 1})
+writer.write("Tennis", collector.summaries("Tennis"), 1)
+writer.close()
+print(*sorted({"torch", "tensorflow"} & sys.modules.keys()))
+"""
+
+
+def test_writing_imports_neither_torch_nor_an_installed_tensorflow_and_warns_of_nothing(tmp_path):
+    (tmp_path / "modules" / "tensorflow").mkdir(parents=True)
+    (tmp_path / "modules" / "tensorflow" / "__init__.py").write_text("raise SystemExit('was imported')")
+    root = Path(pipeline.reporting.tensorboard_writer.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", USE, str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path / "modules")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")

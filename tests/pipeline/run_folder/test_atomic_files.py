@@ -1,0 +1,137 @@
+"""Specifications of atomic files: every operation fails, or is the process's last, in turn."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from fakes_files import Faulty, Recorder, Stopped
+
+from pipeline.run_folder.atomic_files import FileOperations, clean_temporary, write_atomic
+
+OLD, NEW = b"old" * 100, b"new!" * 100
+
+
+def operations_of_a_write(folder: Path) -> list[str]:
+    recorder = Recorder()
+    write_atomic(folder / "probe", NEW, files=recorder)
+    (folder / "probe").unlink()
+    return recorder.done
+
+
+def test_a_write_is_made_durable_before_and_after_its_renaming(tmp_path):
+    sync = ["open_folder", "fsync", "close"] if hasattr(os, "O_DIRECTORY") else []
+    assert operations_of_a_write(tmp_path) == ["open", "write", "fsync", "close", "replace", *sync]
+
+
+def test_a_written_file_has_the_data_and_no_company(tmp_path):
+    path = tmp_path / "state"
+    write_atomic(path, OLD)
+    write_atomic(path, bytearray(NEW))
+    assert path.read_bytes() == NEW
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_empty_file_can_be_written(tmp_path):
+    write_atomic(tmp_path / "empty", b"")
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("stop", [False, True])
+def test_whichever_operation_goes_wrong_the_old_file_or_the_new_is_there_whole(tmp_path, stop, half):
+    operations = operations_of_a_write(tmp_path)
+    replacing = operations.index("replace")
+    for at in range(len(operations)):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        path = folder / "state"
+        path.write_bytes(OLD)
+        with pytest.raises(Stopped if stop else OSError):
+            write_atomic(path, NEW, files=Faulty(at, stop, half))
+        assert path.read_bytes() == (NEW if at > replacing else OLD)
+        clean_temporary(folder)
+        assert list(folder.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path):
+    for at in range(5):
+        with pytest.raises(OSError, match="no space"):
+            write_atomic(tmp_path / "state", NEW, files=Faulty(at, stop=False))
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_the_system_cuts_short_is_continued(tmp_path):
+    class Short(FileOperations):
+        def perform(self, operation, function, *args, **kwargs):
+            if operation == "write":
+                descriptor, data = args
+                return function(descriptor, data[:7])
+            return function(*args, **kwargs)
+
+    write_atomic(tmp_path / "state", NEW, files=Short())
+    assert (tmp_path / "state").read_bytes() == NEW
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="this platform does not sync folders")
+def test_a_file_system_that_cannot_sync_folders_is_put_up_with(tmp_path):
+    class NoFolderSync(Recorder):
+        def perform(self, operation, function, *args, **kwargs):
+            if operation == "fsync" and self.done[-1] == "open_folder":
+                raise OSError(errno.EINVAL, "not for folders")
+            return super().perform(operation, function, *args, **kwargs)
+
+    write_atomic(tmp_path / "state", NEW, files=NoFolderSync())
+    assert (tmp_path / "state").read_bytes() == NEW
+
+
+def test_cleaning_removes_left_over_temporary_files_and_nothing_else(tmp_path):
+    write_atomic(tmp_path / "state", OLD)
+    mine = ("notes.partial", ".hidden", "download.1-2.partial")
+    for name in mine:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(Stopped):
+        write_atomic(tmp_path / "state", NEW, files=Faulty(4, stop=True))
+    removed = clean_temporary(tmp_path)
+    assert len(removed) == 1
+    assert {entry.name for entry in tmp_path.iterdir()} == {"state", *mine}
+
+
+def test_an_exclusive_write_refuses_an_existing_file(tmp_path):
+    files = FileOperations()
+    files.write_file(tmp_path / "lock", b"1", exclusive=True)
+    with pytest.raises(FileExistsError):
+        files.write_file(tmp_path / "lock", b"2", exclusive=True)
+    assert (tmp_path / "lock").read_bytes() == b"1"
+
+
+def test_making_a_folder_makes_those_above_it_and_may_be_repeated(tmp_path):
+    recorder = Recorder()
+    for _ in range(2):
+        recorder.make_folder(tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    assert recorder.done.count("mkdir") == 3
+
+
+def test_removing_a_tree_removes_links_but_not_what_they_point_to(tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_bytes(b"1")
+    tree = tmp_path / "tree"
+    (tree / "inner").mkdir(parents=True)
+    (tree / "inner" / "file").write_bytes(b"2")
+    try:
+        (tree / "link").symlink_to(kept, target_is_directory=True)
+    except OSError:
+        pytest.skip("this platform does not let us make links")
+    FileOperations().remove_tree(tree)
+    assert not tree.exists()
+    assert (kept / "file").read_bytes() == b"1"
+
+
+def test_removing_what_is_not_there_is_no_mistake(tmp_path):
+    FileOperations().remove(tmp_path / "no file")
+    FileOperations().remove_tree(tmp_path / "no folder")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,268 @@
+"""Specifications of checkpoints on disk: what is read is what was written, and a whole one is always there."""
+
+from __future__ import annotations
+
+import json
+
+import msgpack
+import numpy as np
+import pytest
+from fakes_files import Faulty, Recorder, Stopped
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.run_folder.checkpoint import (
+    MANIFEST,
+    CheckpointError,
+    folder_of,
+    newest,
+    pack_state,
+    part_file,
+    unpack_state,
+    write_manifest,
+    write_part,
+)
+
+PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
+
+
+def state_of(number, name):
+    """A state that no other part of any checkpoint has."""
+    return {"number": number, "name": name, "weights": np.full(50, number, np.float32)}
+
+
+def save(folder, number, files):
+    """One checkpoint as a run makes it: all parts, then the manifest."""
+    parts = [write_part(folder_of(folder, number), number, name, state_of(number, name), files) for name in PARTS]
+    write_manifest(folder, number, parts, {"Ball": 100 * number}, {"seed": 7}, files)
+
+
+def assert_whole(checkpoint):
+    """Every part can be read, and all are of this very checkpoint."""
+    assert set(checkpoint.parts) == set(PARTS)
+    assert checkpoint.steps == {"Ball": 100 * checkpoint.number}
+    checkpoint.check()
+    for name in PARTS:
+        read, written = checkpoint.read(name), state_of(checkpoint.number, name)
+        assert read["weights"].tobytes() == written["weights"].tobytes()
+        assert (read["number"], read["name"]) == (written["number"], written["name"])
+
+
+def test_before_the_first_manifest_there_is_no_checkpoint(tmp_path):
+    assert newest(tmp_path) is None
+    write_part(folder_of(tmp_path, 0), 0, PARTS[0], state_of(0, PARTS[0]))
+    assert newest(tmp_path) is None
+
+
+def test_the_newest_checkpoint_is_the_one_that_the_manifest_names_and_the_ones_before_are_removed(tmp_path):
+    for number in range(3):
+        save(tmp_path, number, Recorder())
+        checkpoint = newest(tmp_path)
+        assert checkpoint.number == number
+        assert checkpoint.progress == {"seed": 7}
+        assert_whole(checkpoint)
+        assert {entry.name for entry in tmp_path.iterdir()} == {MANIFEST, f"{number:06d}"}
+
+
+def test_a_part_that_the_checkpoint_does_not_have_reads_as_none(tmp_path):
+    save(tmp_path, 0, Recorder())
+    assert newest(tmp_path).read("filter@actor-0") is None
+
+
+# Every file operation goes wrong once, over a sequence of checkpoints. ------------------------------------------------
+
+
+CHECKPOINTS = 3
+
+
+@pytest.fixture(scope="module")
+def operations(tmp_path_factory):
+    """How many primitives the checkpoints consist of."""
+    recorder, folder = Recorder(), tmp_path_factory.mktemp("probe") / "checkpoints"
+    for number in range(CHECKPOINTS):
+        save(folder, number, recorder)
+    return len(recorder.done)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_goes_on(tmp_path, operations, half):
+    assert operations > 20 * CHECKPOINTS
+    for at in range(operations):
+        folder = tmp_path / str(at)
+        made = -1
+        files = Faulty(at, stop=True, half=half)
+        with pytest.raises(Stopped):
+            for number in range(CHECKPOINTS):
+                save(folder, number, files)
+                made = number
+        found = newest(folder)
+        assert (found.number if found else -1) in (made, made + 1)
+        if found is not None:
+            assert_whole(found)
+        going_on = found.number + 1 if found else 0  # the same number once more: its folder may be half full
+        save(folder, going_on, Recorder())
+        assert newest(folder).number == going_on
+        assert_whole(newest(folder))
+        assert {entry.name for entry in folder.iterdir() if entry.name.isdigit()} == {f"{going_on:06d}"}
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_whichever_operation_the_disk_refuses_a_whole_checkpoint_is_there_then_and_ever_after(
+    tmp_path, operations, half
+):
+    for at in range(operations):
+        folder = tmp_path / str(at)
+        files = Faulty(at, stop=False, half=half)
+        made = -1
+        for number in range(CHECKPOINTS):
+            try:
+                save(folder, number, files)
+                made = number
+            except OSError:
+                found = newest(folder)
+                assert (found.number if found else -1) in (made, number)
+                if found is not None:
+                    assert_whole(found)
+        assert len(files.done) > at, "nothing went wrong"
+        assert newest(folder).number in (made, CHECKPOINTS - 1)
+        assert_whole(newest(folder))
+
+
+def test_old_checkpoints_that_can_not_be_removed_are_removed_with_the_next_one(tmp_path, caplog):
+    class Clinging(Recorder):
+        def perform(self, operation, function, *args, **kwargs):
+            if operation == "unlink" and args[0].parent.name == "000000" and "removed" not in caplog.text:
+                raise PermissionError(13, "somebody reads it", str(args[0]))
+            return super().perform(operation, function, *args, **kwargs)
+
+    files = Clinging()
+    save(tmp_path, 0, files)
+    save(tmp_path, 1, files)
+    assert "could not be removed" in caplog.text
+    assert newest(tmp_path).number == 1
+    save(tmp_path, 2, files)
+    assert {entry.name for entry in tmp_path.iterdir()} == {MANIFEST, "000002"}
+
+
+# What is damaged is named. -------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_part_is_named_with_what_is_wrong(tmp_path):
+    save(tmp_path, 0, Recorder())
+    checkpoint = newest(tmp_path)
+    path = checkpoint.folder / part_file(PARTS[1])
+    data = path.read_bytes()
+    for damaged, message in [(data[:-1], "bytes"), (data[:-1] + b"?", "checksum"), (None, "can't be read")]:
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        for use in (checkpoint.check, lambda: checkpoint.read(PARTS[1])):
+            with pytest.raises(CheckpointError, match=f"ghost-Ball%40main.part.*{message}.*--force"):
+                use()
+        checkpoint.read(PARTS[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"\xff\xfe", b"[]", b"{}", b'"x"', b"[" * 10**5, b'{"format": 2}', b'{"format": 1, "number": "x"}'],
+)
+def test_a_manifest_that_is_none_is_named(tmp_path, text):
+    (tmp_path / MANIFEST).write_bytes(text)
+    with pytest.raises(CheckpointError, match=MANIFEST):
+        newest(tmp_path)
+
+
+def test_a_manifest_is_readable_for_people_and_tools(tmp_path):
+    save(tmp_path, 3, Recorder())
+    content = json.loads((tmp_path / MANIFEST).read_text())
+    assert content["format"] == 1
+    assert content["number"] == 3
+    assert content["folder"] == "000003"
+    part = content["parts"]["ghost-Ball@main"]
+    assert (tmp_path / "000003" / part["file"]).stat().st_size == part["size"]
+
+
+# States. -------------------------------------------------------------------------------------------------------------
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
+)
+ARRAYS = st.builds(
+    lambda dtype, shape, seed: np.random.default_rng(seed).integers(0, 2, shape).astype(dtype),
+    st.sampled_from(["bool", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64", ">f4"]),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.integers(0, 9),
+)
+STATES = st.recursive(
+    SCALARS | ARRAYS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(STATES)
+def test_a_state_is_read_as_it_was_written(state):
+    assert_same(unpack_state(pack_state(state)), state)
+
+
+def assert_same(read, written):
+    if isinstance(written, np.ndarray):
+        assert (read.dtype, read.shape, read.tobytes()) == (written.dtype, written.shape, written.tobytes())
+        assert read.flags.writeable, "a state is loaded into things that go on changing it"
+    elif isinstance(written, dict):
+        assert read.keys() == written.keys()
+        for key in written:
+            assert_same(read[key], written[key])
+    elif isinstance(written, list):
+        assert len(read) == len(written)
+        for one, other in zip(read, written, strict=True):
+            assert_same(one, other)
+    else:
+        assert read == written
+        assert type(read) is type(written)
+
+
+def test_numpy_scalars_tuples_and_arrays_that_are_views_are_taken(tmp_path):
+    array = np.arange(12, dtype=np.int16).reshape(3, 4).T[::2]
+    read = unpack_state(pack_state({"one": np.float32(0.5), "pair": (1, 2), "view": array}))
+    assert read["one"] == 0.5
+    assert read["pair"] == [1, 2]
+    assert (read["view"] == array).all()
+
+
+@pytest.mark.parametrize("value", [object(), np.array([object()]), np.array(["text"]), {1, 2}, lambda: None])
+def test_what_is_neither_plain_nor_numbers_is_refused_when_saving(value):
+    with pytest.raises(TypeError, match="plain values and number arrays"):
+        pack_state({"value": value})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        pack_state([1, 2])[:-1],
+        msgpack.packb(msgpack.ExtType(5, b"")),
+        msgpack.packb(msgpack.ExtType(1, msgpack.packb(["O", [1], b"12345678"]))),
+        msgpack.packb(msgpack.ExtType(1, msgpack.packb(["f4", [3], b"1234"]))),
+        msgpack.packb(msgpack.ExtType(1, msgpack.packb(["no such dtype", [1], b"1234"]))),
+        msgpack.packb(msgpack.ExtType(1, msgpack.packb([1]))),
+        msgpack.packb(msgpack.ExtType(1, b"\xc1")),
+    ],
+)
+def test_bytes_that_are_no_state_are_refused_and_nothing_is_unpickled(data):
+    with pytest.raises(CheckpointError, match="not a state"):
+        unpack_state(data)
+
+
+def test_files_of_different_stages_have_different_names_that_every_system_takes():
+    names = [
+        "trainer@learner-Ball",
+        "trainer@learner-Ball?team=0",
+        "a/b@main",
+        "a\\b@main",
+        "a:b@main",
+        "a%2fb@main",
+        "ß@main",
+    ]
+    files = {part_file(name) for name in names}
+    assert len(files) == len(names)
+    assert not [file for file in files if set(file) & set('/\\:*?"<>|')]

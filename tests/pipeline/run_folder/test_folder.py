@@ -1,0 +1,357 @@
+"""Specifications of a run's folder: who may have it, what is in it, and its status file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pipeline.run_folder.folder
+from pipeline.common.errors import RunFolderError
+from pipeline.run_folder.atomic_files import FileOperations
+from pipeline.run_folder.folder import LOCK, RunFolder, folder_name
+from pipeline.run_folder.status import BehaviorStatus, CheckpointEntry, TrainingStatus
+
+
+def make_run(results: Path, run_id: str = "ppo", configuration: str = "a: 1\n") -> Path:
+    with RunFolder.create(results, run_id, configuration=configuration) as folder:
+        folder.behavior("Ball")
+        return folder.path
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def test_a_new_run_has_its_layout_and_its_configuration_from_the_start(tmp_path):
+    with RunFolder.create(tmp_path / "results", "ppo", configuration="seed: 3\n") as folder:
+        assert folder.path == tmp_path / "results" / "ppo"
+        assert folder.run_id == "ppo"
+        assert names(folder.path) == {"configuration.yaml", "run_logs", "checkpoints", "streams", LOCK}
+        assert folder.configuration.read_text() == "seed: 3\n"
+        assert folder.behavior("Tennis").is_dir()
+
+
+def test_closing_lets_others_have_the_folder_and_may_be_repeated(tmp_path):
+    folder = RunFolder.create(tmp_path, "ppo")
+    folder.close()
+    folder.close()
+    assert LOCK not in names(folder.path)
+    RunFolder.create(tmp_path, "ppo", resume=True).close()
+
+
+def test_an_existing_run_is_neither_mixed_up_nor_lost_by_accident(tmp_path):
+    path = make_run(tmp_path)
+    with pytest.raises(RunFolderError, match="--resume to go on with it, --force to put it aside"):
+        RunFolder.create(tmp_path, "ppo", configuration="other")
+    assert (path / "configuration.yaml").read_text() == "a: 1\n"
+
+
+def test_a_run_that_failed_before_it_met_an_agent_is_simply_started_again(tmp_path):
+    RunFolder.create(tmp_path, "ppo", configuration="a: 1\n").close()
+    (tmp_path / "ppo" / "run_logs" / "Player-0.log").write_text("Exec format error")
+    with RunFolder.create(tmp_path, "ppo", configuration="b: 2\n") as folder:
+        assert folder.configuration.read_text() == "b: 2\n"
+    assert names(tmp_path) == {"ppo"}
+
+
+@pytest.mark.parametrize("left", ["checkpoints/000001", "streams/a.stream", "Ball.onnx", "notes.txt"])
+def test_whatever_a_run_has_left_is_not_written_over(tmp_path, left):
+    RunFolder.create(tmp_path, "ppo").close()
+    (tmp_path / "ppo" / left).write_bytes(b"1")
+    with pytest.raises(RunFolderError, match="exists"):
+        RunFolder.create(tmp_path, "ppo")
+
+
+def test_resume_goes_on_in_the_same_folder_with_the_options_of_now(tmp_path):
+    path = make_run(tmp_path)
+    (path / "checkpoints" / "kept").write_bytes(b"1")
+    with RunFolder.create(tmp_path, "ppo", resume=True, configuration="b: 2\n") as folder:
+        assert (folder.checkpoints / "kept").read_bytes() == b"1"
+        assert folder.configuration.read_text() == "b: 2\n"
+
+
+def test_resume_clears_away_what_an_interrupted_write_left(tmp_path):
+    path = make_run(tmp_path)
+    left = path / "run_logs" / ".timers.json.123-4.partial"
+    left.write_bytes(b"half")
+    RunFolder.create(tmp_path, "ppo", resume=True).close()
+    assert not left.exists()
+
+
+def test_force_puts_the_old_run_aside_each_time_under_a_new_name(tmp_path):
+    for number in range(3):
+        with RunFolder.create(tmp_path, "ppo", force=True, configuration=f"run: {number}\n") as folder:
+            folder.behavior("Ball")
+    assert names(tmp_path) == {"ppo", "ppo-archived-1", "ppo-archived-2"}
+    assert (tmp_path / "ppo-archived-1" / "configuration.yaml").read_text() == "run: 0\n"
+    assert (tmp_path / "ppo-archived-2" / "configuration.yaml").read_text() == "run: 1\n"
+    assert LOCK not in names(tmp_path / "ppo-archived-2")
+
+
+def test_resume_of_an_unknown_run_names_those_that_exist(tmp_path):
+    make_run(tmp_path, "tennis-1")
+    make_run(tmp_path, "walker")
+    (tmp_path / "not a run").mkdir()
+    with pytest.raises(RunFolderError) as failure:
+        RunFolder.create(tmp_path, "tennis1", resume=True)
+    message = str(failure.value)
+    assert "there is no run 'tennis1' in " in message
+    assert "did you mean 'tennis-1'?" in message
+    assert "walker" in message
+    assert "not a run" not in message
+
+
+def test_resume_without_any_runs_says_so(tmp_path):
+    with pytest.raises(RunFolderError, match="holds no runs at all"):
+        RunFolder.create(tmp_path / "results", "ppo", resume=True)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", " ", "a/b", "a\\b", "/tmp", "../up", "nul\0"])
+def test_a_run_id_that_is_no_folder_name_is_refused(tmp_path, run_id):
+    with pytest.raises(RunFolderError, match="can't name a folder"):
+        RunFolder.create(tmp_path, run_id, force=True)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["run_logs", "Checkpoints", "streams", "Pipeline"])
+def test_a_behavior_cannot_have_a_folder_of_the_run(tmp_path, name):
+    with RunFolder.create(tmp_path, "ppo") as folder, pytest.raises(RunFolderError, match="another name"):
+        folder.behavior(name)
+
+
+@pytest.mark.parametrize(
+    ("category", "folder"),
+    [
+        ("Tennis", "Tennis"),
+        ("My Behavior", "My Behavior"),
+        ("a/b", "a_b"),
+        ("..", "_"),
+        ("x?team=1", "x_team=1"),
+    ],
+)
+def test_folders_of_behaviors_have_names_that_every_platform_takes(category, folder):
+    assert folder_name(category) == folder
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"force": True}])
+def test_a_running_run_is_left_alone(tmp_path, options):
+    with (
+        RunFolder.create(tmp_path, "ppo") as folder,
+        pytest.raises(RunFolderError, match=f"in use by process {os.getpid()}"),
+    ):
+        RunFolder.create(tmp_path, "ppo", **options)
+    assert folder.path.is_dir()
+
+
+HOLD = """
+import sys
+from pipeline.run_folder.folder import RunFolder
+folder = RunFolder.create(sys.argv[1], "ppo", configuration="a: 1")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_lock_of_a_killed_process_is_taken_over_that_of_a_living_one_is_not(tmp_path):
+    root = Path(pipeline.run_folder.folder.__file__).parents[1]
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline().strip() == b"ready"
+        with pytest.raises(RunFolderError, match=f"in use by process {child.pid}"):
+            RunFolder.create(tmp_path, "ppo", resume=True)
+        child.kill()
+        child.wait()
+    with RunFolder.create(tmp_path, "ppo", resume=True) as folder:
+        assert json.loads((folder.path / LOCK).read_bytes())["pid"] == os.getpid()
+    assert not [name for name in names(folder.path) if name.startswith(LOCK)]
+
+
+def write_lock(path: Path, **changes: object) -> None:
+    """Write the lock that this process would have, with changes."""
+    with RunFolder.create(path.parent, path.name, resume=True):
+        content = json.loads((path / LOCK).read_bytes())
+    (path / LOCK).write_text(json.dumps({**content, **changes}))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the start of a process can't be had here")
+def test_a_process_that_has_got_the_pid_of_a_dead_one_does_not_count(tmp_path):
+    path = make_run(tmp_path)
+    write_lock(path, started="12345")
+    RunFolder.create(tmp_path, "ppo", resume=True).close()
+
+
+def test_a_lock_from_another_machine_is_believed(tmp_path):
+    path = make_run(tmp_path)
+    write_lock(path, host="elsewhere", pid=1)
+    with pytest.raises(RunFolderError, match=r"process 1 on the machine 'elsewhere'.*delete .*\.lock"):
+        RunFolder.create(tmp_path, "ppo", resume=True)
+
+
+def test_a_lock_that_says_nothing_is_believed(tmp_path):
+    path = make_run(tmp_path)
+    (path / LOCK).write_bytes(b"")
+    with pytest.raises(RunFolderError, match="does not say by whom"):
+        RunFolder.create(tmp_path, "ppo", force=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="makes a stale lock by its start time")
+def test_of_two_processes_that_find_a_stale_lock_one_gets_it(tmp_path):
+    path = make_run(tmp_path)
+    write_lock(path, started="12345")
+    faster: list[RunFolder] = []
+
+    class Slower(FileOperations):
+        """Lets another take the lock over between finding it stale and taking it away."""
+
+        def perform(self, operation, function, *args, **kwargs):
+            if operation == "replace" and not faster:
+                faster.append(RunFolder.create(tmp_path, "ppo", resume=True))
+            return super().perform(operation, function, *args, **kwargs)
+
+    with pytest.raises(RunFolderError, match="in use"):
+        RunFolder.create(tmp_path, "ppo", resume=True, files=Slower())
+    assert json.loads((path / LOCK).read_bytes())["pid"] == os.getpid()
+    faster[0].close()
+    assert LOCK not in names(path)
+
+
+class Faulty(FileOperations):
+    """Lets the operation number `at` fail."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.failed = ""
+
+    def perform(self, operation, function, *args, **kwargs):
+        self.left -= 1
+        if self.left == -1:
+            self.failed = operation
+            raise OSError(errno.ENOSPC, f"no space for {operation}")
+        return super().perform(operation, function, *args, **kwargs)
+
+
+def create_with_each_operation_failing(folder: Path, before):
+    """Create a run with one operation after the other failing; yield each failure and its results folder."""
+    at = 0
+    while True:
+        results = folder / str(at)
+        before(results)
+        files = Faulty(at)
+        try:
+            RunFolder.create(results, "ppo", force=True, configuration="b: 2\n", files=files).close()
+        except OSError:
+            yield files.failed, results
+            at += 1
+        else:
+            return
+
+
+def test_whichever_operation_fails_the_run_can_be_started_afterwards(tmp_path):
+    failures = []
+    for failed, results in create_with_each_operation_failing(tmp_path, before=lambda results: None):
+        if failed != "unlink":  # of the lock itself
+            RunFolder.create(results, "ppo", force=True).close()
+        failures.append(failed)
+    assert set(failures) >= {"mkdir", "open", "write", "fsync", "close", "replace", "listdir", "unlink"}
+
+
+def test_whichever_operation_fails_a_run_that_was_to_be_put_aside_is_kept(tmp_path):
+    failures = 0
+    for _, results in create_with_each_operation_failing(tmp_path, before=make_run):
+        kept = [path.read_text() for path in results.glob("*/configuration.yaml")]
+        assert "a: 1\n" in kept
+        failures += 1
+    assert failures > 10
+
+
+STATUS = TrainingStatus(
+    behaviors={
+        "Tennis": BehaviorStatus(
+            checkpoints=(
+                CheckpointEntry(500, "results/ppo/Tennis/Tennis-500.onnx", None, 1700000000.5, ("Tennis-500.pt",)),
+                CheckpointEntry(1000, "results/ppo/Tennis/Tennis-1000.onnx", 0.25, 1700000001.5),
+            ),
+            final_checkpoint=CheckpointEntry(1000, "results/ppo/Tennis.onnx", 0.25, 1700000002.5),
+            elo=1234.5,
+        ),
+        "Wall": BehaviorStatus(),
+    },
+    lessons={"wall_height": 2, "Tennis": 1},
+)
+
+
+def test_the_training_status_has_ml_agents_form(tmp_path):
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        folder.write_training_status(STATUS)
+        content = json.loads(folder.training_status.read_bytes())
+    assert content.pop("metadata").keys() == {"stats_format_version", "mlagents_version", "torch_version"}
+    assert content == {
+        "Tennis": {
+            "checkpoints": [
+                {
+                    "steps": 500,
+                    "file_path": "results/ppo/Tennis/Tennis-500.onnx",
+                    "reward": None,
+                    "creation_time": 1700000000.5,
+                    "auxillary_file_paths": ["Tennis-500.pt"],
+                },
+                {
+                    "steps": 1000,
+                    "file_path": "results/ppo/Tennis/Tennis-1000.onnx",
+                    "reward": 0.25,
+                    "creation_time": 1700000001.5,
+                    "auxillary_file_paths": [],
+                },
+            ],
+            "final_checkpoint": {
+                "steps": 1000,
+                "file_path": "results/ppo/Tennis.onnx",
+                "reward": 0.25,
+                "creation_time": 1700000002.5,
+                "auxillary_file_paths": [],
+            },
+            "elo": 1234.5,
+            "lesson_num": 1,
+        },
+        "Wall": {"checkpoints": []},
+        "wall_height": {"lesson_num": 2},
+    }
+
+
+def test_a_training_status_is_read_as_it_was_written(tmp_path):
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        folder.write_training_status(STATUS)
+        assert folder.read_training_status() == STATUS
+
+
+def test_a_reward_that_is_no_finite_number_is_written_as_none(tmp_path):
+    entry = CheckpointEntry(1, "x.onnx", float("nan"), 0.0)
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        folder.write_training_status(TrainingStatus({"Tennis": BehaviorStatus((entry,))}))
+        assert folder.read_training_status().behaviors["Tennis"].checkpoints[0].reward is None
+
+
+def test_without_a_status_file_the_status_is_empty(tmp_path):
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        assert folder.read_training_status() == TrainingStatus()
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"Tennis": 3}', '{"Tennis": {"checkpoints": [{}]}}', "{"])
+def test_a_broken_status_file_is_named(tmp_path, content):
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        folder.training_status.write_text(content)
+        with pytest.raises(RunFolderError, match=r"training_status\.json is no readable training status"):
+            folder.read_training_status()
