@@ -22,9 +22,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from config import BehaviorSettings
-from queues.messages import Array, TrajectoryBatch
+from queues.messages import ActionBatch, Array, TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.protocol import ActionBatch
 from stages.policy import ActingPolicy, NumpyPolicy, design_of
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer

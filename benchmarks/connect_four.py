@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from trained import ROOT, exports_of, run_to_judge, steps_of
 
 from pipeline.policies.export import load_acting_policy, read_export
-from queues.messages import Array
-from stages.environment.connect_four import Player, RandomPlayer, TacticalPlayer, as_player, play_games
-from stages.environment.protocol import ActionBatch
+from queues.messages import ActionBatch, Array
+from stages.games.connect_four import Player, RandomPlayer, TacticalPlayer, as_player, play_games
 
 EXAMPLE = Path("examples/connect_four/config.yaml")
 GAMES = 500

@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from config import RunConfig
 from pipeline.policies.export import load_acting_policy, numbered, read_export
-from stages.environment.volley import Player, ScriptedPlayer, Tally, as_player, play_games, random_player
+from stages.games.volley import Player, ScriptedPlayer, Tally, as_player, play_games, random_player
 from stages.policy import design_of, make_policy
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer

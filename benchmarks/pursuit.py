@@ -21,7 +21,7 @@ from trained import exports_of, first_quarter, run_to_judge, steps_of
 
 from config import RunConfig
 from pipeline.policies.export import load_acting_policy
-from stages.environment.pursuit import (
+from stages.games.pursuit import (
     Player,
     ScriptedEvader,
     ScriptedPursuer,

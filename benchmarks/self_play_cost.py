@@ -30,7 +30,7 @@ from queues.messages import Matchup, TrajectoryBatch
 from stages.agent import AgentProcessor
 from stages.environment.lineup import Lineups, nobody
 from stages.environment.stage import EnvironmentStage
-from stages.environment.volley import VolleyGroup
+from stages.games.volley import VolleyGroup
 from stages.ghost.controller import GhostController
 from stages.ghost.stage import GhostStage
 from stages.policy import design_of, make_policy

@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from config import RunConfig
-from stages.environment.protocol import ActionBatch, StepResult
+from queues.messages import ActionBatch
+from stages.environment.protocol import StepResult
 from stages.environment.unity import UnityGroup, make_unity_group
 from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from stages.environment.volley import VolleyGroup, random_player
+from stages.games.volley import VolleyGroup, random_player
 
 STRETCHES = 5
 COURTS = (1, 64, 256, 1024)

@@ -30,8 +30,8 @@ from pipeline.reporting.progress import Progress, ProgressSnapshot
 from pipeline.run_folder.checkpoint import Checkpoint, newest
 from pipeline.run_folder.folder import RunFolder
 from queues.errors import StreamError
+from stages.error_text import describe_error
 from stages.errors import StageError
-from stages.raised import told
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ async def _write_league(coordinator: Coordinator, folder: RunFolder) -> None:
         if coordinator.ending.failure is None:
             raise
         # What has failed may be self-play itself, in the middle of its books; that failure is what is to be told.
-        log.warning("the league could not be written after the failure: %s", told(error))
+        log.warning("the league could not be written after the failure: %s", describe_error(error))
 
 
 def _tell_of_unseen(config: RunConfig, seen: Sequence[str]) -> None:

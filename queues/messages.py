@@ -24,6 +24,16 @@ Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
+class ActionBatch:
+    """Actions for the agents of one behaviour that ask for a decision, in the order of their rows."""
+
+    continuous: NDArray[np.float32]
+    """[d, continuous_size] in [-1, 1], raw in dimensions that the spec calls unbounded."""
+    discrete: NDArray[np.int32]
+    """[d, branches] index of the choice."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepBatch:
     """One tick of one environment group, for one behaviour id: what happened to its agents, what they decided.
 

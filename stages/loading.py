@@ -24,8 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stages.error_text import error_summary, frames, user_frame
 from stages.errors import LoadError
-from stages.raised import frames, said, users_frame
 
 _OUR_PACKAGES = frozenset({"config", "pipeline", "queues", "stages"})
 _FOLDER_MARK = "__headrace_folder__"
@@ -198,7 +198,7 @@ def _not_found(name: str, folder: Path | None) -> str:
 
 
 def _raised(name: str, error: BaseException, folder: Path | None) -> str:
-    return f"importing {name!r} raised {said(error)}{_place(error, folder)}"
+    return f"importing {name!r} raised {error_summary(error)}{_place(error, folder)}"
 
 
 def _place(error: BaseException, folder: Path | None) -> str:
@@ -207,7 +207,7 @@ def _place(error: BaseException, folder: Path | None) -> str:
         return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
     calls = [call for call in frames(error) if call.filename != importlib.__file__]
     in_folder = [call for call in calls if folder is not None and Path(call.filename).is_relative_to(folder)]
-    users = users_frame(error)
+    users = user_frame(error)
     for candidates in (in_folder, [users] if users is not None else [], calls):
         if candidates:
             call = candidates[-1]

@@ -19,8 +19,8 @@ from config import ConfigError
 from queues.errors import QueueClosed, SpecError
 from queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
 from queues.specs import behavior_name
+from stages.error_text import describe_error
 from stages.errors import StageError
-from stages.raised import told
 from stages.stage import In, Out, Source, Stage, StageContext, Yielded
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class StageFailure(StageError):
         self.doing = doing
         self.cause = cause
         # Our own errors say in words what is wrong; of others the kind is half of it.
-        what = f"{cause}" if isinstance(cause, StageError | ConfigError | SpecError) else told(cause)
+        what = f"{cause}" if isinstance(cause, StageError | ConfigError | SpecError) else describe_error(cause)
         super().__init__(f"stage {stage} failed {doing}: {what}")
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from unity_samples import agent, brain, numbers
 
 from config import EngineSettings
-from stages.environment.protocol import ActionBatch
+from queues.messages import ActionBatch
 from stages.environment.unity.group import UnityGroup
 from stages.environment.unity.instance import UnityInstance
-from stages.environment.unity.telling import Telling
+from stages.environment.unity.side_channel_bridge import Telling
 from stages.restarts import RestartBudget
 from stages.unity.messages import UnityOutputProto
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.messages import ActionBatch, PolicyUpdate, TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
-from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
+from stages.environment.protocol import AgentSteps, GameResults, StepResult
 from stages.errors import EnvironmentEnded
 from stages.policy.protocol import Decision
 from stages.trainer.protocol import Trainer

@@ -26,8 +26,8 @@ from queues.errors import QueueClosed
 from queues.messages import Assignment, Matchup, PolicyUpdate, TrajectoryBatch
 from queues.specs import behavior_name
 from stages.actor.actor import Actor, ActorPort
+from stages.actor.credit_gate import CreditGate
 from stages.agent import AgentProcessor
-from stages.environment.gate import CreditGate
 from stages.environment.lineup import Lineups
 from stages.environment.stage import EnvironmentStage
 from stages.ghost.controller import GhostController

@@ -17,12 +17,12 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "
 """Slow to import: at module level only where a module can't be without it."""
 HEAVY_ALLOWED = {
     "gymnasium": (
-        "stages/environment/actions.py",
-        "stages/environment/checked_vector.py",
-        "stages/environment/gymnasium_group.py",
-        "stages/environment/observations.py",
+        "stages/environment/spaces/actions.py",
+        "stages/environment/gymnasium/checked_vector.py",
+        "stages/environment/gymnasium/group.py",
+        "stages/environment/spaces/observations.py",
         "stages/environment/pettingzoo/kinds.py",
-        "stages/environment/vectorising.py",
+        "stages/environment/gymnasium/vectorising.py",
     ),
     "grpc": ("stages/unity/server.py",),
     "torch": (
@@ -38,6 +38,7 @@ HEAVY_ALLOWED = {
         "stages/trainer/imitation/cloning.py",
         "stages/trainer/imitation/examples.py",
         "stages/trainer/imitation/losses.py",
+        "stages/trainer/on_policy/",
         "stages/trainer/poca/",
         "stages/trainer/ppo/",
         "stages/trainer/rewards/",

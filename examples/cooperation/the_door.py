@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from queues.messages import ActionBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.protocol import ActionBatch, AgentSteps, StepResult
+from stages.environment.protocol import AgentSteps, StepResult
 
 WAIT, PUSH, GO = range(3)
 

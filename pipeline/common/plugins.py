@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.error_text import describe_error
 from stages.errors import LoadError, StageError
 from stages.loading import load_attribute, load_plugin
-from stages.raised import told
 
 
 def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:
@@ -76,7 +76,7 @@ def construct(where: str, use: str, made: Callable[..., Any], arguments: Mapping
     except StageError as error:
         raise LoadError(f"{where}: {error}") from error
     except Exception as error:
-        raise LoadError(f"{where}: making {use} raised {told(error)}") from error
+        raise LoadError(f"{where}: making {use} raised {describe_error(error)}") from error
 
 
 def _parameters(signature: inspect.Signature) -> str:

@@ -1,1 +1,1 @@
-"""pipeline/control."""
+"""Control between hosts and main: its messages, the channel that carries them, the ledger of credits."""

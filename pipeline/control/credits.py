@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stages.environment.gate import FREE
+from stages.actor.credit_gate import FREE
 
 
 class FlowError(ValueError):

@@ -26,9 +26,9 @@ from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
 from stages.actor.actor import Actor, ActorPort
+from stages.actor.credit_gate import CreditGate
 from stages.agent import AgentProcessor
 from stages.environment.factory import make_group
-from stages.environment.gate import CreditGate
 from stages.environment.lineup import Lineups, nobody
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.protocol import EnvironmentGroup

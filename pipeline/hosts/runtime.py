@@ -22,9 +22,9 @@ from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, folder_of, newest, write_part
 from queues.ends import Inlet, Outlet, QueueStatistics
 from queues.errors import QueueClosed, SpecError
+from stages.error_text import describe_error, raised_in_user_code
 from stages.errors import StageError
 from stages.loop import StageFailure, StageHooks
-from stages.raised import is_of_a_user, told
 from stages.stage import StageContext
 
 REPORT_EVERY_S = 1.0
@@ -169,11 +169,11 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     blamed = cause if settings_are_wrong else error
     plain = settings_are_wrong or isinstance(error, StageError | SpecError)
     return HostFailed(
-        str(blamed) if plain else told(error),
+        str(blamed) if plain else describe_error(error),
         "".join(traceback.format_exception(cause)),
         stage or host,
         cause.key if isinstance(cause, StageError) else (),
-        is_of_a_user(cause),
+        raised_in_user_code(cause),
     )
 
 

@@ -125,7 +125,7 @@ class SelfPlay:
 
     def write_league(self, run_folder: Path) -> None:
         """Write `league.json` and `league.png` of each behaviour that has had a policy."""
-        from stages.ghost.picture import draw_league  # Pillow only where pictures are made
+        from stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
 
         for behavior, lineage in self.controller.lineages.items():
             if lineage.newest is None:

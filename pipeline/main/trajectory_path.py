@@ -16,10 +16,10 @@ from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed
 from queues.messages import TrajectoryBatch
+from stages.error_text import describe_error
 from stages.ghost.stage import GhostStage
 from stages.loop import StageRunner
 from stages.policy.publisher import PolicyPublisher
-from stages.raised import told
 from stages.stage import Stage
 from stages.trainer.stage import TrainerReport
 
@@ -116,7 +116,7 @@ class MainPath:
                 log.warning(
                     "stage %s can't be saved (%s): a resumed run starts it afresh",
                     name,
-                    told(error),
+                    describe_error(error),
                 )
                 save(name, None)
 

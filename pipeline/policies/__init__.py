@@ -1,1 +1,1 @@
-"""pipeline/policies."""
+"""Policies outside training: exports, ONNX models, inference, warm starts, clips, demonstration files."""

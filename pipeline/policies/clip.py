@@ -31,8 +31,8 @@ def write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export:
     settings = config.environment
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
         return None
-    from stages.environment.volley import ScriptedPlayer, VolleyGroup, as_player
-    from stages.environment.volley.clip import write_clip
+    from stages.games.volley import ScriptedPlayer, VolleyGroup, as_player
+    from stages.games.volley.clip import write_clip
 
     policy = load_acting_policy(export, config.source_folder)
     path = run_folder / folder_name(behavior) / "clip.gif"

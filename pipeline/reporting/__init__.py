@@ -1,1 +1,1 @@
-"""pipeline/reporting."""
+"""Reports to people: statistics, their writers, the console, the live table, timers."""

@@ -11,8 +11,8 @@ from config import RunConfig
 from pipeline.common.errors import RunError
 from pipeline.common.plugins import check_arguments, construct, find_class
 from pipeline.reporting.statistics import StatisticsWriter, Summary
+from stages.error_text import describe_error
 from stages.errors import LoadError, blaming
-from stages.raised import told
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class GuardedWriter:
         try:
             self._writer.close()
         except Exception as error:
-            log.error("Statistics writer %s raised in close: %s", self._name, told(error))
+            log.error("Statistics writer %s raised in close: %s", self._name, describe_error(error))
 
     def _call(self, method: str, call: Callable[[], None]) -> None:
         if self._broken:
@@ -90,13 +90,13 @@ class GuardedWriter:
                 "Statistics writer %s raised in %s: %s. It gets no more statistics; training goes on.",
                 self._name,
                 method,
-                told(error),
+                describe_error(error),
             )
             log.debug("where it was raised:", exc_info=True)
 
 
 def _where(index: int) -> str:
-    return f"pipeline.reporting.writers.{index}"
+    return f"pipeline.statistics_writers.{index}"
 
 
 def _find(config: RunConfig, index: int, run_folder: Path) -> tuple[type[Any], dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""pipeline/run_folder."""
+"""The folder of a run: its files, its lock, its status, its checkpoints."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec, behavior_name
+from stages.actor.credit_gate import CreditGate
 from stages.agent import AgentProcessor
-from stages.environment.gate import CreditGate
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError

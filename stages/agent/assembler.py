@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from queues.errors import ShapeError
 from queues.messages import Array, StepBatch, TrajectoryBatch
-from stages.agent.books import LEARNING, Books, Stamps, as_bytes
+from stages.agent.agent_state import LEARNING, Books, Stamps, as_bytes
 from stages.agent.groups import Groups
 from stages.agent.outbox import Episodes, Outbox
 from stages.agent.pages import Column, Pages

@@ -16,14 +16,14 @@ from typing import Any
 
 from config import EnvironmentSettings
 from stages.environment.protocol import EnvironmentGroup
+from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, LoadError, StageError, blaming
 from stages.loading import import_module, load_callable
-from stages.raised import told
 
 BUILTIN_GAMES: Mapping[str, tuple[str, str]] = {
-    "Volley": ("stages.environment.volley", "VolleyGroup"),
-    "Pursuit": ("stages.environment.pursuit", "PursuitGroup"),
-    "ConnectFour": ("stages.environment.connect_four", "ConnectFourGroup"),
+    "Volley": ("stages.games.volley", "VolleyGroup"),
+    "Pursuit": ("stages.games.pursuit", "PursuitGroup"),
+    "ConnectFour": ("stages.games.connect_four", "ConnectFourGroup"),
 }
 """Module and class of the games that come with this package, by their `id`."""
 
@@ -114,8 +114,8 @@ def _game(game: str) -> Callable[..., Any]:
 def _registered(
     settings: EnvironmentSettings, env_id: str, behavior: str, num_envs: int, folder: Path | None, singly: bool
 ) -> EnvironmentGroup:
-    from stages.environment.gymnasium_group import GymnasiumGroup
-    from stages.environment.vectorising import make_vector
+    from stages.environment.gymnasium.group import GymnasiumGroup
+    from stages.environment.gymnasium.vectorising import make_vector
 
     name = f"Gymnasium environment {env_id!r}"
     _import_registrar(env_id, folder, name)
@@ -176,7 +176,7 @@ def _wrap(settings: EnvironmentSettings, folder: Path | None, name: str) -> Call
     if settings.kind == "pettingzoo":
         from stages.environment.pettingzoo import wrapping
     else:
-        from stages.environment.vectorising import wrapping
+        from stages.environment.gymnasium.vectorising import wrapping
 
     wrappers = [
         (wrapper.use, find_wrapper(settings, index, folder), wrapper.with_)
@@ -206,8 +206,8 @@ def _from_factory(
             f"{what} gave a {type(made).__name__}; expected a gymnasium.Env, a "
             "gymnasium.vector.VectorEnv or an EnvironmentGroup (num_envs, behavior_specs, reset, step, close)"
         )
-    from stages.environment.gymnasium_group import GymnasiumGroup
-    from stages.environment.vectorising import vectorise
+    from stages.environment.gymnasium.group import GymnasiumGroup
+    from stages.environment.gymnasium.vectorising import vectorise
 
     envs = vectorise(made, partial(make, **arguments), num_envs, what, _wrap(settings, folder, what))
     return GymnasiumGroup(envs, behavior, what, settings.observations)
@@ -260,4 +260,4 @@ def _call(make: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> 
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{what} raised {told(error)}") from error
+        raise BrokenEnvironmentError(f"{what} raised {describe_error(error)}") from error

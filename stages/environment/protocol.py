@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
+from queues.messages import ActionBatch, Array
 from queues.specs import BehaviorSpec
 
 
@@ -53,16 +53,6 @@ class AgentSteps:
     parameters: NDArray[np.int32] | None = None
     """[ended] generation of the environment parameters that each ended episode began under, where episodes of one
     instance may begin at different times; None where the instance's (`EpisodeParameters.begun`) says it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActionBatch:
-    """Actions for the decision rows of the last AgentSteps, in their order."""
-
-    continuous: NDArray[np.float32]
-    """[d, continuous_size] in [-1, 1], raw in dimensions that the spec calls unbounded."""
-    discrete: NDArray[np.int32]
-    """[d, branches] index of the choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, Columns, PolicyUpdate, StepBatch
+from queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
 from queues.specs import BehaviorSpec, behavior_name
-from stages.environment.games import GameWatch
+from stages.environment.game_endings import GameWatch
 from stages.environment.lineup import Lineup, Lineups, Player, nobody
 from stages.environment.parameters import EpisodeParameters, tell
-from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, Measured, StepResult, Stoppable
+from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, StepResult, Stoppable
+from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy, Decision, Recall
-from stages.raised import told
 from stages.stage import Source, StageContext
 
 Parts = list[tuple[Lineup, NDArray[np.intp] | None]]
@@ -209,7 +209,7 @@ class EnvironmentStage(Source[StepBatch]):
         except (StageError, EnvironmentEnded):
             raise
         except Exception as error:
-            raise BrokenEnvironmentError(f"the environment's {what}() failed: {told(error)}") from error
+            raise BrokenEnvironmentError(f"the environment's {what}() failed: {describe_error(error)}") from error
         return result  # type: ignore[no-any-return]
 
     def _announce(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import PolicyUpdate
+from queues.messages import ActionBatch, PolicyUpdate
 from queues.specs import BehaviorSpec
-from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, StepResult
+from stages.environment.protocol import AgentSteps, EnvironmentGroup, StepResult
 from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext

@@ -12,7 +12,7 @@ from queues.messages import Assignment, Matchup, PolicyUpdate
 from queues.specs import behavior_name, behavior_team
 from stages.ghost.league import Match
 from stages.ghost.lineage import NEWEST, Lineage
-from stages.ghost.plain import plain_policy, plain_random, policy_from, restore_random
+from stages.ghost.serialization import plain_policy, plain_random, policy_from, restore_random
 
 
 class Assignments:

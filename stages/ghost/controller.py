@@ -32,8 +32,8 @@ from stages.ghost.assignments import Assignments
 from stages.ghost.league import League, report
 from stages.ghost.lineage import NEWEST, Lineage
 from stages.ghost.opponents import OpponentSampler, Uniform
-from stages.ghost.pace import Pace
-from stages.ghost.roll_call import POLICY, REPORT, RollCall
+from stages.ghost.resume_wait import POLICY, REPORT, RollCall
+from stages.ghost.swap_balance import Pace
 
 log = logging.getLogger(__name__)
 

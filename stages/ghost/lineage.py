@@ -11,10 +11,10 @@ import numpy as np
 
 from config import SelfPlaySettings
 from queues.messages import PolicyUpdate
+from stages.error_text import describe_error
 from stages.errors import StageError
 from stages.ghost.opponents import Candidate, OpponentSampler
-from stages.ghost.plain import plain_policy, policy_from
-from stages.raised import told
+from stages.ghost.serialization import plain_policy, policy_from
 
 NEWEST = -1
 """The snapshot number that stands for the newest policy."""
@@ -193,7 +193,7 @@ class Lineage:
         try:
             chosen = self._sampler.choose(candidates, random)
         except Exception as error:
-            raise StageError(f"{asked} raised {told(error)}") from error
+            raise StageError(f"{asked} raised {describe_error(error)}") from error
         if chosen not in [candidate.number for candidate in candidates]:
             numbers = ", ".join(str(candidate.number) for candidate in candidates)
             raise StageError(f"{asked} gave {chosen!r}; expected the number of one of the candidates ({numbers})")

@@ -13,8 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, PolicyUpdate
-from stages.environment.protocol import ActionBatch
+from queues.messages import ActionBatch, Array, PolicyUpdate
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from math import log, pi
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
-from stages.environment.protocol import ActionBatch
+from queues.messages import ActionBatch, Array
 from stages.errors import NotFiniteError, StageError
 from stages.policy.actions import environment_actions
 from stages.policy.design import PolicyDesign

@@ -14,9 +14,9 @@ import numpy as np
 from acceptance.acceptance_envs import Simple
 from numpy.typing import NDArray
 
-from queues.messages import Array
+from queues.messages import ActionBatch, Array
 from queues.specs import BehaviorSpec
-from stages.environment.protocol import ActionBatch, AgentSteps, StepResult
+from stages.environment.protocol import AgentSteps, StepResult
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from queues.messages import StepBatch, TrajectoryBatch
+from queues.messages import ActionBatch, StepBatch, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter
 from stages.agent import AgentProcessor
-from stages.environment.protocol import ActionBatch, AgentSteps, EnvironmentGroup, StepResult
+from stages.environment.protocol import AgentSteps, EnvironmentGroup, StepResult
 
 Expert = Callable[[AgentSteps], ActionBatch]
 EDGE = "trainer"

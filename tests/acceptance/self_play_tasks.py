@@ -13,9 +13,10 @@ import numpy as np
 from acceptance.acceptance_envs import Simple
 from acceptance.episode_log import EpisodeLog
 
+from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages import TrajectoryBatch
-from stages.environment.protocol import ActionBatch, StepResult
+from stages.environment.protocol import StepResult
 
 
 class Sides:

@@ -7,7 +7,7 @@ import pytest
 from acceptance.group_tasks import EXAMPLE, MultiAgent, TheDoor, the_door
 
 from config import load_config
-from stages.environment.protocol import ActionBatch
+from queues.messages import ActionBatch
 
 WAIT, PUSH, GO = the_door.WAIT, the_door.PUSH, the_door.GO
 

@@ -345,11 +345,11 @@ MISTAKES = [
     ),
     (
         "pipeline: {statistics_writers: [{use: JsonLines}]}",
-        "pipeline.reporting.writers.0.use: 'JsonLines' is not of the form module:Name",
+        "pipeline.statistics_writers.0.use: 'JsonLines' is not of the form module:Name",
     ),
     (
         "pipeline: {statistics_writers: [{with: {file: a}}]}",
-        "pipeline.reporting.writers.0.use: is required but missing",
+        "pipeline.statistics_writers.0.use: is required but missing",
     ),
     ("pipeline: {stages: [{after: ghost}]}", "pipeline.stages.0.use: is required but missing"),
     (

@@ -6,15 +6,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.low_level.reading import behavior_spec, read_steps
 from stages.environment.parameters import EpisodeParameters
-from stages.environment.protocol import ActionBatch, StepResult
+from stages.environment.protocol import StepResult
 from stages.environment.unity.episodes import Episodes
 from stages.environment.unity.rows import AgentRows, Part, agent_steps, decision_rows
-from stages.environment.unity.telling import Telling, joined
+from stages.environment.unity.side_channel_bridge import Telling, joined
+from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
-from stages.raised import told
 from stages.unity.specs import ActionTuple
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class LowLevelGroup:
         except Exception as error:
             if any(kind.__name__ == _STOPPED for kind in type(error).__mro__):
                 raise EnvironmentEnded(f"{self._who(index)} has ended: {error}") from error
-            raise BrokenEnvironmentError(f"{self._who(index)}: its {what} raised {told(error)}") from error
+            raise BrokenEnvironmentError(f"{self._who(index)}: its {what} raised {describe_error(error)}") from error
 
     def _who(self, index: int) -> str:
         return self._name if self.num_envs == 1 else f"{self._name}, instance {index}"

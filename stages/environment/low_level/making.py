@@ -10,9 +10,9 @@ from typing import Any
 from config import EngineSettings, EnvironmentSettings
 from stages.environment.factory import find_factory
 from stages.environment.low_level.group import LowLevelGroup
-from stages.environment.unity.telling import Telling
+from stages.environment.unity.side_channel_bridge import Telling
+from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
-from stages.raised import told
 
 _ASKED = ("reset", "step", "get_steps", "set_actions", "close")
 
@@ -83,7 +83,7 @@ def _made(make: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> 
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{what} raised {told(error)}") from error
+        raise BrokenEnvironmentError(f"{what} raised {describe_error(error)}") from error
     missing = [name for name in _ASKED if not callable(getattr(env, name, None))]
     missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]
     if missing:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config import ObservationSettings, RoleSettings
+from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.pettingzoo.games import OutcomeRule, Score, check_scores, outcomes
@@ -30,9 +31,9 @@ from stages.environment.pettingzoo.kinds import Kind, check_names
 from stages.environment.pettingzoo.roles import Casting, Role
 from stages.environment.pettingzoo.rows import Playing, RowsOfBehavior
 from stages.environment.pettingzoo.sharing import Earnings
-from stages.environment.protocol import ActionBatch, AgentSteps, GameResults, StepResult
+from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, StageError
-from stages.raised import told
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ class PettingZooGroup:
         try:
             return np.asarray(env.render(), np.uint8)
         except Exception as error:
-            raise BrokenEnvironmentError(f"{self._name}: its render() raised {told(error)}") from error
+            raise BrokenEnvironmentError(f"{self._name}: its render() raised {describe_error(error)}") from error
 
     def close(self) -> None:
         """Close all instances; closing twice is allowed."""
@@ -194,7 +195,7 @@ class PettingZooGroup:
                 if callable(close):
                     close()
             except Exception as error:
-                raise BrokenEnvironmentError(f"{self._name}: its close() raised {told(error)}") from error
+                raise BrokenEnvironmentError(f"{self._name}: its close() raised {describe_error(error)}") from error
 
     def _spaces_of(self, agent: str) -> tuple[Any, Any]:
         env = self._instances[0].env
@@ -202,7 +203,7 @@ class PettingZooGroup:
             return env.observation_space(agent), env.action_space(agent)
         except Exception as error:
             raise BrokenEnvironmentError(
-                f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised {told(error)}"
+                f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised {describe_error(error)}"
             ) from error
 
     def _cast(self, agents: Sequence[str], *, everybody: bool) -> None:

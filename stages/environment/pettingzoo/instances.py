@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
+from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError
-from stages.raised import told
 
 
 class Sight(NamedTuple):
@@ -213,4 +213,4 @@ def _broken(name: str, call: str) -> Iterator[None]:
     except BrokenEnvironmentError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: its {call}() raised {told(error)}") from error
+        raise BrokenEnvironmentError(f"{name}: its {call}() raised {describe_error(error)}") from error

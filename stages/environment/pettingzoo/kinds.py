@@ -1,6 +1,6 @@
 """What the agents of one behaviour have in common: how their observations, masks and actions become columns.
 
-Spaces are Gymnasium's, so how they are read is in `stages.environment.observations` and `.actions`. Here is what
+Spaces are Gymnasium's, so how they are read is in `stages.environment.spaces.observations` and `.actions`. Here is what
 PettingZoo adds: the mask that stands beside the observation under the key `action_mask` (or, as in newer
 environments, in the agent's info), and rows that are gathered agent by agent.
 
@@ -20,11 +20,10 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from config import ObservationSettings
-from queues.messages import Array
+from queues.messages import ActionBatch, Array
 from queues.specs import ActionSpec, BehaviorSpec
-from stages.environment.actions import ActionMapping, action_mapping
-from stages.environment.observations import ALONE, observation_parts
-from stages.environment.protocol import ActionBatch
+from stages.environment.spaces.actions import ActionMapping, action_mapping
+from stages.environment.spaces.observations import ALONE, observation_parts
 from stages.errors import BrokenEnvironmentError, StageError
 
 Space = spaces.Space[Any]

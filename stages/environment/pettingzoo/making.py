@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stages.environment.pettingzoo.instances import Instance, api_of, instance_of
-from stages.environment.wrapping import Wrappers, chained
+from stages.environment.spaces.wrapping import Wrappers, chained
+from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 from stages.loading import import_module
-from stages.raised import told
 
 Api = Literal["auto", "parallel", "aec"]
 Make = Callable[..., Any]
@@ -103,7 +103,7 @@ def _called(make: Callable[[], Any], name: str) -> Any:
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: making it raised {told(error)}") from error
+        raise BrokenEnvironmentError(f"{name}: making it raised {describe_error(error)}") from error
 
 
 def _checked(env: Any, api: Api, name: str) -> Instance:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.parameters import EpisodeParameters
-from stages.environment.protocol import ActionBatch, StepResult
+from stages.environment.protocol import StepResult
 from stages.environment.unity.instance import Answer, UnityInstance
 from stages.environment.unity.rows import Part, agent_steps, decision_rows
-from stages.environment.unity.telling import joined
+from stages.environment.unity.side_channel_bridge import joined
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.restarts import RestartBudget
 from stages.unity.actions import action_protos

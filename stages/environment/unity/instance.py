@@ -13,7 +13,7 @@ from queues.specs import BehaviorSpec
 from stages.environment.protocol import Measured
 from stages.environment.unity.episodes import Episodes
 from stages.environment.unity.rows import AgentRows
-from stages.environment.unity.telling import Telling, joined
+from stages.environment.unity.side_channel_bridge import Telling, joined
 from stages.unity.columns import BehaviorReader
 from stages.unity.errors import UnityBroken
 

@@ -11,10 +11,10 @@ from config import RunConfig
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.unity.group import UnityGroup
 from stages.environment.unity.instance import UnityInstance, Worker
-from stages.environment.unity.telling import Telling
+from stages.environment.unity.side_channel_bridge import Telling
+from stages.error_text import describe_error
 from stages.errors import LoadError, blaming
 from stages.loading import load_callable
-from stages.raised import told
 from stages.restarts import RestartBudget
 from stages.unity.executable import Executable
 from stages.unity.worker import EDITOR_PORT, UnityWorker
@@ -122,7 +122,7 @@ def _channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
         try:
             made = found()
         except Exception as error:
-            raise LoadError(f"{what}: making one failed: {told(error)}") from error
+            raise LoadError(f"{what}: making one failed: {describe_error(error)}") from error
         missing = [name for name in ("channel_id", "message_queue", "on_message_received") if not hasattr(made, name)]
         if missing:
             raise LoadError(

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from config.errors import KeyPath
+from stages.error_text import describe_error
 from stages.errors import StageError, blaming
 from stages.loading import load_attribute
 from stages.policy.design import PolicyDesign
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.visual import pixels
 from stages.policy.observations import ObservationLayout
-from stages.raised import told
 
 _TRIED_ROWS = 3
 """Rows of the trial run: more than one, so that a network that mixes up its axes shows it."""
@@ -136,4 +136,4 @@ class CustomNetwork(nn.Module):
         try:
             return call()
         except Exception as error:
-            raise StageError(f"{self._asked} {problem}: {told(error)}") from error
+            raise StageError(f"{self._asked} {problem}: {describe_error(error)}") from error

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, PolicyUpdate
+from queues.messages import ActionBatch, Array, PolicyUpdate
 from queues.specs import ObservationSpec
-from stages.environment.protocol import ActionBatch
 from stages.errors import StageError
 from stages.policy.actions import action_features, policy_actions
 from stages.policy.design import PolicyDesign

@@ -13,20 +13,20 @@ from config import POCAHyperparameters
 from stages.policy.design import PolicyDesign
 from stages.trainer.agent_table import Chains
 from stages.trainer.intake import Intake
+from stages.trainer.on_policy.advantages import advantages
+from stages.trainer.on_policy.critic_memories import CriticMemories
+from stages.trainer.on_policy.evaluation import Evaluation, evaluate_sequences, rows_per_pass
+from stages.trainer.on_policy.experience import drawn_actions, previous_actions, taken_actions
+from stages.trainer.on_policy.input_rows import InputRows
+from stages.trainer.on_policy.minibatch import Rollout
+from stages.trainer.on_policy.preparation import VALUES, Prepared, target_columns
+from stages.trainer.on_policy.rollout_buffer import RolloutBuffer
+from stages.trainer.on_policy.sequences import Cuts, SequenceRollout
+from stages.trainer.on_policy.signals import Signals
 from stages.trainer.poca.mates import Mates, final_mates, row_mates
 from stages.trainer.poca.network import GroupActorCritic
 from stages.trainer.poca.rollout import GroupMinibatch, GroupRollout
 from stages.trainer.poca.team_rows import TeamRows
-from stages.trainer.ppo.advantages import advantages
-from stages.trainer.ppo.critic_memories import CriticMemories
-from stages.trainer.ppo.evaluation import Evaluation, evaluate_sequences, rows_per_pass
-from stages.trainer.ppo.experience import drawn_actions, previous_actions, taken_actions
-from stages.trainer.ppo.input_rows import InputRows
-from stages.trainer.ppo.minibatch import Rollout
-from stages.trainer.ppo.preparation import VALUES, Prepared, target_columns
-from stages.trainer.ppo.rollout_buffer import RolloutBuffer
-from stages.trainer.ppo.sequences import Cuts, SequenceRollout
-from stages.trainer.ppo.signals import Signals
 
 BASELINES = "Baseline Estimate"
 Floats = NDArray[np.float64]

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stages.trainer.on_policy.minibatch import Epochs, Minibatch
 from stages.trainer.poca.critic import Teams
 from stages.trainer.poca.team_rows import TeamRows
-from stages.trainer.ppo.minibatch import Epochs, Minibatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stages.policy.network.inputs import Inputs
+from stages.trainer.on_policy.input_rows import InputRows, gather_others
 from stages.trainer.poca.critic import Teams
 from stages.trainer.poca.mates import Mates
-from stages.trainer.ppo.input_rows import InputRows, gather_others
 
 
 class TeamRows:

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from config import POCAHyperparameters
+from stages.trainer.on_policy.trainer import OnPolicyTrainer, Parts
 from stages.trainer.poca.mates import kept
 from stages.trainer.poca.network import GroupActorCritic
 from stages.trainer.poca.preparation import GroupPreparation
 from stages.trainer.poca.rollout import GroupMinibatch
 from stages.trainer.poca.update import POCAUpdate
-from stages.trainer.ppo.base import OnPolicyTrainer, Parts
 from stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)

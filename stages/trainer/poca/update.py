@@ -6,11 +6,11 @@ from torch import Tensor
 
 from config import POCAHyperparameters
 from queues.specs import BehaviorSpec
+from stages.trainer.on_policy.loss import value_loss
+from stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, PolicyUpdate
 from stages.trainer.poca.loss import baseline_loss
 from stages.trainer.poca.network import GroupActorCritic
 from stages.trainer.poca.rollout import GroupMinibatch
-from stages.trainer.ppo.loss import value_loss
-from stages.trainer.ppo.update import VALUE_COEFFICIENT, Coefficients, PolicyUpdate
 
 BASELINE_COEFFICIENT = 0.5
 """Weight of the baseline's loss beside the value's, as in ML-Agents."""

@@ -8,10 +8,10 @@ from config import PPOHyperparameters
 from queues.messages import TrajectoryBatch
 from stages.policy.network.factory import make_actor_critic
 from stages.trainer.intake import with_group_rewards
-from stages.trainer.ppo.base import OnPolicyTrainer, Parts
-from stages.trainer.ppo.minibatch import Minibatch
-from stages.trainer.ppo.preparation import Preparation
-from stages.trainer.ppo.update import PPOUpdate
+from stages.trainer.on_policy.minibatch import Minibatch
+from stages.trainer.on_policy.preparation import Preparation
+from stages.trainer.on_policy.trainer import OnPolicyTrainer, Parts
+from stages.trainer.on_policy.update import PPOUpdate
 
 
 class PPOTrainer(OnPolicyTrainer[Minibatch]):

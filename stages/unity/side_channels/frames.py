@@ -7,8 +7,8 @@ import struct
 import uuid
 from collections.abc import Iterable, Iterator
 
+from stages.error_text import describe_error
 from stages.errors import StageError
-from stages.raised import told
 from stages.unity.errors import ChannelMisused, UnityBroken
 from stages.unity.side_channels.channel import SideChannel
 from stages.unity.side_channels.messages import IncomingMessage
@@ -104,7 +104,7 @@ class SideChannels:
         except Exception as error:
             raise StageError(
                 f"{self._where}: the side channel {_named(channel)} ({channel.channel_id}) failed with a message of "
-                f"{len(message)} bytes: {told(error)}"
+                f"{len(message)} bytes: {describe_error(error)}"
             ) from error
 
 

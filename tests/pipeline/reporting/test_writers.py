@@ -90,7 +90,7 @@ def test_a_writer_that_raises_is_named_and_called_no_more_except_to_close(caplog
 def test_mistakes_are_found_without_making_a_writer(writer: Mapping[str, Any], message: str):
     good = {"use": "my_writer:JsonLines"}
     (mistake,) = check_writers(config(good, writer))
-    assert str(mistake).startswith("pipeline.reporting.writers.1")
+    assert str(mistake).startswith("pipeline.statistics_writers.1")
     assert message in str(mistake)
 
 

@@ -13,8 +13,8 @@ from virtual_time import until_blocked
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.messages import Barrier
 from stages.actor.actor import Actor, ActorPort
+from stages.actor.credit_gate import CreditGate
 from stages.agent import AgentProcessor
-from stages.environment.gate import CreditGate
 from stages.environment.lineup import Lineups
 from stages.environment.stage import EnvironmentStage
 from stages.loop import run_source

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from queues.messages import ActionBatch
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, tell
-from stages.environment.protocol import ActionBatch
-from stages.environment.pursuit import PursuitGroup
-from stages.environment.volley import VolleyGroup
-from stages.environment.volley.physics import VX, VY
-from stages.environment.volley.rules import BALL_GRAVITY, SERVE_SPEED, TICK_S
 from stages.errors import StageError
+from stages.games.pursuit import PursuitGroup
+from stages.games.volley import VolleyGroup
+from stages.games.volley.physics import VX, VY
+from stages.games.volley.rules import BALL_GRAVITY, SERVE_SPEED, TICK_S
 
 
 def told(group, **plain):

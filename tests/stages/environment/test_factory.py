@@ -10,10 +10,10 @@ import pytest
 
 import stages
 from config import EnvironmentSettings, ObservationSettings, RoleSettings, WrapperSettings
+from queues.messages import ActionBatch
 from stages.environment.factory import make_group
-from stages.environment.gymnasium_group import GymnasiumGroup
+from stages.environment.gymnasium.group import GymnasiumGroup
 from stages.environment.pettingzoo import PettingZooGroup
-from stages.environment.protocol import ActionBatch
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MODULE = """

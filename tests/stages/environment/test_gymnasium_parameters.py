@@ -10,11 +10,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import batch_space
 
 from config import EnvironmentSettings
+from queues.messages import ActionBatch
 from stages.environment.factory import make_group
-from stages.environment.gymnasium_group import GymnasiumGroup
+from stages.environment.gymnasium.group import GymnasiumGroup
+from stages.environment.gymnasium.vectorising import make_vector
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, tell
-from stages.environment.protocol import ActionBatch
-from stages.environment.vectorising import make_vector
 
 MODES = list(AutoresetMode)
 LENGTH = 3

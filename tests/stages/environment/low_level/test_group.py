@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from low_level_env import BRAIN, GuessEnv, ScriptedEnv, behavior, decisions, endings, observation
 
+from queues.messages import ActionBatch
 from stages.environment.low_level import LowLevelGroup
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
-from stages.environment.protocol import ActionBatch, EnvironmentGroup
+from stages.environment.protocol import EnvironmentGroup
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 
 VECTOR = {BRAIN: behavior(observation(2), continuous=1)}

@@ -7,9 +7,10 @@ from low_level_env import GuessEnv
 from unity_runs import BUILD, reports
 
 from config import EngineSettings, EnvironmentSettings
+from queues.messages import ActionBatch
 from stages.environment.low_level import make_low_level_group
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
-from stages.environment.protocol import ActionBatch, Measured
+from stages.environment.protocol import Measured
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 from stages.unity.environment import UnityEnvironment
 

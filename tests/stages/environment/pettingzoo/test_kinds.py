@@ -7,8 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from config import ObservationSettings
+from queues.messages import ActionBatch
 from stages.environment.pettingzoo.kinds import Kind, check_names
-from stages.environment.protocol import ActionBatch
 from stages.errors import BrokenEnvironmentError, StageError
 
 BOARD = spaces.Box(0, 1, (3, 3, 2), np.int8)

@@ -8,8 +8,9 @@ from gymnasium import spaces
 from small_zoo import SEEN, Crowd
 
 from config import RoleSettings
+from queues.messages import ActionBatch
 from stages.environment.pettingzoo import PettingZooGroup, instance_of
-from stages.environment.protocol import ActionBatch, EnvironmentGroup, Rendering
+from stages.environment.protocol import EnvironmentGroup, Rendering
 from stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
 
 TWO = {"red_0": (0, 3, 1.0), "blue_0": (0, 3, -2.0)}

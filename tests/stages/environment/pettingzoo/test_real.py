@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from config import EnvironmentSettings
+from queues.messages import ActionBatch
 from stages.environment.factory import make_group
-from stages.environment.protocol import ActionBatch
 
 pettingzoo = pytest.importorskip("pettingzoo", reason="python -m pip install 'headrace[pettingzoo]'")
 pytestmark = [

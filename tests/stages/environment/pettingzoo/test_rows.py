@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from small_zoo import Counting, Crowd
 
 from config import RoleSettings
+from queues.messages import ActionBatch
 from stages.environment.pettingzoo import PettingZooGroup, instance_of
-from stages.environment.protocol import ActionBatch
 
 STEPS = 6
 """Length of a world's episode."""

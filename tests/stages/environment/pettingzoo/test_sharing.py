@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from small_zoo import SEEN, THREE
 
 from config import RoleSettings
+from queues.messages import ActionBatch
 from stages.environment.pettingzoo import PettingZooGroup, instance_of
-from stages.environment.protocol import ActionBatch
 
 ALL = {"*": RoleSettings(behavior="Team", team=0, group=True)}
 

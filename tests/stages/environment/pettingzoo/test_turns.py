@@ -7,8 +7,8 @@ import pytest
 from small_zoo import Counting
 
 from config import RoleSettings
+from queues.messages import ActionBatch
 from stages.environment.pettingzoo import PettingZooGroup, instance_of
-from stages.environment.protocol import ActionBatch
 from stages.errors import BrokenEnvironmentError, NotFiniteError
 
 ZERO, ONE = "Count?team=0", "Count?team=1"

@@ -9,7 +9,7 @@ from unity_samples import agent, noise, picture, png
 from config import EngineSettings, RunConfig
 from stages.environment.unity.instance import UnityInstance
 from stages.environment.unity.making import first_without_graphics
-from stages.environment.unity.telling import Telling
+from stages.environment.unity.side_channel_bridge import Telling
 
 
 def instance(blind, *script):

@@ -8,7 +8,7 @@ import torch
 
 from config import NetworkSettings, load_config
 from queues.specs import ObservationSpec
-from stages.environment.connect_four import ConnectFourGroup, rules
+from stages.games.connect_four import ConnectFourGroup, rules
 from stages.loading import load_attribute
 from stages.policy.design import design_of
 from stages.policy.torch_policy import TorchPolicy

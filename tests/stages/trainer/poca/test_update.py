@@ -4,7 +4,7 @@ import torch
 from trainer_samples import DISCRETE, VECTOR, experience, trainer_of
 
 from queues.specs import BehaviorSpec
-from stages.trainer.ppo.update import Coefficients
+from stages.trainer.on_policy.update import Coefficients
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE, grouped=True)
 COEFFICIENTS = Coefficients(1e-3, 0.2, 0.01)

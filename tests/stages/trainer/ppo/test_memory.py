@@ -11,8 +11,8 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy import Recall, design_of, make_policy
 from stages.policy.network import Inputs
 from stages.trainer import TrainerContext
+from stages.trainer.on_policy.experience import previous_actions
 from stages.trainer.ppo import PPOTrainer
-from stages.trainer.ppo.experience import previous_actions
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(1, (3,)))
 M = 4

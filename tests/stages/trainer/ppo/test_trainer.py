@@ -7,8 +7,8 @@ from stages.errors import NotFiniteError, StageError
 from stages.policy import Normalizer, NumpyPolicy, design_of
 from stages.policy.network import Inputs
 from stages.trainer import TrainerContext
+from stages.trainer.on_policy.advantages import advantages
 from stages.trainer.ppo import PPOTrainer
-from stages.trainer.ppo.advantages import advantages
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 

@@ -1,0 +1,89 @@
+"""The actor's side of flow control: whether it may step, and what it asks the ledger for (`pipeline.control.credits`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+FREE = 2**62
+"""A cap that nobody reaches."""
+
+
+class CreditGate:
+    """Caps on learning steps by behaviour name. Pure: the host carries requests out and grants in.
+
+    Everywhere, `used` is what was emitted and is held so far, by behaviour name, and `alive` the behaviours that have
+    agents here now: only these can close the gate.
+
+    Args:
+        request: called with (number of the request, used, wanted behaviours, behaviours given back).
+    """
+
+    def __init__(self, request: Callable[[int, Mapping[str, int], Sequence[str], Sequence[str]], None]) -> None:
+        self._request = request
+        self._caps: dict[str, int] = {}
+        self._ask_at: dict[str, int] = {}
+        self._versions: dict[str, int] = {}
+        self._given_back_at: dict[str, int] = {}
+        self._number = 0
+        self._asked_at = 0
+        self._asked = False
+
+    def closed(self, used: Mapping[str, int], alive: Collection[str]) -> list[str]:
+        """Behaviours that have used up their caps."""
+        return [name for name in alive if used.get(name, 0) >= self._caps.get(name, 0)]
+
+    def bounds(self, alive: Collection[str]) -> bool:
+        """Whether the gate will close again some time: there are behaviours that have no cap."""
+        return any(self._caps.get(name, 0) < FREE for name in alive)
+
+    def look_ahead(self, used: Mapping[str, int], alive: Collection[str]) -> None:
+        """Ask for more while there is still some left, so that in the steady state nobody waits for the answer.
+
+        Credits of behaviours that have no agents here any more go back, for others may need them.
+        """
+        if len(alive) < len(self._caps):
+            idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]
+            if idle:
+                self._give_back(used, (), idle)
+        if self._asked:
+            return
+        low = [name for name in alive if used.get(name, 0) >= self._ask_at.get(name, 0)]
+        if low:
+            self._asked = True
+            self._number += 1
+            self._ask(used, low, ())
+
+    def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
+        """Say that the actor stands still: it has emitted all it held, and gives back what it has not used."""
+        self._asked = True
+        # Nothing is left of any cap, so all behaviours that have agents here are wanted, not only the closed ones.
+        self._give_back(used, sorted(alive), list(self._caps))
+
+    def granted(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
+        """Take in the ledger's answer to request `number`."""
+        if number == self._asked_at:
+            self._asked = False
+        for name, cap in caps.items():
+            if number >= self._given_back_at.get(name, 0):
+                self._ask_at[name] = (self._caps.get(name, 0) + cap) // 2
+                self._caps[name] = cap
+                self._versions[name] = versions[name]
+
+    def needed_version(self, name: str) -> int:
+        """The policy version from which on the last grant may be used."""
+        return self._versions.get(name, 0)
+
+    def _give_back(self, used: Mapping[str, int], wants: Sequence[str], names: Sequence[str]) -> None:
+        self._number += 1
+        for name in names:
+            self._caps[name] = self._ask_at[name] = used.get(name, 0)
+            self._given_back_at[name] = self._number
+        self._ask(used, wants, names)
+
+    def _ask(self, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
+        self._request(self._number, used, wants, gives_back)
+        if wants:
+            self._asked_at = self._number
+        for name in wants:
+            # What is asked for may be granted while it is given back already, so it can be given back from now on.
+            self._caps.setdefault(name, 0)

@@ -1,8 +1,0 @@
-"""Connect four on hundreds of boards at once, with the moves and observations of PettingZoo's (docs/pettingzoo.md)."""
-
-from stages.environment.connect_four.group import ConnectFourGroup
-from stages.environment.connect_four.play import Player, as_player, play_games
-from stages.environment.connect_four.players import RandomPlayer, TacticalPlayer
-from stages.environment.tally import Tally
-
-__all__ = ["ConnectFourGroup", "Player", "RandomPlayer", "TacticalPlayer", "Tally", "as_player", "play_games"]

@@ -1,0 +1,1 @@
+"""Gymnasium environments, vectorised, as a group."""

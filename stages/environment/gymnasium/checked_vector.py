@@ -1,0 +1,258 @@
+"""A vector environment whose answers are in our types and as its spaces promise, or else are errors that say why.
+
+What comes of them (rows, endings, restarts) is the business of `gymnasium_group`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from config import ObservationSettings
+from queues.messages import ActionBatch, Array
+from stages.environment.gymnasium.vectorising import TellingEnv
+from stages.environment.parameters import EpisodeParameters, Floats
+from stages.environment.spaces.actions import action_mapping, action_masks
+from stages.environment.spaces.observations import observation_parts, take_rows
+from stages.error_text import describe_error
+from stages.errors import BrokenEnvironmentError, StageError
+
+log = logging.getLogger(__name__)
+
+_FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
+
+
+class Tick(NamedTuple):
+    """What one step of the vector environment gave, in our types; arrays of our own."""
+
+    observations: tuple[Array, ...]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: Mapping[str, Any]
+
+
+class CheckedVector:
+    """Makes every call to a vector environment, and looks at what it gives.
+
+    Args:
+        envs: the vector environment, in any autoreset mode; closed by `close`.
+        name: what messages call it.
+        observations: what its observations are to be taken for, by name, where their spaces do not tell.
+
+    Attributes:
+        mode: how its episodes begin anew.
+        parts: how its observations become columns.
+        actions: how columns become its actions.
+
+    Raises:
+        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
+    """
+
+    def __init__(
+        self, envs: VectorEnv[Any, Any, Any], name: str, observations: Mapping[str, ObservationSettings] | None
+    ) -> None:
+        self.num_envs: int = envs.num_envs
+        self._envs = envs
+        self._name = name
+        self._closed = False
+        try:
+            self.mode = _autoreset_mode(envs, name)
+            self.parts = observation_parts(envs.single_observation_space, name, observations)
+            self.actions = action_mapping(envs.single_action_space, envs.num_envs, name)
+        except StageError:
+            self.close()
+            raise
+        self._branch_starts = np.cumsum([0, *self.actions.spec.discrete_branches])[:-1]
+        self._parameters: EpisodeParameters | None = None
+        """What the vector environment is told when it is reset; None where each single one is, or there is nothing."""
+        self._told: dict[str, Floats] = {}
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Tell environments the parameters of each episode, as options of `reset`.
+
+        Single environments get numbers, whoever resets them. A vector environment of its own making gets arrays [n]
+        when the group resets it: at each episode's end if its autoreset mode is DISABLED (those of the instances that
+        are not reset are what they were told before), else only when all begin anew. `AsyncVectorEnv` gets nothing.
+        """
+        envs = self._envs.unwrapped
+        if isinstance(envs, SyncVectorEnv):
+            envs.envs = [TellingEnv(env, partial(parameters.options, i)) for i, env in enumerate(envs.envs)]
+            return
+        if isinstance(envs, AsyncVectorEnv):
+            log.warning(
+                "environment_parameters: %s runs in processes of its own (AsyncVectorEnv), which can't be told, so "
+                "they have no effect; use vectorization_mode: sync (actors are processes already)",
+                self._name,
+            )
+            return
+        self._parameters = parameters
+        if self.mode is not AutoresetMode.DISABLED:
+            log.warning(
+                "environment_parameters: %s starts episodes by itself (autoreset mode %s), so it is told only when all "
+                "instances begin anew, as with a lesson's require_reset: true; with autoreset mode DISABLED, or as "
+                "single environments, it is told at each episode",
+                *(self._name, self.mode.name),
+            )
+
+    def reset(
+        self, which: NDArray[np.bool_] | None, seed: int | None = None
+    ) -> tuple[tuple[Array, ...], Mapping[str, Any]]:
+        """Reset instances [n], None for all, with their parameters.
+
+        Raises:
+            BrokenEnvironmentError: if it raises, or gives what its spaces do not promise.
+        """
+        options: dict[str, Any] = {} if which is None else {"reset_mask": which}
+        if self._parameters is not None:
+            instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
+            options |= self._tell(self._parameters, instances)
+        try:
+            raw, infos = self._envs.reset(seed=seed, options=options or None)
+        except Exception as error:
+            raise self._broken("reset", error) from error
+        observations = self._extract("reset", raw)
+        for observation, part in zip(observations, self.parts, strict=True):
+            if observation.shape != (self.num_envs, *part.spec.shape):
+                raise BrokenEnvironmentError(
+                    f"{self._name}: reset() gave observations of shape {observation.shape} in all, expected "
+                    f"{(self.num_envs, *part.spec.shape)} by its observation space"
+                )
+        return observations, infos
+
+    def step(self, actions: ActionBatch) -> Tick:
+        """Step all instances.
+
+        Raises:
+            BrokenEnvironmentError: if it raises, or gives what its spaces do not promise.
+        """
+        if len(actions.continuous) != self.num_envs or len(actions.discrete) != self.num_envs:
+            raise StageError(
+                f"{self._name}: got {len(actions.continuous)} continuous and {len(actions.discrete)} "
+                f"discrete actions for {self.num_envs} instances"
+            )
+        given = self.actions.to_environment(actions)
+        try:
+            raw, rewards, terminated, truncated, infos = self._envs.step(given)
+        except Exception as error:
+            raise self._broken("step", error) from error
+        tick = Tick(
+            self._extract("step", raw),
+            np.asarray(rewards).astype(_FLOAT32),  # a copy, also where the dtype is right
+            np.asarray(terminated, np.bool_),
+            np.asarray(truncated, np.bool_),
+            infos,
+        )
+        if not tick.rewards.shape == tick.terminated.shape == tick.truncated.shape == (self.num_envs,):
+            raise BrokenEnvironmentError(
+                f"{self._name}: step() gave rewards of shape {tick.rewards.shape}, terminated "
+                f"{tick.terminated.shape}, truncated {tick.truncated.shape}; expected ({self.num_envs},) "
+                "of each"
+            )
+        return tick
+
+    def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
+        """The endings' observations in SAME_STEP mode, batched; they come so, or as an array of objects."""
+        finals = infos.get("final_obs")
+        if finals is None:
+            raise BrokenEnvironmentError(
+                f"{self._name}: its autoreset mode is SAME_STEP, but at an episode's end "
+                f"infos['final_obs'] is missing (there are: {', '.join(infos) or 'none'}); is "
+                "metadata['autoreset_mode'] right?"
+            )
+        space = self._envs.single_observation_space
+        if not isinstance(finals, np.ndarray) or finals.dtype != object:
+            return self._extract("step", take_rows(space, finals, ended))
+        chosen = [finals[i] for i in ended]
+        if any(final is None for final in chosen):
+            raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
+        batched = concatenate(space, chosen, cast("Array", create_empty_array(space, len(chosen))))
+        return self._extract("step", batched)
+
+    def masks(self, infos: Mapping[str, Any], which: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """Masks [n, choices]; `which` [n] says where they have to make sense, None for everywhere."""
+        width = self.actions.spec.mask_size
+        try:
+            masks = action_masks(infos, self.num_envs, width)
+        except (TypeError, ValueError) as error:
+            raise BrokenEnvironmentError(
+                f"{self._name}: infos['action_mask'] must have {width} entries per instance, one per choice ({error})"
+            ) from error
+        stuck = np.flatnonzero(~np.logical_or.reduceat(masks, self._branch_starts, axis=1).all(axis=1))
+        stuck = stuck if which is None else stuck[which[stuck]]
+        if len(stuck):
+            raise BrokenEnvironmentError(f"{self._name}: the action mask of instance {stuck[0]} forbids every choice")
+        return masks
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """One instance as an RGB picture [height, width, 3].
+
+        Raises:
+            StageError: if the environment was not made with `render_mode: rgb_array`.
+            BrokenEnvironmentError: if rendering fails.
+        """
+        if self._envs.render_mode != "rgb_array":
+            raise StageError(
+                f"{self._name}: it was made with render_mode {self._envs.render_mode!r}; to get pictures, "
+                "make it with options: {render_mode: rgb_array}"
+            )
+        try:
+            if isinstance(self._envs, SyncVectorEnv):
+                return np.asarray(self._envs.envs[env_id].render(), np.uint8)
+            frames = self._envs.render()
+            assert frames is not None, "no frames"
+            return np.asarray(frames[env_id], np.uint8)
+        except Exception as error:
+            raise self._broken("render", error) from error
+
+    def close(self) -> None:
+        """Close the environment; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._envs.close()
+        except Exception as error:
+            raise self._broken("close", error) from error
+
+    def _extract(self, call: str, raw: Any) -> tuple[Array, ...]:
+        try:
+            return tuple([part.extract(raw) for part in self.parts])
+        except (LookupError, TypeError, ValueError) as error:
+            raise BrokenEnvironmentError(
+                f"{self._name}: an observation from {call}() does not fit its space "
+                f"{self._envs.single_observation_space}: {describe_error(error)}"
+            ) from error
+
+    def _tell(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
+        for name, values in parameters.draw(env_ids).items():
+            column = self._told.setdefault(name, np.zeros(self.num_envs))
+            column[env_ids] = values
+        return {name: column.copy() for name, column in self._told.items()}
+
+    def _broken(self, call: str, error: Exception) -> BrokenEnvironmentError:
+        return BrokenEnvironmentError(f"{self._name}: its {call}() raised {describe_error(error)}")
+
+
+def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
+    mode = (envs.metadata or {}).get("autoreset_mode")
+    if mode is None:
+        log.warning(
+            "%s does not say its autoreset mode in metadata['autoreset_mode']; it is taken for NEXT_STEP, as "
+            "Gymnasium itself does",
+            name,
+        )
+        return AutoresetMode.NEXT_STEP
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise StageError(
+            f"{name}: metadata['autoreset_mode'] is {mode!r}; expected a gymnasium.vector.AutoresetMode"
+        ) from error

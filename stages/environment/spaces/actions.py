@@ -1,0 +1,188 @@
+"""Gymnasium's action spaces as columns: what an agent decides, and what the environment is given for it.
+
+Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, also nested, become both side by side
+(hybrid actions), in the space's own order. Observations are in `observations`.
+
+Axis letters: n instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch, Array
+from queues.specs import ActionSpec
+from stages.errors import StageError
+
+Space = spaces.Space[Any]
+
+_AS_GOOD_AS_INFINITE = 1e30
+"""Bounds like float32's largest number mean "none"; scaling to them would overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionMapping:
+    """What an agent decides, and what the environment is given for it."""
+
+    spec: ActionSpec
+    """Never `masked`: whether there are masks shows only in the infos of the first reset."""
+    to_environment: Callable[[ActionBatch], Any]
+    """From columns [n, …] to n actions, batched as `gymnasium.vector` batches the space."""
+    maskable: bool
+    """Whether an info `action_mask` has the meaning of our masks."""
+
+
+def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
+    """The columns of an action space: continuous ones for Box, branches for discrete spaces, both for composed ones.
+
+    Args:
+        space: the space of a single instance.
+        num_envs: n.
+        owner: the environment's name, for messages.
+
+    Raises:
+        StageError: if the space is not one of those.
+    """
+    if isinstance(space, spaces.Dict):
+        return _composed(dict(space.spaces), num_envs, owner, dict)
+    if isinstance(space, spaces.Tuple):
+        return _composed(dict(enumerate(space.spaces)), num_envs, owner, lambda values: tuple(values.values()))
+    if isinstance(space, spaces.Box):
+        return _box_actions(space, num_envs)
+    if isinstance(space, spaces.Discrete):
+        return _discrete_actions(int(space.n), int(space.start), np.dtype(space.dtype))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _branch_actions(space.nvec, np.asarray(space.start), np.dtype(space.dtype), maskable=True)
+    if isinstance(space, spaces.MultiBinary):
+        two = np.full(space.shape, 2)
+        return _branch_actions(two, np.zeros_like(two), np.dtype(space.dtype), maskable=False)
+    raise StageError(
+        f"{owner}: actions of a {type(space).__name__} space can't be decided; expected Box, Discrete, MultiDiscrete, "
+        "MultiBinary, or Dict and Tuple of them. A gymnasium.ActionWrapper that makes one of these of it can be put "
+        "under environment.wrappers"
+    )
+
+
+def action_masks(infos: Mapping[str, Any], num_envs: int, width: int) -> NDArray[np.bool_]:
+    """The masks [n, width] in the infos of a vector environment; instances that gave none may do everything.
+
+    One mask is an array with an entry per choice, or a tuple of such arrays, one per branch (None is passed over: it
+    stands for a part that has no branches).
+
+    Raises:
+        TypeError: if a mask is a map.
+        ValueError: if a mask does not have `width` entries.
+    """
+    value = infos.get("action_mask")
+    if value is None:
+        return np.ones((num_envs, width), np.bool_)
+    given = infos.get("_action_mask")
+    if isinstance(value, Mapping):
+        raise TypeError("got a map; give the choices of all branches side by side, in the order of the action space")
+    if isinstance(value, tuple | list):  # an array [n, choices] per branch
+        masks = np.concatenate([np.asarray(branch, np.bool_) for branch in value if branch is not None], axis=1)
+    elif value.dtype == object:  # an instance each: a tuple with an array per branch
+        masks = np.ones((num_envs, width), np.bool_)
+        for i, mask in enumerate(value):
+            if mask is not None:
+                masks[i] = _flat_mask(mask)
+    else:
+        masks = np.asarray(value).reshape(num_envs, width).astype(np.bool_)
+    if masks.shape != (num_envs, width):
+        raise ValueError(f"got shape {masks.shape} for {num_envs} instances")
+    if given is not None and not given.all():
+        masks[~given] = True
+    return masks
+
+
+def _flat_mask(mask: Any) -> NDArray[np.bool_]:
+    if isinstance(mask, tuple | list):
+        return np.concatenate([_flat_mask(part) for part in mask if part is not None])
+    return np.ravel(np.asarray(mask, np.bool_))
+
+
+def _composed(
+    parts: Mapping[Any, Space], num_envs: int, owner: str, build: Callable[[dict[Any, Any]], Any]
+) -> ActionMapping:
+    """Actions of several spaces side by side; `build` makes what the environment gets of the parts' actions by key."""
+    mappings = [action_mapping(part, num_envs, owner) for part in parts.values()]
+    specs = [mapping.spec for mapping in mappings]
+    if not any(spec.log_prob_size for spec in specs):
+        raise StageError(f"{owner}: its action space has nothing to decide")
+    continuous = _slices([spec.continuous_size for spec in specs])
+    discrete = _slices([len(spec.discrete_branches) for spec in specs])
+    pieces = list(zip(parts, mappings, continuous, discrete, strict=True))
+
+    def to_environment(actions: ActionBatch) -> Any:
+        return build(
+            {
+                key: mapping.to_environment(ActionBatch(actions.continuous[:, c], actions.discrete[:, d]))
+                for key, mapping, c, d in pieces
+            }
+        )
+
+    spec = ActionSpec(
+        continuous_size=sum(spec.continuous_size for spec in specs),
+        discrete_branches=tuple(branch for spec in specs for branch in spec.discrete_branches),
+        unbounded=tuple(c.start + i for spec, c in zip(specs, continuous, strict=True) for i in spec.unbounded),
+    )
+    return ActionMapping(spec, to_environment, all(m.maskable for m in mappings if m.spec.discrete_branches))
+
+
+def _slices(sizes: Sequence[int]) -> list[slice]:
+    ends = list(accumulate(sizes))
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _discrete_actions(n: int, start: int, dtype: np.dtype[Any]) -> ActionMapping:
+    def to_environment(actions: ActionBatch) -> Array:
+        chosen: Array = actions.discrete[:, 0].astype(dtype)
+        return np.add(chosen, start, dtype=dtype) if start else chosen
+
+    return ActionMapping(ActionSpec(discrete_branches=(n,)), to_environment, maskable=True)
+
+
+def _branch_actions(nvec: NDArray[Any], start: NDArray[Any], dtype: np.dtype[Any], *, maskable: bool) -> ActionMapping:
+    def to_environment(actions: ActionBatch) -> Array:
+        chosen: Array = actions.discrete.reshape(-1, *nvec.shape) + start
+        return chosen.astype(dtype)
+
+    return ActionMapping(ActionSpec(discrete_branches=tuple(int(n) for n in nvec.flat)), to_environment, maskable)
+
+
+def _box_actions(space: spaces.Box, num_envs: int) -> ActionMapping:
+    """Scale [-1, 1] affinely to [low, high] in each bounded dimension; others get the raw value.
+
+    What is bounded on one side only counts as unbounded, but is clipped to that side.
+    """
+    whole = not np.issubdtype(space.dtype, np.floating)
+    kind = np.dtype(np.float64) if whole else np.dtype(space.dtype)
+    low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
+    with np.errstate(over="ignore"):
+        extent = high - low
+    bounded = np.ravel(space.bounded_below & space.bounded_above) & (extent < _AS_GOOD_AS_INFINITE)
+    half = np.where(bounded, extent / 2, 1.0)
+    middle = np.where(bounded, low + half, 0.0)
+    # Whole arrays [n, size], because broadcasting costs more than the arithmetic.
+    halves, middles, lows, highs = (np.tile(row.astype(kind), (num_envs, 1)) for row in (half, middle, low, high))
+
+    def to_environment(actions: ActionBatch) -> Array:
+        values: Array = actions.continuous * halves
+        values += middles
+        # Rounding alone can step over a bound, which some environments refuse.
+        np.minimum(values, highs, out=values)
+        np.maximum(values, lows, out=values)
+        if whole:
+            np.rint(values, out=values)
+        values = values.reshape(num_envs, *space.shape)
+        return values.astype(space.dtype, copy=False)
+
+    unbounded = tuple(int(i) for i in np.flatnonzero(~bounded))
+    return ActionMapping(ActionSpec(continuous_size=len(bounded), unbounded=unbounded), to_environment, maskable=False)

@@ -1,0 +1,1 @@
+"""Built-in games, each with its scripted player beside it."""

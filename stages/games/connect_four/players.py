@@ -1,0 +1,43 @@
+"""Yardsticks: a player that moves at random, and one that looks one move ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch, Array
+from stages.games.connect_four import rules
+
+
+class RandomPlayer:
+    """Drops its stone into any column that is not full, each with equal chance."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, observations: tuple[Array, ...], masks: NDArray[np.bool_]) -> ActionBatch:
+        """Decide for d boards from masks [d, 7]."""
+        return _any_of(masks, self._random)
+
+
+class TacticalPlayer:
+    """Wins where it can in one move, else hinders the other from doing so, else moves at random.
+
+    Where there are several such columns, it takes any of them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, observations: tuple[Array, ...], masks: NDArray[np.bool_]) -> ActionBatch:
+        """Decide for d boards from observations [d, 84] and masks [d, 7]."""
+        own, other, heights = rules.from_planes(observations[0])
+        wins, threats = rules.winning_columns(own, heights), rules.winning_columns(other, heights)
+        urgent = np.where(wins.any(axis=1, keepdims=True), wins, threats)
+        return _any_of(np.where(urgent.any(axis=1, keepdims=True), urgent, masks), self._random)
+
+
+def _any_of(columns: NDArray[np.bool_], random: np.random.Generator) -> ActionBatch:
+    """Of the columns [d, 7] that are marked, one per row with equal chance."""
+    chosen = np.where(columns, random.random(columns.shape), -1.0).argmax(axis=1)
+    return ActionBatch(np.zeros((len(columns), 0), np.float32), chosen[:, None].astype(np.int32))

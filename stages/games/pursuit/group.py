@@ -1,0 +1,225 @@
+"""Pursuit as an environment group: two pursuers against one evader, in hundreds of arenas at once.
+
+A game is an episode of all three. It is over when a pursuer has caught the evader, or the time is up: then the evader
+has won. That is the game's own rule and everybody sees the time that is left, so the episode is terminated, never
+truncated. The final reward carries the sign of the result, as self-play in the manner of ML-Agents expects.
+
+The two sides are behaviours of their own, with teams of unequal size: the smallest asymmetric game.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.environment.parameters import EpisodeParameters, check_known
+from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, Floats, advance, caught
+from stages.games.pursuit.observing import OBSERVATION_SIZE, observe
+from stages.games.pursuit.rules import (
+    AGENTS,
+    CATCH_DISTANCE,
+    EVADER,
+    EVADER_SPEED,
+    EVADER_TEAM,
+    FASTEST,
+    HALF_WIDTH,
+    PURSUER_SPEED,
+    PURSUER_TEAM,
+    PURSUERS,
+    RESULT_REWARD,
+    STEP_REWARD,
+    TICK_S,
+    TICKS_PER_DECISION,
+)
+
+ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
+"""Stand still, or one of eight directions."""
+
+PARAMETERS: Mapping[str, str] = {
+    "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s unless told",
+    "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s unless told",
+}
+"""What it can be told by `environment_parameters`, for each game."""
+
+
+class PursuitGroup:
+    """`num_envs` arenas with two pursuers and an evader each.
+
+    Args:
+        num_envs: arenas.
+        time_limit_s: seconds that the evader has to survive.
+        pursuer: behaviour name of the pursuers, who are team 0.
+        evader: behaviour name of the evader, who is team 1.
+        evader_speed: top speed of the evader in m/s, where `environment_parameters` say nothing about it.
+        catch_distance: how near to the evader a pursuer has to come, in metres between their middles.
+
+    Raises:
+        ValueError: if an option is out of its range.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        time_limit_s: float = 6.0,
+        pursuer: str = "Pursuer",
+        evader: str = "Evader",
+        evader_speed: float = EVADER_SPEED,
+        catch_distance: float = CATCH_DISTANCE,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"PursuitGroup: num_envs is {num_envs}; it must be at least 1")
+        if pursuer == evader:
+            raise ValueError(
+                f"PursuitGroup: pursuer and evader are both {pursuer!r}; the sides differ in what they see"
+            )
+        self.game_decisions = int(time_limit_s / (TICK_S * TICKS_PER_DECISION))
+        if self.game_decisions < 1:
+            raise ValueError(
+                f"PursuitGroup: time_limit_s is {time_limit_s}, shorter than one decision "
+                f"({TICK_S * TICKS_PER_DECISION} s); raise it"
+            )
+        self.num_envs = num_envs
+        self.pursuer_id = f"{pursuer}?team={PURSUER_TEAM}"
+        self.evader_id = f"{evader}?team={EVADER_TEAM}"
+        observations = (ObservationSpec("arena", (OBSERVATION_SIZE,)),)
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {
+            behavior_id: BehaviorSpec(behavior_id, observations, ACTIONS)
+            for behavior_id in (self.pursuer_id, self.evader_id)
+        }
+        self.arenas = Arenas.empty(num_envs)
+        self._decisions = np.zeros(num_envs, np.int32)
+        self._episodes = np.zeros(num_envs, np.int64)
+        self._env_ids = np.arange(num_envs, dtype=np.int32)
+        self._random = np.random.default_rng()
+        if not 0 < evader_speed <= FASTEST:
+            raise ValueError(
+                f"PursuitGroup: evader_speed is {evader_speed}; it must be above 0 and at most {FASTEST:g} m/s, or the "
+                "evader could leap over a pursuer between two ticks"
+            )
+        if not CATCH_DISTANCE <= catch_distance <= HALF_WIDTH:
+            raise ValueError(
+                f"PursuitGroup: catch_distance is {catch_distance}; it must be {CATCH_DISTANCE:g} to {HALF_WIDTH:g} m"
+            )
+        self._catch_distance = catch_distance
+        self._top_speeds: Floats = np.tile(SPEEDS[:, None], (num_envs, 1, 1))
+        self._top_speeds[:, EVADER] = evader_speed
+        """[C, 3, 1] of the running games."""
+        self._parameters: EpisodeParameters | None = None
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Ask these at the beginning of each game.
+
+        Raises:
+            StageError: if there is one that is not among `PARAMETERS`.
+        """
+        check_known(parameters, PARAMETERS, "Pursuit")
+        self._parameters = parameters
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Begin a new game in every arena; without a seed, chance goes on where it was."""
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._decisions[:] = 0
+        self._episodes[:] = 0
+        self._begin_games(self._env_ids)
+        nobody = self._env_ids[:0]
+        return self._result(nobody, None, np.zeros(0, np.bool_), np.zeros(self.num_envs, np.float32), None)
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Let everybody move by their decisions; games that are over begin anew.
+
+        Args:
+            actions: by behaviour id; two rows per arena for the pursuers, one for the evader.
+        """
+        fallen = self._move(actions)
+        self._decisions += 1
+        over = fallen | (self._decisions >= self.game_decisions)
+        ended = np.flatnonzero(over).astype(np.int32)
+        final = None
+        lengths = self._decisions[ended] * (TICK_S * TICKS_PER_DECISION)
+        if ended.size:
+            left = Arenas(self.arenas.places[ended], self.arenas.speeds[ended])
+            final = observe(left, self._time_left(ended))
+            self._decisions[ended] = 0
+            self._episodes[ended] += 1
+            self._begin_games(ended)
+        rewards = np.where(over, 0, STEP_REWARD).astype(np.float32)
+        return self._result(ended, final, fallen[ended], rewards, lengths)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _begin_games(self, arenas: NDArray[np.int32]) -> None:
+        self.arenas.place(arenas, self._random)
+        if self._parameters is not None:
+            told = self._parameters.draw(arenas)
+            if "pursuer_speed" in told:
+                self._top_speeds[arenas, :PURSUERS, 0] = told["pursuer_speed"][:, None]
+            if "evader_speed" in told:
+                self._top_speeds[arenas, EVADER, 0] = told["evader_speed"]
+
+    def _move(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.bool_]:
+        """[C] whether the evader was caught on the way."""
+        chosen = np.empty((self.num_envs, AGENTS), np.int32)
+        chosen[:, :PURSUERS] = actions[self.pursuer_id].discrete[:, 0].reshape(self.num_envs, PURSUERS)
+        chosen[:, EVADER] = actions[self.evader_id].discrete[:, 0]
+        wanted = DIRECTIONS[chosen] * self._top_speeds
+        fallen = np.zeros(self.num_envs, np.bool_)
+        for _ in range(TICKS_PER_DECISION):
+            advance(self.arenas, wanted)
+            fallen |= caught(self.arenas, self._catch_distance)
+        return fallen
+
+    def _time_left(self, arenas: NDArray[np.signedinteger]) -> Floats:
+        share: Floats = (1 - self._decisions[arenas] / self.game_decisions).astype(np.float32)
+        return share
+
+    def _result(
+        self,
+        ended: NDArray[np.int32],
+        final: tuple[Floats, Floats] | None,
+        fallen: NDArray[np.bool_],
+        rewards: Floats,
+        game_seconds: NDArray[np.floating] | None,
+    ) -> StepResult:
+        """Endings (if any) first, then everybody's decision row; rewards are the evader's, pursuers get the negative.
+
+        Args:
+            ended: [e] arenas whose game is over; they have begun anew.
+            final: what pursuers and evaders saw last there; None for nobody.
+            fallen: [e] whether the evader was caught there.
+            rewards: [C] of the decision rows.
+            game_seconds: [e] how long these games were.
+        """
+        result = (STEP_REWARD + np.where(fallen, -RESULT_REWARD, RESULT_REWARD)).astype(np.float32)
+        evaders_rewards = np.concatenate([result, rewards])
+        env_ids = np.concatenate([ended, self._env_ids])
+        episode_ids = np.concatenate([self._episodes[ended] - 1, self._episodes])
+        now = observe(self.arenas, self._time_left(self._env_ids))
+        steps = {}
+        for behavior_id, count, first, side, sign in (
+            (self.pursuer_id, PURSUERS, 0, 0, -1),
+            (self.evader_id, 1, EVADER, 1, 1),
+        ):
+            number = np.tile(np.arange(first, first + count), len(env_ids))
+            steps[behavior_id] = AgentSteps(
+                agent_ids=np.repeat(env_ids.astype(np.int64) * AGENTS, count) + number,
+                env_ids=np.repeat(env_ids, count),
+                episode_ids=np.repeat(episode_ids, count),
+                observations=(now[side] if final is None else np.concatenate([final[side], now[side]]),),
+                rewards=np.repeat(sign * evaders_rewards, count),
+                ended=len(ended) * count,
+                terminated=np.ones(len(ended) * count, np.bool_),
+                truncated=np.zeros(len(ended) * count, np.bool_),
+            )
+        if game_seconds is None or not ended.size:
+            return StepResult(steps)
+        outcomes = np.stack([fallen, ~fallen], axis=1).astype(np.float32)
+        statistics = {"Pursuit/Game Seconds": float(game_seconds.mean()), "Pursuit/Caught": float(fallen.mean())}
+        return StepResult(steps, GameResults(ended, outcomes), statistics)

@@ -1,0 +1,66 @@
+"""What each side sees, and the same in metres for players that think (`Seen`).
+
+Everybody sees its own place and speed, where the others are from there and how fast, and the time that is left. A
+pursuer sees its mate and then the evader; the evader sees the nearer pursuer and then the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stages.games.pursuit.motion import Arenas, Floats
+from stages.games.pursuit.rules import AGENTS, EVADER, PURSUERS
+
+OBSERVATION_SIZE: Final = 4 * AGENTS + 1
+"""x, y, vx, vy of oneself and of both others, and the time that is left as a share of a game."""
+
+
+def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
+    """What the pursuers [2 C, 13], arena by arena, and the evaders [C, 13] see.
+
+    Args:
+        arenas: where everybody is.
+        time_left: [C] share of the game's time that is left.
+    """
+    state = np.concatenate([arenas.places, arenas.speeds], axis=2)
+    count = len(state)
+    pursuers = np.empty((count, PURSUERS, OBSERVATION_SIZE), np.float32)
+    pursuers[..., :4] = state[:, :PURSUERS]
+    pursuers[..., 4:8] = _from(state[:, :PURSUERS], state[:, PURSUERS - 1 :: -1])
+    pursuers[..., 8:12] = _from(state[:, :PURSUERS], state[:, EVADER:])
+    pursuers[..., 12] = time_left[:, None]
+    evaders = np.empty((count, OBSERVATION_SIZE), np.float32)
+    evaders[:, :4] = state[:, EVADER]
+    others = _from(state[:, EVADER:], state[:, :PURSUERS])
+    distance = np.square(others[..., :2]).sum(axis=2)
+    second_is_nearer = (distance[:, 1] < distance[:, 0])[:, None]
+    evaders[:, 4:8] = np.where(second_is_nearer, others[:, 1], others[:, 0])
+    evaders[:, 8:12] = np.where(second_is_nearer, others[:, 0], others[:, 1])
+    evaders[:, 12] = time_left
+    return pursuers.reshape(count * PURSUERS, OBSERVATION_SIZE), evaders
+
+
+def _from(viewer: Floats, other: Floats) -> Floats:
+    """The other's place as seen from the viewer; its speed as it is."""
+    seen = np.broadcast_to(other, np.broadcast_shapes(viewer.shape, other.shape)).copy()
+    seen[..., :2] -= viewer[..., :2]
+    return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Observations [d, 13] taken apart; each [d, 4]: x, y, vx, vy, places of others from oneself."""
+
+    own: Floats
+    first: Floats
+    """A pursuer's mate; the pursuer that is nearer to an evader."""
+    second: Floats
+    """The evader; the other pursuer."""
+
+    @classmethod
+    def of(cls, observations: Floats) -> Seen:
+        """Take observations apart."""
+        return cls(observations[:, :4], observations[:, 4:8], observations[:, 8:12])

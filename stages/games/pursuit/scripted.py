@@ -1,0 +1,82 @@
+"""A scripted player for each side. They see what policies see, keep nothing, and know nothing of chance.
+
+The pursuer that is nearer runs at the evader; the farther one runs to where it would cut off the flight. The evader
+thinks of places all over the arena and heads for the one on whose way it is farthest ahead of the pursuers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch, Array
+from stages.games.pursuit.motion import DIRECTIONS, Floats
+from stages.games.pursuit.observing import Seen
+from stages.games.pursuit.rules import CATCH_DISTANCE, EVADER_SPEED, HALF_WIDTH, PURSUER_SPEED
+
+_LEAD: Final = 0.6
+"""Share of the time to the evader over which a pursuer believes in the evader's present speed."""
+_FLANK: Final = 0.35
+"""How far beyond the evader the farther pursuer aims, as a share of the mate's distance from it."""
+_GRID: Final = 7
+"""Places that the evader thinks of, along each side of the arena."""
+_ON_THE_WAY: Final = (0.25, 0.5, 1.0)
+"""Shares of the way to a place at which the evader asks who would be there first."""
+
+_steps = np.linspace(-HALF_WIDTH, HALF_WIDTH, _GRID)
+_REFUGES: Final[Floats] = np.stack(np.meshgrid(_steps, _steps), axis=-1).reshape(-1, 2).astype(np.float32)
+"""[49, 2] x, y"""
+
+
+class ScriptedPursuer:
+    """Plays any number of pursuers at once; the same observations always get the same actions."""
+
+    def act(self, observations: tuple[Array, ...]) -> ActionBatch:
+        """Decide for d pursuers from their observations [d, 13]."""
+        seen = Seen.of(observations[0])
+        mate, evader, flight = seen.first[:, :2], seen.second[:, :2], seen.second[:, 2:]
+        distance = _size(evader)[:, None]
+        mates_distance = _size(evader - mate)[:, None]
+        aim = evader + flight * (_LEAD * distance / PURSUER_SPEED)
+        beyond = (evader - mate) / np.maximum(mates_distance, 1e-6)
+        flank = aim + beyond * (_FLANK * np.minimum(mates_distance, distance))
+        aim = np.where(distance <= mates_distance, aim, flank)
+        inside = np.clip(aim + seen.own[:, :2], -HALF_WIDTH, HALF_WIDTH) - seen.own[:, :2]
+        return _towards(inside)
+
+    __call__ = act
+
+
+class ScriptedEvader:
+    """Plays any number of evaders at once; the same observations always get the same actions."""
+
+    def act(self, observations: tuple[Array, ...]) -> ActionBatch:
+        """Decide for d evaders from their observations [d, 13]."""
+        seen = Seen.of(observations[0])
+        way = _REFUGES - seen.own[:, None, :2]
+        ahead = np.full(way.shape[:2], np.inf, np.float32)
+        for share in _ON_THE_WAY:
+            there = share * way
+            mine = _size(there) / EVADER_SPEED
+            for pursuer in (seen.first, seen.second):
+                theirs = (_size(there - pursuer[:, None, :2]) - CATCH_DISTANCE) / PURSUER_SPEED
+                np.minimum(ahead, theirs - mine, out=ahead)
+        return _towards(way[np.arange(len(way)), ahead.argmax(axis=1)])
+
+    __call__ = act
+
+
+def _size(way: Floats) -> Floats:
+    """[...] the lengths of ways [..., 2]."""
+    return np.asarray(np.sqrt(np.square(way).sum(axis=-1)), np.float32)
+
+
+def _towards(way: Floats) -> ActionBatch:
+    """The direction nearest to each way [d, 2]."""
+    return _choices((way @ DIRECTIONS[1:].T).argmax(axis=1) + 1)
+
+
+def _choices(choices: NDArray[np.signedinteger]) -> ActionBatch:
+    return ActionBatch(np.zeros((len(choices), 0), np.float32), choices[:, None].astype(np.int32))

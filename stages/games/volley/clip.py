@@ -1,0 +1,80 @@
+"""A short film of a game, as a GIF that every browser loops."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from stages.games.volley.group import VolleyGroup
+from stages.games.volley.play import Player, PolicyPlayer
+from stages.games.volley.rendering import LIVELY_COLOURS, draw
+from stages.games.volley.rules import TICK_S
+
+_TICKS_PER_FRAME = 2
+"""25 pictures a second."""
+_COLOURS = 96
+_SWATCH_SHARE = 0.02
+"""Of a picture's pixels, that each lively colour counts for when the palette is chosen."""
+
+
+def write_clip(
+    path: Path,
+    group: VolleyGroup,
+    players: tuple[Player, Player],
+    seconds: float = 10.0,
+    width: int = 300,
+    seed: int | None = None,
+) -> None:
+    """Play on the group, which begins anew, and film its first court.
+
+    Args:
+        path: the GIF to write.
+        group: its other courts are played as well, but not seen: one court is enough.
+        players: who plays on the left (team 0) and who on the right.
+        seconds: length of the film.
+        width: of the picture in pixels; it is half as high.
+        seed: for the group's reset; without one, every clip shows other serves.
+    """
+    film: list[Image.Image] = []
+    ticks = itertools.count()
+
+    def expose() -> None:
+        if next(ticks) % _TICKS_PER_FRAME == 0:
+            film.append(Image.fromarray(draw(group.courts, group.score, 0, group.points_to_win, width)))
+
+    frames = max(1, round(seconds / (TICK_S * _TICKS_PER_FRAME)))
+    result = group.reset(seed)
+    previous, group.on_tick = group.on_tick, expose
+    try:
+        while len(film) < frames:
+            steps = [result.steps[behavior_id] for behavior_id in group.behavior_ids]
+            for player, seen in zip(players, steps, strict=True):
+                if isinstance(player, PolicyPlayer):
+                    player.forget(seen.env_ids[: seen.ended].astype(np.int64))
+            decided = [
+                player(tuple(o[seen.ended :] for o in seen.observations))
+                for player, seen in zip(players, steps, strict=True)
+            ]
+            result = group.step(dict(zip(group.behavior_ids, decided, strict=True)))
+    finally:
+        group.on_tick = previous
+    _write_gif(path, film[:frames])
+
+
+def _write_gif(path: Path, film: list[Image.Image]) -> None:
+    """One palette for all frames and no dithering: what does not move stays equal, and costs nothing."""
+    palette = _palette(film[0])
+    frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
+    frame_ms = round(1000 * TICK_S * _TICKS_PER_FRAME)
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=frame_ms, loop=0, optimize=False)
+
+
+def _palette(frame: Image.Image) -> Image.Image:
+    """Chosen by area the sky would take nearly all colours; so the small lively ones are made to weigh more."""
+    pixels = np.asarray(frame).reshape(-1, 3)
+    swatches = np.repeat(np.array(LIVELY_COLOURS, np.uint8), int(len(pixels) * _SWATCH_SHARE), axis=0)
+    sample = Image.fromarray(np.concatenate([pixels, swatches])[None])
+    return sample.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT)

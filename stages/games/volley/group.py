@@ -1,0 +1,239 @@
+"""Volley as an environment group: points, matches and serves on top of `physics`, in the pipeline's columns.
+
+A match is an episode: the first to `points_to_win` points wins it. When the time is up, whoever leads is given the
+running rally and with it the match; with equal points the match is cut short as a draw (truncated). The final
+reward therefore always carries the sign of the result, as self-play in the manner of ML-Agents expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.environment.parameters import EpisodeParameters, check_known
+from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from stages.games.volley.observing import OBSERVATION_SIZE, observe
+from stages.games.volley.physics import VX, VY, Courts, Floats, X, Y, advance
+from stages.games.volley.rules import (
+    BALL_GRAVITY,
+    HOME,
+    PLAYER_RADIUS,
+    SERVE_HEIGHT,
+    SERVE_RISE,
+    SERVE_SPEED,
+    TICK_S,
+)
+
+ACTIONS = ActionSpec(discrete_branches=(3, 2))
+"""Branch 0: back, stay, forward (towards the net); branch 1: stay down, jump."""
+
+PARAMETERS: Mapping[str, str] = {
+    "ball_gravity": f"by which the ball falls, {BALL_GRAVITY:g} m/s² unless told",
+    "serve_speed": f"greatest horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s unless told",
+}
+"""What it can be told by `environment_parameters`, for each match."""
+
+_MOVES = np.array([-1, 0, 1], dtype=np.float32)
+_JUMPS = np.array([False, True])
+_TEAMS = (0, 1)
+
+
+class VolleyGroup:
+    """`num_envs` courts of one-against-one volleyball, stepped together.
+
+    Args:
+        num_envs: courts.
+        points_to_win: points that win a match.
+        time_limit_s: seconds of play after which a match is decided by points, or cut short as a draw.
+        frame_skip: physics ticks (of 0.02 s) per decision.
+        behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
+
+    Raises:
+        ValueError: if an option is out of its range.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        points_to_win: int = 5,
+        time_limit_s: float = 60.0,
+        frame_skip: int = 6,
+        behavior: str = "Volley",
+    ) -> None:
+        options = {"num_envs": num_envs, "points_to_win": points_to_win, "frame_skip": frame_skip}
+        for name, value in options.items():
+            if value < 1:
+                raise ValueError(f"VolleyGroup: {name} is {value}; it must be at least 1")
+        self.match_decisions = int(time_limit_s / (TICK_S * frame_skip))
+        if self.match_decisions < 1:
+            raise ValueError(
+                f"VolleyGroup: time_limit_s is {time_limit_s}, shorter than one "
+                f"decision ({TICK_S * frame_skip} s); raise it or lower frame_skip"
+            )
+        self.num_envs = num_envs
+        self.points_to_win = points_to_win
+        self.frame_skip = frame_skip
+        self.on_tick: Callable[[], None] | None = None
+        """Called after each physics tick: how a camera gets more pictures than decisions."""
+        self.behavior_ids = tuple(f"{behavior}?team={team}" for team in _TEAMS)
+        observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {
+            behavior_id: BehaviorSpec(behavior_id, observations, ACTIONS) for behavior_id in self.behavior_ids
+        }
+        self.courts = Courts.empty(num_envs)
+        self.score = np.zeros((2, num_envs), dtype=np.int32)
+        """[2, C] points of each team in the running match."""
+        self._decisions = np.zeros(num_envs, dtype=np.int32)
+        self._episodes = np.zeros(num_envs, dtype=np.int64)
+        self._env_ids = np.arange(num_envs, dtype=np.int32)
+        self._random = np.random.default_rng()
+        self._parameters: EpisodeParameters | None = None
+        self._ball_gravity: Floats | float = BALL_GRAVITY
+        """Of the running matches: of all, or [C]."""
+        self._serve_speed: Floats | None = None
+        """[C] greatest speed in the running matches; None: that of the rules."""
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Ask these at the beginning of each match.
+
+        Raises:
+            StageError: if there is one that is not among `PARAMETERS`.
+        """
+        check_known(parameters, PARAMETERS, "Volley")
+        self._parameters = parameters
+        if "ball_gravity" in parameters.values:
+            self._ball_gravity = np.zeros(self.num_envs, np.float32)
+        if "serve_speed" in parameters.values:
+            self._serve_speed = np.zeros(self.num_envs, np.float32)
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Begin a new match on every court; without a seed, chance goes on where it was."""
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self.score[:] = 0
+        self._decisions[:] = 0
+        self._episodes[:] = 0
+        self._take_parameters(self._env_ids)
+        self._serve(self._env_ids)
+        nobody = self._env_ids[:0]
+        return self._result(nobody, np.zeros(0, np.float32), np.zeros(self.num_envs, np.float32), None)
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Play `frame_skip` ticks with each player's decision; points, matches and serves follow at their end.
+
+        Args:
+            actions: by behaviour id, one row per court in the order of the courts.
+        """
+        landed = self._play(actions)
+        self._decisions += 1
+        self.score[0] += landed > 0
+        self.score[1] += landed < 0
+        lead = np.sign(self.score[0] - self.score[1])
+        over = (self.score.max(axis=0) >= self.points_to_win) | (self._decisions >= self.match_decisions)
+        ended = np.flatnonzero(over).astype(np.int32)
+        rewards = np.where(over, 0, landed).astype(np.float32)
+        final_rewards = lead[ended].astype(np.float32)
+        final = observe(Courts(self.courts.ball[:, ended], self.courts.players[:, :, ended])) if ended.size else None
+        result_lengths = self._decisions[ended] * (self.frame_skip * TICK_S)
+        self._begin_matches(ended)
+        self._serve(np.flatnonzero(over | (landed != 0)))
+        return self._result(ended, final_rewards, rewards, final, result_lengths)
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """One court as an RGB picture [300, 600, 3]."""
+        from stages.games.volley.rendering import draw  # Pillow only where pictures are made
+
+        return draw(self.courts, self.score, env_id, self.points_to_win)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _play(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.int8]:
+        """Advance the courts; [C] where the ball first touched the ground, as `advance` tells it."""
+        discrete = np.stack([actions[behavior_id].discrete for behavior_id in self.behavior_ids])
+        move, jump = _MOVES[discrete[..., 0]], _JUMPS[discrete[..., 1]]
+        landed = np.zeros(self.num_envs, dtype=np.int8)
+        for _ in range(self.frame_skip):
+            now = advance(self.courts, move, jump, self._ball_gravity)
+            np.copyto(landed, now, where=landed == 0)
+            if self.on_tick is not None:
+                self.on_tick()
+        return landed
+
+    def _begin_matches(self, ended: NDArray[np.int32]) -> None:
+        self.score[:, ended] = 0
+        self._decisions[ended] = 0
+        self._episodes[ended] += 1
+        if ended.size:
+            self._take_parameters(ended)
+
+    def _take_parameters(self, beginning: NDArray[np.int32]) -> None:
+        if self._parameters is None:
+            return
+        told = self._parameters.draw(beginning)
+        if isinstance(self._ball_gravity, np.ndarray):
+            self._ball_gravity[beginning] = told["ball_gravity"]
+        if self._serve_speed is not None:
+            self._serve_speed[beginning] = told["serve_speed"]
+
+    def _serve(self, courts: NDArray[np.signedinteger]) -> None:
+        """Send both players home and toss the ball up above the net, towards either side with equal chance."""
+        if not courts.size:
+            return
+        side, speed, rise = self._random.random((3, courts.size), dtype=np.float32)
+        ball, players = self.courts.ball, self.courts.players
+        players[:, :, courts] = 0.0
+        players[X, :, courts] = -HOME
+        players[Y, :, courts] = PLAYER_RADIUS
+        ball[X, courts] = 0.0
+        ball[Y, courts] = SERVE_HEIGHT
+        ball[VX, courts] = np.where(side < 0.5, -1, 1) * _between(self._serve_speeds(courts), speed)
+        ball[VY, courts] = _between(SERVE_RISE, rise)
+
+    def _serve_speeds(self, courts: NDArray[np.signedinteger]) -> tuple[float | Floats, float | Floats]:
+        if self._serve_speed is None:
+            return SERVE_SPEED
+        fastest = self._serve_speed[courts]
+        return np.minimum(np.float32(SERVE_SPEED[0]), fastest), fastest
+
+    def _result(
+        self,
+        ended: NDArray[np.int32],
+        final_rewards: Floats,
+        rewards: Floats,
+        final: Floats | None,
+        match_seconds: NDArray[np.floating] | None = None,
+    ) -> StepResult:
+        """Endings (if any) first, then a decision row for every court; team 1 gets team 0's rewards negated."""
+        now = observe(self.courts)
+        truncated = final_rewards == 0
+        env_ids = np.concatenate([ended, self._env_ids])
+        episode_ids = np.concatenate([self._episodes[ended] - 1, self._episodes])
+        all_rewards = np.concatenate([final_rewards, rewards])
+        steps = {
+            behavior_id: AgentSteps(
+                agent_ids=env_ids.astype(np.int64) * 2 + team,
+                env_ids=env_ids,
+                episode_ids=episode_ids,
+                observations=(now[team] if final is None else np.concatenate([final[team], now[team]]),),
+                rewards=all_rewards if team == 0 else -all_rewards,
+                ended=len(ended),
+                terminated=~truncated,
+                truncated=truncated,
+            )
+            for team, behavior_id in enumerate(self.behavior_ids)
+        }
+        if match_seconds is None or not ended.size:
+            return StepResult(steps)
+        outcomes = (np.stack([1 + final_rewards, 1 - final_rewards], axis=1) / 2).astype(np.float32)
+        return StepResult(steps, GameResults(ended, outcomes), {"Volley/Match Seconds": float(match_seconds.mean())})
+
+
+def _between(limits: tuple[float | Floats, float | Floats], share: Floats) -> Floats:
+    low, high = limits
+    return low + (high - low) * share

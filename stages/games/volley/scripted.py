@@ -1,0 +1,65 @@
+"""A scripted opponent with the limits of a human one.
+
+It sees what a policy sees and keeps nothing between decisions. It runs to where the ball will come down, and hops
+at a ball within reach. It does not aim, and it is no faultless calculator: it takes up a ball only once that has
+crossed the net (its reaction), believes in two thirds of the flight that is left (so that it is late for fast and for
+far balls), and knows of the wall behind it, but of no other rebound.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch, Array
+from stages.games.volley.observing import Seen
+from stages.games.volley.physics import VX, VY, Floats, X, Y
+from stages.games.volley.rules import BALL_GRAVITY, BALL_RADIUS, HALF_WIDTH, HOME, PLAYER_RADIUS
+
+_CONTACT_HEIGHT: Final = 0.85
+"""Height of the ball's centre at which it expects to meet the ball, in metres."""
+_FORESIGHT: Final = 0.7
+"""Share of the remaining flight that it believes in."""
+_BEHIND: Final = 0.17
+"""How far behind the ball it stands, so that the ball goes forward."""
+_STEADY: Final = 0.08
+"""A target nearer than this is not walked to."""
+_JUMP_REACH: Final = (0.4, 0.75, 1.3)
+"""It jumps at a sinking ball that is nearer than this sideways, and between these heights; metres."""
+
+_BACK, _STAY, _FORWARD = 0, 1, 2
+
+
+class ScriptedPlayer:
+    """Plays any number of courts at once; the same observations always get the same actions."""
+
+    def act(self, observations: tuple[Array, ...]) -> ActionBatch:
+        """Decide for d players from their observations [d, 12]."""
+        seen = Seen.of(observations[0])
+        way = _target(seen) - seen.own[X]
+        move = np.where(way > _STEADY, _FORWARD, np.where(way < -_STEADY, _BACK, _STAY))
+        discrete = np.stack([move, _jumps(seen)], axis=1).astype(np.int32)
+        return ActionBatch(np.zeros((len(discrete), 0), dtype=np.float32), discrete)
+
+    __call__ = act
+
+
+def _target(seen: Seen) -> Floats:
+    """[d] where to stand: behind the ball's supposed landing point, or at home if the ball is not ours."""
+    ball = seen.ball
+    above = np.maximum(ball[Y] - _CONTACT_HEIGHT, 0.0)
+    seconds = (ball[VY] + np.sqrt(ball[VY] ** 2 + 2 * BALL_GRAVITY * above)) / BALL_GRAVITY
+    landing = ball[X] + _FORESIGHT * ball[VX] * np.maximum(seconds, 0.0)
+    wall = BALL_RADIUS - HALF_WIDTH
+    landing = np.where(landing < wall, 2 * wall - landing, landing)
+    ours = (ball[X] < 0) & (landing < 0)
+    spot = np.clip(landing - _BEHIND, PLAYER_RADIUS - HALF_WIDTH, 0.0)
+    return np.where(ours, spot, -HOME).astype(np.float32)
+
+
+def _jumps(seen: Seen) -> NDArray[np.bool_]:
+    ball, (sideways, low, high) = seen.ball, _JUMP_REACH
+    near = np.abs(ball[X] - seen.own[X]) < sideways
+    return np.asarray(near & (ball[VY] < 0) & (ball[Y] > low) & (ball[Y] < high))

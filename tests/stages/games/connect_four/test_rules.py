@@ -1,0 +1,84 @@
+"""The rules, against a board that is looked at place by place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.games.connect_four import rules
+
+
+def stones(*lines):
+    """One player's stones of a drawing, the top line first; x marks them."""
+    assert len(lines) == rules.ROWS
+    bits = sum(
+        1 << (7 * column + rules.ROWS - 1 - row)
+        for row, line in enumerate(lines)
+        for column, sign in enumerate(line)
+        if sign == "x"
+    )
+    return np.array([bits], np.uint64)
+
+
+def won_slowly(board, player):
+    """Whether a player has four in a row on a board [6, 7], looked at place by place."""
+    for row in range(6):
+        for column in range(7):
+            for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+                places = [(row + n * down, column + n * right) for n in range(4)]
+                if all(0 <= r < 6 and 0 <= c < 7 and board[r, c] == player for r, c in places):
+                    return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("lines", "won"),
+    [
+        (("       ", "       ", "       ", "       ", "       ", "xxxx   "), True),
+        (("       ", "       ", "       ", "       ", "       ", "xxx xxx"), False),
+        (("       ", "       ", "      x", "      x", "      x", "      x"), True),
+        (("   x   ", "    x  ", "     x ", "      x", "       ", "       "), True),
+        (("      x", "     x ", "    x  ", "   x   ", "       ", "       "), True),
+        # The top of a column and the foot of the next are no neighbours.
+        (("x      ", "x      ", "       ", "       ", " x     ", " x     "), False),
+        (("       ", "       ", "x      ", "x      ", "x      ", " x     "), False),
+    ],
+)
+def test_four_in_a_row_in_any_direction_win(lines, won):
+    assert rules.four_in_a_row(stones(*lines)).tolist() == [won]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_random_games_are_those_of_a_board_looked_at_place_by_place(seed):
+    random = np.random.default_rng(seed)
+    board = np.zeros((6, 7), int)
+    sides, heights = np.zeros((2, 1), np.uint64), np.zeros((1, 7), np.int8)
+    for move in range(42):
+        free = np.flatnonzero(board[0] == 0)
+        np.testing.assert_array_equal(np.flatnonzero(rules.free(heights)[0]), free)
+        mover = move % 2
+        for side in (0, 1):
+            winning = []
+            for column in free:
+                then = board.copy()
+                then[np.flatnonzero(then[:, column] == 0)[-1], column] = side + 1
+                if won_slowly(then, side + 1):
+                    winning.append(column)
+            assert np.flatnonzero(rules.winning_columns(sides[side], heights)[0]).tolist() == winning
+        column = random.choice(free)
+        board[np.flatnonzero(board[:, column] == 0)[-1], column] = mover + 1
+        sides[mover] |= rules.drop(np.array([column]), heights)
+        heights[0, column] += 1
+        planes = rules.to_planes(sides[mover], sides[1 - mover])
+        expected = np.stack([board == mover + 1, board == 2 - mover], axis=2)
+        np.testing.assert_array_equal(planes.reshape(6, 7, 2), expected)
+        own, other, high = rules.from_planes(planes)
+        assert (own[0], other[0]) == (sides[mover, 0], sides[1 - mover, 0])
+        np.testing.assert_array_equal(high, heights)
+        won = won_slowly(board, mover + 1)
+        assert rules.four_in_a_row(sides[mover]).tolist() == [won]
+        if won:
+            return

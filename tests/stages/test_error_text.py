@@ -1,0 +1,64 @@
+"""What a message tells of an exception that the user's code raised."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stages.error_text import describe_error, raised_in_user_code
+from stages.errors import StageError
+from stages.loading import load_attribute
+
+
+@pytest.fixture
+def duel(tmp_path):
+    (tmp_path / "duel.py").write_text(
+        "import json\n\n\ndef step():\n    return rules()\n\n\ndef rules():\n    return json.loads('{')\n\n\n"
+        "def silent():\n    raise KeyboardError\n\n\nclass KeyboardError(Exception): ...\n"
+    )
+    names = load_attribute("duel:step", tmp_path, "environment").__globals__
+    return names, tmp_path / "duel.py"
+
+
+def raised_by(call):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
+        call()
+    error = caught.value
+    error.__traceback__ = error.__traceback__.tb_next  # without this file, which is a user's as well
+    return error
+
+
+def test_the_innermost_line_of_the_users_own_file_is_told(duel):
+    names, path = duel
+    assert describe_error(raised_by(names["step"])) == (
+        "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) "
+        f"(at {path}:9, in rules)"
+    )
+
+
+def test_an_exception_without_words_is_told_by_its_kind(duel):
+    names, path = duel
+    assert describe_error(raised_by(names["silent"])) == f"KeyboardError (at {path}:13, in silent)"
+
+
+def test_what_no_user_raised_has_no_place():
+    error = raised_by(lambda: json.loads("{"))
+    error.__traceback__ = error.__traceback__.tb_next  # without the lambda
+    assert describe_error(error).endswith("(char 1)")
+    assert not raised_in_user_code(error)
+
+
+def test_our_own_files_are_not_the_users():
+    error = raised_by(lambda: load_attribute("no module", None, "stage"))
+    error.__traceback__ = error.__traceback__.tb_next
+    assert describe_error(error).startswith("LoadError: stage 'no module': expected module:attribute")
+    assert "(at " not in describe_error(error)
+
+
+def test_a_message_of_ours_about_what_a_user_raised_is_known_as_such(duel):
+    names, _ = duel
+    ours = StageError("its step() raised")
+    assert not raised_in_user_code(ours)
+    ours.__cause__ = raised_by(names["step"])
+    assert raised_in_user_code(ours)

@@ -1,0 +1,55 @@
+from math import log
+
+import pytest
+import torch
+
+from stages.trainer.on_policy.loss import policy_loss, value_loss
+from stages.trainer.on_policy.update import clip_norm
+
+
+def loss_and_gradient(ratios, advantages, epsilon=0.2):
+    log_probs = torch.tensor([[log(r) for r in row] for row in ratios], dtype=torch.float64, requires_grad=True)
+    loss = policy_loss(log_probs, torch.zeros_like(log_probs), torch.tensor(advantages).double()[:, None], epsilon)
+    loss.backward()
+    return loss.item(), log_probs.grad.tolist()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected", "gradient"),
+    [
+        (1.5, 2.0, -2.4, 0.0),  # better, and already beyond 1.2: no further push
+        (0.5, 2.0, -1.0, -1.0),  # better, but less likely than before: unclipped
+        (1.5, -2.0, 3.0, 3.0),  # worse, and more likely than before: unclipped
+        (0.5, -2.0, 1.6, 0.0),  # worse, and already below 0.8
+        (1.1, 2.0, -2.2, -2.2),  # within the range
+    ],
+)
+def test_the_surrogate_is_clipped_on_the_side_where_it_would_gain(ratio, advantage, expected, gradient):
+    loss, gradients = loss_and_gradient([[ratio]], [advantage])
+    assert loss == pytest.approx(expected, rel=1e-6)
+    assert gradients[0][0] == pytest.approx(gradient, rel=1e-6)
+
+
+def test_per_dimension_each_column_is_clipped_by_itself_and_all_are_averaged():
+    # Columns of one row with advantage 2: min(3, 2.4) and min(1, 1.6); mean of 2.4 and 1, sign turned.
+    loss, gradients = loss_and_gradient([[1.5, 0.5]], [2.0])
+    assert loss == pytest.approx(-1.7)
+    assert gradients[0] == pytest.approx([0.0, -0.5])
+
+
+def test_rows_are_averaged():
+    loss, _ = loss_and_gradient([[1.1], [0.5]], [2.0, -2.0])
+    assert loss == pytest.approx((-2.2 + 1.6) / 2)
+
+
+def test_the_value_loss_is_the_plain_squared_error_over_rows_and_signals():
+    values, returns = torch.tensor([[1.0, 0.0], [2.0, 5.0]]), torch.tensor([[0.0, 0.0], [5.0, 7.0]])
+    assert value_loss(values, returns).item() == pytest.approx((1 + 0 + 9 + 4) / 4)
+
+
+def test_long_gradients_are_scaled_to_the_limit_and_short_ones_left_alone():
+    long, short = torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4])
+    clip_norm(long, 1.0)
+    clip_norm(short, 1.0)
+    torch.testing.assert_close(long, torch.tensor([0.6, 0.8]))
+    torch.testing.assert_close(short, torch.tensor([0.3, 0.4]))

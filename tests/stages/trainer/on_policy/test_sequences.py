@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import MemorySettings, NetworkSettings, PPOHyperparameters
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.policy.design import PolicyDesign
+from stages.policy.network import make_actor_critic
+from stages.trainer.on_policy.input_rows import InputRows
+from stages.trainer.on_policy.sequences import Cuts, SequenceRollout
+from stages.trainer.on_policy.update import Coefficients, PPOUpdate
+
+SPEC = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2, (3,)))
+PREVIOUS = 5
+
+
+def test_sequences_are_cut_within_trajectories_and_the_rest_of_one_is_shorter():
+    cuts = Cuts.of(np.array([5, 2, 4]), 2)
+    assert cuts.starts.tolist() == [0, 2, 4, 5, 7, 9]
+    assert cuts.sizes.tolist() == [2, 2, 1, 2, 2, 2]
+    assert cuts.first.tolist() == [0, 3, 4]
+
+
+def test_padding_repeats_the_last_row_at_the_end():
+    rows, real = Cuts.of(np.array([5, 2]), 4).padded(np.array([2, 1, 0]))
+    assert rows.tolist() == [[5, 6, 6, 6], [4, 4, 4, 4], [0, 1, 2, 3]]
+    assert real.tolist() == [0, 1, 4, 8, 9, 10, 11]
+
+
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), length=st.integers(1, 12))
+def test_every_row_is_in_exactly_one_sequence_and_in_order(lengths, length):
+    cuts = Cuts.of(np.array(lengths, np.int32), length)
+    rows, real = cuts.padded(np.arange(len(cuts)))
+    assert rows.reshape(-1)[real].tolist() == list(range(sum(lengths)))
+    assert cuts.sizes.max() <= length
+    first_rows = np.cumsum(lengths) - lengths
+    assert cuts.starts[cuts.first].tolist() == first_rows.tolist()
+
+
+def rollout(lengths, length, memory_size=2):
+    """Row i holds i in every column, sequence q holds q in its memories."""
+    n = sum(lengths)
+    numbers = np.arange(n, dtype=np.float32)[:, None]
+    inputs = InputRows.of(numbers, (), np.repeat(numbers, PREVIOUS, axis=1), "cpu")
+    cuts = Cuts.of(np.array(lengths), length)
+    memories = torch.arange(len(cuts), dtype=torch.float32)[:, None].expand(-1, memory_size).contiguous()
+    targets = [np.repeat(numbers, width, axis=1) for width in (2, 3, 1, 1, 1)]
+    return SequenceRollout(inputs, targets, np.repeat(numbers, 1, axis=1), cuts, memories, -memories), cuts
+
+
+def test_sequences_are_shuffled_as_wholes_with_what_was_remembered_before_them():
+    made, cuts = rollout([7, 3, 9, 1], 4)
+    orders = []
+    for minibatches in made.epochs(3, 8, np.random.default_rng(0)):
+        order = []
+        for m in minibatches:
+            assert m.inputs.sequence_length == 4
+            assert len(m.inputs.vectors) == len(m.inputs.previous_actions) == 8
+            sequences = m.inputs.memories[:, 0].int().tolist()
+            assert m.critic_memories[:, 0].tolist() == [-q for q in sequences]
+            padded, real = cuts.padded(np.array(sequences))
+            assert m.inputs.vectors[:, 0].tolist() == padded.reshape(-1).tolist()
+            assert m.real.tolist() == real.tolist()
+            for part in (*m.choices, m.continuous, m.penalties, m.old_log_probs, m.advantages, m.returns):
+                assert part[:, 0].tolist() == m.rows.tolist() == m.inputs.vectors[m.real, 0].tolist()
+            order += sequences
+        assert len(set(order)) == len(order) == 6
+        orders.append(order)
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize(("batch_size", "sequences"), [(3, 1), (4, 1), (11, 2), (12, 3), (40, 0)])
+def test_a_batch_is_rounded_down_to_whole_sequences_but_has_at_least_one(batch_size, sequences):
+    made, _ = rollout([4, 4, 2, 1], 4)
+    (minibatches,) = made.epochs(1, batch_size, np.random.default_rng(0))
+    counts = [len(m.inputs.memories) for m in minibatches]
+    assert counts == ([sequences] * (4 // sequences) if sequences else [])
+
+
+def learned(lengths, length, memories, batch_size, seed=0):
+    """One step on all sequences: gradients and losses."""
+    settings = NetworkSettings(
+        hidden_units=8, num_layers=1, memory=MemorySettings(memory_size=4, sequence_length=length)
+    )
+    design = PolicyDesign(SPEC, settings)
+    network = make_actor_critic(design, 1, False, np.random.default_rng(seed))
+    hyperparameters = PPOHyperparameters(batch_size=batch_size, buffer_size=64, num_epoch=1)
+    random, n = np.random.default_rng(1), sum(lengths)
+    normal = lambda width: random.normal(size=(n, width)).astype(np.float32)  # noqa: E731
+    inputs = InputRows.of(normal(3), (), normal(PREVIOUS), "cpu")
+    targets = [normal(2), np.empty((n, 0), np.float32), normal(1) - 5, normal(1), normal(1)]
+    before = torch.from_numpy(np.asarray(memories, np.float32))
+    made = SequenceRollout(
+        inputs, targets, random.integers(0, 3, (n, 1)), Cuts.of(np.array(lengths), length), before, before + 1
+    )
+    update = PPOUpdate(network, SPEC, hyperparameters)
+    losses = update.run(made, Coefficients(1e-3, 0.2, 0.1), np.random.default_rng(0), 0)
+    return network.gradients.clone(), losses
+
+
+def test_a_padded_sequence_gives_the_same_losses_and_gradients_as_its_rows_alone():
+    memories = [[0.1, -0.2, 0.3, 0.4], [0.5, 0.1, -0.6, 0.2]]
+    exact, exact_losses = learned([3, 3], 3, memories, batch_size=6)
+    padded, padded_losses = learned([3, 3], 8, memories, batch_size=16)
+    torch.testing.assert_close(padded, exact, rtol=1e-5, atol=1e-7)
+    assert padded_losses.policy == pytest.approx(exact_losses.policy, rel=1e-5)
+    assert padded_losses.value == pytest.approx(exact_losses.value, rel=1e-5)
+    assert padded_losses.entropy == pytest.approx(exact_losses.entropy, rel=1e-5)
+    assert exact.abs().max() > 0.01
+
+
+def test_rows_weigh_the_same_whatever_the_padding_of_their_sequence():
+    """Means are over real rows: a sequence of one row beside one of three counts a quarter, not a half."""
+    memories = np.zeros((2, 4))
+    both, losses = learned([3, 1], 3, memories, batch_size=6)
+    network_rows = [learned_rows(rows, memories) for rows in ([0, 1, 2], [3])]
+    torch.testing.assert_close(both, (3 * network_rows[0] + network_rows[1]) / 4, rtol=1e-4, atol=1e-6)
+    assert losses.value > 0
+
+
+def learned_rows(rows, memories):
+    """The gradient of only some of the rows of the case above, as one sequence."""
+    settings = NetworkSettings(hidden_units=8, num_layers=1, memory=MemorySettings(memory_size=4, sequence_length=3))
+    network = make_actor_critic(PolicyDesign(SPEC, settings), 1, False, np.random.default_rng(0))
+    random, n = np.random.default_rng(1), 4
+    normal = lambda width: random.normal(size=(n, width)).astype(np.float32)  # noqa: E731
+    vectors, previous = normal(3), normal(PREVIOUS)
+    targets = [normal(2), np.empty((n, 0), np.float32), normal(1) - 5, normal(1), normal(1)]
+    choices = random.integers(0, 3, (n, 1))
+    before = torch.from_numpy(np.asarray(memories[:1], np.float32))
+    made = SequenceRollout(
+        InputRows.of(vectors[rows], (), previous[rows], "cpu"),
+        [target[rows] for target in targets],
+        choices[rows],
+        Cuts.of(np.array([len(rows)]), len(rows)),
+        before,
+        before + 1,
+    )
+    update = PPOUpdate(network, SPEC, PPOHyperparameters(batch_size=1, buffer_size=64, num_epoch=1))
+    update.run(made, Coefficients(1e-3, 0.2, 0.1), np.random.default_rng(0), 0)
+    return network.gradients.clone()

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+import torch
+from trainer_samples import Reported, experience, trainer_of
+
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.trainer.on_policy.advantages import advantages
+from stages.trainer.on_policy.experience import BufferTransitions
+
+SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(0, (3,)))
+TWO = {"extrinsic": {"gamma": 0.9, "strength": 2.0}, "rnd": {"gamma": 0.5, "strength": 0.1}}
+
+
+def made(signals=TWO, **more):
+    return trainer_of("ppo", SPEC, reward_signals=signals, **more)
+
+
+def of_agents(batch, agents, episodes, terminated, truncated):
+    columns = {"agent_ids": agents, "episode_ids": episodes, "terminated": terminated, "truncated": truncated}
+    return batch.replace(**{name: np.array(column) for name, column in columns.items()})
+
+
+def every_reward(trainer):
+    buffer = trainer._buffer
+    taken = trainer._signals.transitions(buffer, trainer._intake.layout)
+    return trainer._signals.rewards(buffer, taken, 5)
+
+
+def test_rewards_are_the_signals_own_times_their_strength():
+    trainer = made()
+    batch = experience(SPEC, [10, 6])
+    trainer.add(batch)
+    transitions = BufferTransitions(SPEC, trainer._intake.layout, trainer._buffer, "cpu").take(np.arange(16))
+    rnd = trainer._signals._signals[1]
+    found = every_reward(trainer)
+    np.testing.assert_allclose(found[:, 0], 2.0 * batch.rewards, rtol=1e-6)
+    np.testing.assert_allclose(found[:, 1], 0.1 * rnd.rewards(transitions).astype(np.float64), rtol=1e-5)
+    assert (found[:, 1] > 0).all()
+
+
+def test_a_signal_that_ignores_termination_bootstraps_from_what_was_observed_after_it():
+    trainer = made()
+    batch = of_agents(experience(SPEC, [20, 12]), [1, 2], [0, 0], [True, False], [False, True])
+    trainer.add(batch)
+    rewards = every_reward(trainer)
+    prepared = trainer._preparation.prepare(trainer._buffer, rewards, None)
+    (minibatches,) = prepared.rollout.epochs(1, 32, _Unshuffled())
+    _, values = trainer._network(minibatches[0].inputs)
+    _, finals = trainer._network(
+        minibatches[0].inputs._replace(vectors=torch.from_numpy(batch.trajectories["next_obs_0"]))
+    )
+    values, finals = (each.detach().numpy().astype(np.float64) for each in (values, finals))
+    expected = advantages(
+        rewards,
+        values,
+        finals,
+        np.array([20, 12]),
+        np.array([[True, False], [False, False]]),
+        np.array([0.9, 0.5]),
+        0.95,
+    )
+    np.testing.assert_allclose(minibatches[0].returns.numpy(), expected + values, rtol=1e-4, atol=1e-5)
+    mean = expected.mean(axis=1)
+    standard = (mean - mean.mean()) / mean.std()
+    np.testing.assert_allclose(minibatches[0].advantages[:, 0].numpy(), standard, rtol=1e-4, atol=1e-5)
+
+
+class _Unshuffled:
+    def permutation(self, n):
+        return np.arange(n)
+
+
+def test_where_nothing_sound_follows_termination_the_last_observation_stands_in():
+    trainer = made()
+    batch = of_agents(experience(SPEC, [20, 12]), [1, 2], [0, 0], [True, True], [False, False])
+    batch.trajectories["next_obs_0"][0] = np.nan
+    trainer.add(batch)
+    kept = trainer._buffer.trajectories["next_vectors"]
+    np.testing.assert_array_equal(kept[0], batch.rows["obs_0"][19])
+    np.testing.assert_array_equal(kept[1], batch.trajectories["next_obs_0"][1])
+    assert trainer.learn() == 32
+
+
+def test_signals_learn_once_from_each_minibatch():
+    trainer = made(hyperparameters={"batch_size": 8, "num_epoch": 3})
+    trainer.add(experience(SPEC, [20, 12]))
+    trainer.learn()
+    assert trainer._signals._signals[1].network.updates == 3 * 4
+
+
+def test_signals_of_a_policy_with_memory_learn_from_no_padding():
+    trainer = made(network_settings={"memory": {"memory_size": 4, "sequence_length": 8}})
+    seen = []
+    rnd = trainer._signals._signals[1]
+    learn = rnd.learn
+    rnd.learn = lambda transitions: seen.append(len(transitions.rewards)) or learn(transitions)
+    trainer.add(experience(SPEC, [9, 9, 9, 9], memory_size=4))
+    trainer.learn()
+    assert sum(seen) == 36
+    assert len(seen) == 4
+
+
+def test_a_signals_reward_is_reported_over_whole_episodes_even_across_buffers():
+    reported = Reported()
+    trainer = made(statistics=reported)
+    pieces = [
+        of_agents(experience(SPEC, [10, 22], 1), [1, 2], [0, 0], [False, True], [False, False]),
+        of_agents(experience(SPEC, [10, 10, 12], 2), [1, 2, 1], [0, 1, 0], [False, False, False], [False, False, True]),
+    ]
+    rewards = []
+    for batch in pieces:
+        trainer.add(batch)
+        rewards.append(every_reward(trainer)[:, 1])
+        trainer.learn()
+    first, second = rewards
+    expected = [first[10:].sum(), first[:10].sum() + second[:10].sum() + second[20:].sum()]
+    np.testing.assert_allclose(reported.values["Policy/Rnd Reward"], expected, rtol=1e-5)
+    assert reported.hows["Policy/Rnd Reward"] == "mean"
+    assert len(trainer._signals.sums) == 1
+    assert {"Policy/Extrinsic Value Estimate", "Policy/Rnd Value Estimate", "Losses/RND Loss"} <= set(reported.values)
+    assert "Policy/Extrinsic Reward" not in reported.values  # the trainer stage does that
+
+
+def test_the_environments_reward_alone_needs_no_transitions_and_no_agents():
+    trainer = made({"extrinsic": {}})
+    trainer.add(experience(SPEC, [20, 12]))
+    assert trainer._signals.transitions(trainer._buffer, trainer._intake.layout) is None
+    assert trainer._signals.sums is None
+    assert "agent_ids" not in trainer._buffer.trajectories.columns()
+
+
+def test_a_behaviour_may_do_without_the_environments_reward():
+    trainer = made({"rnd": {}})
+    trainer.add(experience(SPEC, [20, 12]))
+    assert trainer.learn() == 32
+
+
+def test_a_state_with_other_signals_is_refused():
+    state = made().state_dict()
+    state["weights"] = made({"rnd": {}, "curiosity": {}}).state_dict()["weights"]
+    with pytest.raises(StageError, match="made with extrinsic, rnd, but now there are curiosity, rnd"):
+        made({"rnd": {}, "curiosity": {}}).load_state_dict(state)

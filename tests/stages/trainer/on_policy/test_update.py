@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import torch
+
+from config import NetworkSettings, PPOHyperparameters
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import NotFiniteError
+from stages.policy.design import PolicyDesign
+from stages.policy.layout import MASK_PENALTY
+from stages.policy.network import ActorCritic, Inputs
+from stages.trainer.on_policy.minibatch import Rollout
+from stages.trainer.on_policy.update import Coefficients, PPOUpdate
+
+HYBRID = ActionSpec(2, (3, 2), masked=True)
+
+
+def make(actions=HYBRID, seed=0, **hyper):
+    spec = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), actions)
+    hyperparameters = PPOHyperparameters(**{"batch_size": 8, "buffer_size": 32, "num_epoch": 1, **hyper})
+    settings = NetworkSettings(hidden_units=8, num_layers=2, activation="tanh")
+    network = ActorCritic(PolicyDesign(spec, settings), 1, False, np.random.default_rng(seed))
+    return PPOUpdate(network, spec, hyperparameters), network
+
+
+def columns(n, p, seed=0):
+    random = np.random.default_rng(seed)
+    normal = lambda width: random.normal(size=(n, width)).astype(np.float32)  # noqa: E731
+    penalties = np.zeros((n, 5), np.float32)
+    penalties[: n // 2, 0] = MASK_PENALTY
+    floats = [normal(3), normal(2), penalties, normal(p) * 0.3 - 3.0 * (5 - p) / 4, normal(1), normal(1)]
+    choices = np.stack([random.integers(1, 3, n), random.integers(0, 2, n)], axis=1)
+    return floats, choices
+
+
+def by_distributions(network, floats, choices, per_dimension, epsilon, beta):
+    """The whole loss again, with torch.distributions."""
+    inputs, continuous, penalties, old, advantages, returns = (torch.from_numpy(c) for c in floats)
+    heads, values = network(Inputs(inputs))
+    gaussian = torch.distributions.Normal(heads[:, :2], network.log_sigma.exp())
+    logits = heads[:, 2:] + penalties
+    branches = [torch.distributions.Categorical(logits=part) for part in logits.split([3, 2], dim=1)]
+    chosen = [b.log_prob(torch.from_numpy(choices[:, i]))[:, None] for i, b in enumerate(branches)]
+    log_probs = torch.cat([gaussian.log_prob(continuous), *chosen], dim=1)
+    if not per_dimension:
+        log_probs = log_probs.sum(dim=1, keepdim=True)
+    ratio = (log_probs - old).exp()
+    surrogate = torch.min(ratio * advantages, ratio.clamp(1 - epsilon, 1 + epsilon) * advantages).mean()
+    entropy = gaussian.entropy().mean() + sum(b.entropy().mean() for b in branches)
+    return -surrogate + 0.5 * ((values - returns) ** 2).mean() - beta * entropy, entropy
+
+
+@pytest.mark.parametrize("per_dimension", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_one_step_follows_the_gradient_of_the_loss_that_distributions_give(per_dimension, beta):
+    update, network = make(ratio_per_dimension=per_dimension)
+    floats, choices = columns(8, 4 if per_dimension else 1)
+    loss, entropy = by_distributions(network, floats, choices, per_dimension, 0.2, beta)
+    (expected,) = [torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(network.parameters.values()))])]
+    losses = update.run(Rollout(floats, choices, "cpu"), Coefficients(1e-3, 0.2, beta), np.random.default_rng(0), 0)
+    torch.testing.assert_close(network.gradients, expected, rtol=1e-4, atol=1e-6)
+    assert losses.entropy == pytest.approx(entropy.item(), rel=1e-5)
+
+
+def test_the_gradient_norm_is_limited_over_all_parameters_only_when_asked():
+    rollout = Rollout(*columns(8, 1), "cpu")
+    free, limited = make(), make(max_grad_norm=0.01)
+    for update, _ in (free, limited):
+        update.run(rollout, Coefficients(1e-3, 0.2, 0.0), np.random.default_rng(0), 0)
+    assert free[1].gradients.norm() > 0.1
+    assert limited[1].gradients.norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_an_update_makes_every_epochs_minibatches_and_the_shuffle_decides_the_result():
+    results = []
+    for seed in (0, 0, 1):
+        update, network = make(num_epoch=3)
+        update.run(Rollout(*columns(30, 1), "cpu"), Coefficients(1e-2, 0.2, 0.01), np.random.default_rng(seed), 0)
+        assert update.state_dict()["steps"] == 3 * 3
+        results.append(network.values.clone())
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+def test_a_loss_that_is_not_finite_restores_weights_and_optimizer_and_names_itself():
+    update, network = make()
+    good = Rollout(*columns(32, 1), "cpu")
+    update.run(good, Coefficients(1e-2, 0.2, 0.0), np.random.default_rng(0), 0)
+    weights, optimizer = network.values.clone(), update.state_dict()
+    floats, choices = columns(32, 1)
+    floats[5][4] = np.inf
+    with pytest.raises(NotFiniteError, match=r"Test: update at step 640: the value loss of minibatch . of 4 is inf"):
+        update.run(Rollout(floats, choices, "cpu"), Coefficients(1e-2, 0.2, 0.0), np.random.default_rng(0), 640)
+    assert torch.equal(network.values, weights)
+    after = update.state_dict()
+    assert after["steps"] == optimizer["steps"]
+    for moment in ("first_moment", "second_moment"):
+        for name, array in optimizer[moment].items():
+            np.testing.assert_array_equal(after[moment][name], array)
+
+
+def test_weights_that_only_the_last_step_spoiled_are_restored_as_well():
+    update, network = make()
+    weights = network.values.clone()
+    with pytest.raises(NotFiniteError, match="the last minibatch made weights NaN or infinite"):
+        update.run(Rollout(*columns(8, 1), "cpu"), Coefficients(float("inf"), 0.2, 0.0), np.random.default_rng(0), 0)
+    assert torch.equal(network.values, weights)
+
+
+def test_what_goes_on_beside_gets_the_rows_of_each_minibatch_and_its_failure_undoes_the_update():
+    update, network = make(num_epoch=2)
+    seen = []
+    rollout = Rollout(*columns(20, 1), "cpu")
+    coefficients = Coefficients(1e-2, 0.2, 0.0)
+    update.run(rollout, coefficients, np.random.default_rng(0), 0, lambda rows: seen.append(rows.tolist()))
+    assert [len(rows) for rows in seen] == [8] * 4
+    assert len({*seen[0], *seen[1]}) == 16
+    weights, moments = network.values.clone(), update.state_dict()
+
+    def fail(rows):
+        raise NotFiniteError("the signal's loss is NaN")
+
+    with pytest.raises(NotFiniteError, match="signal"):
+        update.run(rollout, coefficients, np.random.default_rng(0), 0, fail)
+    assert torch.equal(network.values, weights)
+    assert update.state_dict()["steps"] == moments["steps"]
