@@ -35,10 +35,7 @@ from acceptance.recording import EDGE, record  # noqa: E402 - the path has to be
 from config import load_config  # noqa: E402
 from pipeline.policies.export import load_acting_policy, numbered  # noqa: E402
 from pipeline.run import RunOptions, run  # noqa: E402
-from queues.messages import (
-    ActionBatch,
-    TrajectoryBatch,
-)
+from queues.messages import ActionBatch, TrajectoryBatch  # noqa: E402
 from queues.stream_reader import StreamReader  # noqa: E402
 from queues.stream_writer import StreamWriter  # noqa: E402
 from stages.environment.factory import make_group  # noqa: E402

@@ -1,4 +1,4 @@
-"""The actor's side of flow control: whether it may step, and what it asks the ledger for (`pipeline.control.credits`)."""
+"""The actor's side of flow control: whether it may step, and what it asks the ledger for."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Environment parameters as environments hear of them: values that are drawn anew for each episode of each instance.
 
 Which value or sampler a parameter has at a time, main decides (`pipeline.common.curriculum`) and tells the actors in
-full (`EnvironmentParameters`). What comes of a sampler is decided here, beside the environments, so that it differs from
-instance to instance and from episode to episode.
+full (`EnvironmentParameters`). What comes of a sampler is decided here, beside the environments, so that it differs
+from instance to instance and from episode to episode.
 
 An environment group that is `Parameterised` is given an `EpisodeParameters` once, and asks it whenever episodes begin.
 An adapter of environments one by one (Gymnasium, PettingZoo) asks with `options`, and passes the answer to the

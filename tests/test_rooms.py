@@ -1,0 +1,92 @@
+"""The rooms of `stages/` and `pipeline/` keep an order: a room imports only itself and the rooms listed before it."""
+
+from __future__ import annotations
+
+import pytest
+from test_imports import imports, modules
+
+ROOMS = {
+    "stages": (
+        "",
+        "unity",
+        "policy",
+        "policy/network",
+        "policy/onnx",
+        "environment",
+        "environment/spaces",
+        "environment/gymnasium",
+        "environment/pettingzoo",
+        "environment/unity",
+        "environment/low_level",
+        "games",
+        "agent",
+        "actor",
+        "ghost",
+        "replay",
+        "evaluation",
+        "trainer",
+        "trainer/imitation",
+        "trainer/rewards",
+        "trainer/on_policy",
+        "trainer/ppo",
+        "trainer/poca",
+        "trainer/sac",
+        "trainer/bc",
+    ),
+    "pipeline": ("common", "control", "run_folder", "reporting", "policies", "hosts", "main", "command", ""),
+}
+"""Rooms by package, the lowest first; "" holds the modules that stand in the package itself."""
+
+
+def room_of(name: str, package: str) -> str | None:
+    """The room that a module, or a name in one, belongs to; None outside of the package."""
+    parts = name.split(".")
+    if parts[0] != package:
+        return None
+    inside = "/".join(parts[1:])
+    rooms = [room for room in ROOMS[package] if room and (inside + "/").startswith(room + "/")]
+    return max(rooms, key=len, default="")
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_room_imports_only_the_rooms_listed_before_it(package):
+    order = ROOMS[package]
+    upward = []
+    for path, tree in modules():
+        here = room_of(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), package)
+        if here is None:
+            continue
+        for what, line in imports(tree):
+            there = room_of(what, package)
+            if there is not None and order.index(there) > order.index(here):
+                upward.append(f"{path}:{line}: {what}")
+    assert not upward, f"rooms from the lowest to the highest: {', '.join(order)}"
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_folder_is_a_room_or_lies_in_one(package):
+    folders = {path.rpartition("/")[0] for path, _ in modules() if path.startswith(f"{package}/")}
+    found = {room_of(folder.replace("/", "."), package) for folder in folders}
+    assert found == set(ROOMS[package])
+
+
+def test_there_is_no_cycle_of_imports_lazy_ones_included():
+    known = {name_of(path) for path, _ in modules()}
+    arrows = {
+        name_of(path): {target for what, _ in imports(tree) if (target := imported(what, known)) is not None}
+        for path, tree in modules()
+    }
+    while leaves := {name for name, targets in arrows.items() if not (targets & arrows.keys()) - {name}}:
+        arrows = {name: targets for name, targets in arrows.items() if name not in leaves}
+    while roots := arrows.keys() - {target for name, targets in arrows.items() for target in targets - {name}}:
+        arrows = {name: targets for name, targets in arrows.items() if name not in roots}
+    assert not sorted(arrows), "these modules import each other"
+
+
+def name_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imported(what: str, known: set[str]) -> str | None:
+    """The module that an import reads, which may be what it names or where that stands."""
+    return next((name for name in (what, what.rpartition(".")[0]) if name in known), None)
