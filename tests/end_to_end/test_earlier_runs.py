@@ -1,0 +1,72 @@
+"""Checkpoints, recordings and `.pt` files that version 0.1.0 wrote before its modules were laid in rooms still load.
+
+`tests/data/earlier/` holds five tiny deterministic runs of that code (the configurations are in it): a run folder with
+its last checkpoint and its newest policy, the recording at the trainer's inlet, and what that policy decided.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from run_configs import changed
+from run_folders import read_whole_checkpoint, streams
+from runs import run_here
+
+from pipeline.policies.export import load_acting_policy, read_export
+
+EARLIER = Path(__file__).parents[1] / "data" / "earlier"
+BEHAVIORS = {"ppo": "CartPole", "self_play": "Volley", "sac": "Pendulum", "memory": "CartPole", "poca": "Team"}
+CLOSE = {"rtol": 1e-3, "atol": 1e-4}
+"""Another kind of CPU adds up in another order."""
+
+
+def configuration(run):
+    """What the run was configured by; its game has moved since."""
+    plain = yaml.safe_load((EARLIER / run / "run" / "configuration.yaml").read_text())
+    factory = plain["environment"]["factory"]
+    if factory is not None:
+        plain["environment"]["factory"] = factory.replace("stages.environment.volley", "stages.games.volley")
+    return changed(plain, {"record": None})
+
+
+@pytest.fixture(params=list(BEHAVIORS))
+def run(request):
+    return request.param
+
+
+def test_a_checkpoint_is_resumed(run, tmp_path):
+    behavior = BEHAVIORS[run]
+    shutil.copytree(EARLIER / run / "run", tmp_path / "again")
+    manifest = tmp_path / "again" / "checkpoints" / "manifest.json"
+    steps = json.loads(manifest.read_text())["steps"][behavior]
+    plain = changed(configuration(run), {f"behaviors__{behavior}__max_steps": steps + 300})
+    result = run_here(plain, tmp_path, "again", resume=True)
+    assert result.behaviors[behavior].step >= steps + 300
+    assert f"trainer@learner-{behavior}" in read_whole_checkpoint(result.folder)
+
+
+def test_a_recording_gives_the_weights_that_were_learned_from_it(run, tmp_path):
+    behavior = BEHAVIORS[run]
+    replayed = changed(configuration(run), {"replay": {"streams": list(streams(EARLIER / run))}})
+    result = run_here(replayed, tmp_path, "replayed")
+    learned, expected = (
+        read_whole_checkpoint(folder)[f"trainer@learner-{behavior}"]["policy"]["weights"]
+        for folder in (result.folder, EARLIER / run / "run")
+    )
+    np.testing.assert_allclose(learned, expected, **CLOSE)
+
+
+def test_an_exported_policy_decides_as_it_did(run):
+    path = EARLIER / run / "run" / BEHAVIORS[run] / "checkpoint.pt"
+    expected = np.load(EARLIER / run / "decision.npz")
+    np.testing.assert_array_equal(read_export(path).update.weights, expected["weights"])
+    observations = tuple(expected[name] for name in sorted(expected.files) if name.startswith("observation_"))
+    decision = load_acting_policy(path).act(observations, None, np.random.default_rng(1))
+    np.testing.assert_allclose(decision.actions.continuous, expected["continuous"], **CLOSE)
+    np.testing.assert_array_equal(decision.actions.discrete, expected["discrete"])
+    np.testing.assert_allclose(decision.columns["log_probs"], expected["log_probs"], **CLOSE)
