@@ -36,9 +36,10 @@ from pipeline.main.starvation import StarvationWatch
 from pipeline.main.supervision import Supervisor
 from pipeline.main.wiring import ActorSlot
 from pipeline.reporting.progress import Progress, ProgressSnapshot
-from pipeline.reporting.reporter import open_reporter
+from pipeline.reporting.reporter import Reporter
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.reporting.timers import Timers
+from pipeline.reporting.writers import open_writers
 from pipeline.run_folder.status import CheckpointEntry
 from queues.specs import BehaviorSpec
 from stages.trainer.stage import TrainerReport
@@ -76,7 +77,9 @@ class Coordinator:
             self._curricula.load_state_dict(resumed.progress["curricula"])
         self._collector = StatisticsCollector(plan.seed)
         self._timers = timers = Timers()
-        self.reporter = open_reporter(plan, self._collector, timers, console, progress)
+        training = not plan.playing
+        writers = open_writers(plan.config, plan.folder.path, timers, resumed is not None) if training else []
+        self.reporter = Reporter(self._collector, writers, progress, plan.elapsed_before_s, training, console)
         self._tasks = asyncio.TaskGroup()
         local = LocalEdges()
         self._roster = Roster(local, self._tasks)

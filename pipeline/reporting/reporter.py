@@ -12,13 +12,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pipeline.control.messages import Evaluated
-from pipeline.main.run_plan import RunPlan
 from pipeline.reporting.console import ConsoleWriter
 from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
 from pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
-from pipeline.reporting.tensorboard_writer import TensorboardWriter
-from pipeline.reporting.timers import GaugeWriter, Timers
-from pipeline.reporting.writers import make_writers
 from queues.specs import behavior_name
 from stages.trainer.stage import TrainerReport
 
@@ -33,7 +29,8 @@ class Reporter:
         writers: where summaries go.
         progress: the live table.
         elapsed_before_s: seconds that the run took before it was resumed.
-        training: false where policies are only played.
+        training: False where policies are only played.
+        console: also log a line per summary, as ML-Agents does.
         clock: seconds.
     """
 
@@ -44,10 +41,11 @@ class Reporter:
         progress: Progress,
         elapsed_before_s: float = 0.0,
         training: bool = True,
+        console: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._collector = collector
-        self._writers = writers
+        self._writers = [*writers, *([ConsoleWriter(lambda: self.elapsed_s)] if console else [])]
         self._progress = progress
         self._training = training
         self._clock = clock
@@ -129,21 +127,6 @@ class Reporter:
         for writer in self._writers:
             writer.write(behavior.name, summaries, step)
             writer.write(PIPELINE, pipeline, step)
-
-
-def open_reporter(
-    plan: RunPlan, collector: StatisticsCollector, timers: Timers, console: bool, progress: Progress
-) -> Reporter:
-    """The reporter of a run with all its writers; `console` asks for a line per summary."""
-    path, training = plan.folder.path, not plan.playing
-    writers: list[StatisticsWriter] = []
-    if training:
-        tensorboard = TensorboardWriter(path, plan.resumed is not None)
-        writers += [tensorboard, GaugeWriter(timers), *make_writers(plan.config, path)]
-    reporter = Reporter(collector, writers, progress, plan.elapsed_before_s, training)
-    if console:
-        writers.append(ConsoleWriter(lambda: reporter.elapsed_s))
-    return reporter
 
 
 class _StageRates:

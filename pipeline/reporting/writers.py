@@ -1,4 +1,4 @@
-"""Statistics writers of the user's own: made from the YAML, and kept from harming the run that they report on."""
+"""The statistics writers of a run: the built-in ones, and those that the YAML lists, which can't harm the run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,29 @@ from config import RunConfig
 from pipeline.common.errors import RunError
 from pipeline.common.plugins import check_arguments, construct, find_class
 from pipeline.reporting.statistics import StatisticsWriter, Summary
+from pipeline.reporting.tensorboard_writer import TensorboardWriter
+from pipeline.reporting.timers import GaugeWriter, Timers
 from stages.error_text import describe_error
 from stages.errors import LoadError, blaming
 
 log = logging.getLogger(__name__)
 
 _METHODS = ("write", "add_property", "close")
+
+
+def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bool) -> list[StatisticsWriter]:
+    """Make all writers of a training run: TensorBoard's, the gauges of `timers.json`, those that the YAML lists.
+
+    Args:
+        config: the run's configuration.
+        run_folder: `results/<run-id>`.
+        timers: hold the gauges.
+        resume: keep the event files that are there.
+
+    Raises:
+        RunError: as `make_writers`.
+    """
+    return [TensorboardWriter(run_folder, resume), GaugeWriter(timers), *make_writers(config, run_folder)]
 
 
 def make_writers(config: RunConfig, run_folder: Path) -> list[StatisticsWriter]:
