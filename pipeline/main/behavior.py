@@ -8,7 +8,7 @@ from pathlib import Path
 from config import BehaviorSettings
 from pipeline.hosts.handle import HostHandle
 from pipeline.main.trajectory_path import MainPath
-from pipeline.run_folder.status import CheckpointEntry
+from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import BehaviorSpec
 from stages.trainer.stage import TrainerReport
 
@@ -29,7 +29,7 @@ class Line:
     recent_return: float | None = None
     done: bool = False
     next_checkpoint: int = 0
-    exports: list[CheckpointEntry] = field(default_factory=list)
+    exports: list[ExportEntry] = field(default_factory=list)
 
     @property
     def elo(self) -> float | None:
@@ -44,7 +44,7 @@ class Line:
         newest = self.exports[-1]
         return Path(newest.auxiliary_file_paths[0] if newest.auxiliary_file_paths else newest.file_path)
 
-    def add_export(self, entry: CheckpointEntry) -> None:
+    def add_export(self, entry: ExportEntry) -> None:
         """A policy was exported; whose turn it is not is exported again with every checkpoint, at the same step."""
         others = [e for e in self.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
         self.exports = [*others, entry]

@@ -16,7 +16,7 @@ from pipeline.policies.onnx_export import copy_last
 from pipeline.reporting.timers import Timers
 from pipeline.run_folder.checkpoint import folder_of
 from pipeline.run_folder.checkpoint_writer import Checkpointer
-from pipeline.run_folder.status import BehaviorStatus, CheckpointEntry, TrainingStatus
+from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Saving:
         except OSError as error:
             log.error("the run's status could not be written: %s", error)
 
-    def _last(self, name: str, line: Line) -> CheckpointEntry | None:
+    def _last(self, name: str, line: Line) -> ExportEntry | None:
         return copy_last(self._folder.path, name, line.exports[-1], self._folder.files) if line.exports else None
 
     def _expected(self) -> set[str]:

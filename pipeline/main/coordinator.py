@@ -40,7 +40,7 @@ from pipeline.reporting.reporter import Reporter
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.reporting.timers import Timers
 from pipeline.reporting.writers import open_writers
-from pipeline.run_folder.status import CheckpointEntry
+from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import BehaviorSpec
 from stages.trainer.stage import TrainerReport
 
@@ -274,7 +274,7 @@ class Coordinator:
 
     def _hear_export(self, message: control.Exported) -> None:
         file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
-        entry = CheckpointEntry(message.step, file, message.reward, time.time(), beside).within(self._plan.folder.path)
+        entry = ExportEntry(message.step, file, message.reward, time.time(), beside).within(self._plan.folder.path)
         self.opening.lines[message.behavior].add_export(entry)
         log.info("Exported %s", entry.file_path)
 

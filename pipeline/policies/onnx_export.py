@@ -16,7 +16,7 @@ from pipeline.common.errors import RunError
 from pipeline.policies.export import numbered, read_export
 from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from pipeline.run_folder.folder import folder_name
-from pipeline.run_folder.status import CheckpointEntry
+from pipeline.run_folder.training_status import ExportEntry
 from queues.messages import PolicyUpdate
 from stages.policy.design import PolicyDesign
 
@@ -81,7 +81,7 @@ class OnnxExporter:
         self._told = reason
 
 
-def copy_last(run_folder: Path, behavior: str, last: CheckpointEntry, files: FileOperations = REAL) -> CheckpointEntry:
+def copy_last(run_folder: Path, behavior: str, last: ExportEntry, files: FileOperations = REAL) -> ExportEntry:
     """Copy a behaviour's last `.onnx` to `results/<run-id>/<Behavior>.onnx`; the entry for `final_checkpoint`.
 
     Without such a file, or if the disk refuses, it is the last checkpoint's own entry.
@@ -135,5 +135,5 @@ def _export_behavior(run_folder: Path, behavior: str, network_folder: Path | Non
         log.info("Exported %s", written)
         last = written
     if last is not None and last.stem != best.stem:
-        copy_last(run_folder, behavior, CheckpointEntry(0, str(last), None, 0.0))
+        copy_last(run_folder, behavior, ExportEntry(0, str(last), None, 0.0))
     return whole

@@ -27,7 +27,7 @@ from types import TracebackType
 from pipeline.common.errors import RunFolderError
 from pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, write_atomic
 from pipeline.run_folder.lock import RunLock
-from pipeline.run_folder.status import TrainingStatus
+from pipeline.run_folder.training_status import TrainingStatus
 
 CONFIGURATION = "configuration.yaml"
 LOCK = ".lock"

@@ -20,7 +20,7 @@ from pipeline.policies.export import export_policy, numbered
 from pipeline.policies.inference import make_player, played_file, trained_policy
 from pipeline.policies.onnx_export import OnnxExporter, copy_last, export_again
 from pipeline.run_folder.atomic_files import FileOperations
-from pipeline.run_folder.status import CheckpointEntry
+from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy import NumpyPolicy
 from stages.policy.onnx import OnnxPolicy, check
@@ -114,7 +114,7 @@ def test_models_are_made_where_onnxruntime_is_not_installed(tmp_path, caplog, mo
 
 def test_the_last_model_is_copied_to_the_runs_folder(tmp_path, caplog):
     source = written(tmp_path)
-    entry = CheckpointEntry(700, str(source), 1.5, 2.5, (str(source.with_suffix(".pt")),))
+    entry = ExportEntry(700, str(source), 1.5, 2.5, (str(source.with_suffix(".pt")),))
     with caplog.at_level(logging.INFO):
         final = copy_last(tmp_path, "Test", entry)
     target = tmp_path / "Test.onnx"
@@ -124,9 +124,9 @@ def test_the_last_model_is_copied_to_the_runs_folder(tmp_path, caplog):
 
 
 def test_without_a_model_the_last_checkpoint_is_the_policy(tmp_path, caplog):
-    entry = CheckpointEntry(700, str(tmp_path / "Test" / "Test-700.pt"), None, 0.0)
+    entry = ExportEntry(700, str(tmp_path / "Test" / "Test-700.pt"), None, 0.0)
     assert copy_last(tmp_path, "Test", entry) == entry
-    lost = CheckpointEntry(700, str(tmp_path / "Test" / "Test-700.onnx"), None, 0.0)
+    lost = ExportEntry(700, str(tmp_path / "Test" / "Test-700.onnx"), None, 0.0)
     assert copy_last(tmp_path, "Test", lost) == lost
     assert "could not be copied" in warnings_of(caplog)[0]
 

@@ -15,7 +15,7 @@ import pipeline.run_folder.folder
 from pipeline.common.errors import RunFolderError
 from pipeline.run_folder.atomic_files import FileOperations
 from pipeline.run_folder.folder import LOCK, RunFolder, folder_name
-from pipeline.run_folder.status import BehaviorStatus, CheckpointEntry, TrainingStatus
+from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 
 def make_run(results: Path, run_id: str = "ppo", configuration: str = "a: 1\n") -> Path:
@@ -281,10 +281,10 @@ STATUS = TrainingStatus(
     behaviors={
         "Tennis": BehaviorStatus(
             checkpoints=(
-                CheckpointEntry(500, "results/ppo/Tennis/Tennis-500.onnx", None, 1700000000.5, ("Tennis-500.pt",)),
-                CheckpointEntry(1000, "results/ppo/Tennis/Tennis-1000.onnx", 0.25, 1700000001.5),
+                ExportEntry(500, "results/ppo/Tennis/Tennis-500.onnx", None, 1700000000.5, ("Tennis-500.pt",)),
+                ExportEntry(1000, "results/ppo/Tennis/Tennis-1000.onnx", 0.25, 1700000001.5),
             ),
-            final_checkpoint=CheckpointEntry(1000, "results/ppo/Tennis.onnx", 0.25, 1700000002.5),
+            final_checkpoint=ExportEntry(1000, "results/ppo/Tennis.onnx", 0.25, 1700000002.5),
             elo=1234.5,
         ),
         "Wall": BehaviorStatus(),
@@ -338,7 +338,7 @@ def test_a_training_status_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_reward_that_is_no_finite_number_is_written_as_none(tmp_path):
-    entry = CheckpointEntry(1, "x.onnx", float("nan"), 0.0)
+    entry = ExportEntry(1, "x.onnx", float("nan"), 0.0)
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.write_training_status(TrainingStatus({"Tennis": BehaviorStatus((entry,))}))
         assert folder.read_training_status().behaviors["Tennis"].checkpoints[0].reward is None

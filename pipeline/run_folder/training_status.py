@@ -1,4 +1,7 @@
-"""The content of `run_logs/training_status.json`: checkpoints, ratings and lessons, in ML-Agents' form."""
+"""The content of `run_logs/training_status.json`: exported policies, ratings and lessons, in ML-Agents' form.
+
+ML-Agents calls an exported policy a checkpoint there. What `--resume` reads is a `checkpoint.Checkpoint`.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ STATUS_FORMAT_VERSION = "0.3.0"
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointEntry:
-    """One checkpoint of a behaviour, in `training_status.json`."""
+class ExportEntry:
+    """An exported policy of a behaviour, under `checkpoints` or `final_checkpoint`."""
 
     steps: int
     file_path: str
-    """The export (ONNX), or what stands for it."""
+    """The `.onnx` file, or the `.pt` file where there is none."""
     reward: float | None
-    """Mean return before it, if an episode had ended."""
+    """Mean return before the export; None if no episode had ended."""
     creation_time: float
     """Seconds since 1970."""
     auxiliary_file_paths: tuple[str, ...] = ()
@@ -36,8 +39,8 @@ class CheckpointEntry:
             "auxillary_file_paths": list(self.auxiliary_file_paths),
         }
 
-    def within(self, run_folder: Path) -> CheckpointEntry:
-        """The same with its files named from this folder on, as the user names it: it may have been moved since."""
+    def within(self, run_folder: Path) -> ExportEntry:
+        """Return the entry with its files under `run_folder`, which may have been moved since."""
 
         def here(file: str) -> str:
             path = Path(file)
@@ -47,8 +50,8 @@ class CheckpointEntry:
         return replace(self, file_path=here(self.file_path), auxiliary_file_paths=beside)
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> CheckpointEntry:
-        """Read ML-Agents' form; files of before it listed further paths lack that key."""
+    def from_dict(cls, content: Mapping[str, Any]) -> ExportEntry:
+        """Read ML-Agents' form; older files have no list of further paths."""
         reward = None if content["reward"] is None else float(content["reward"])
         paths = tuple(content.get("auxillary_file_paths", ()))
         return cls(int(content["steps"]), content["file_path"], reward, float(content["creation_time"]), paths)
@@ -56,10 +59,10 @@ class CheckpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorStatus:
-    """What `training_status.json` says of a behaviour."""
+    """A behaviour's entry in `training_status.json`."""
 
-    checkpoints: tuple[CheckpointEntry, ...] = ()
-    final_checkpoint: CheckpointEntry | None = None
+    checkpoints: tuple[ExportEntry, ...] = ()
+    final_checkpoint: ExportEntry | None = None
     elo: float | None = None
     """The rating; None without self-play."""
 
@@ -96,8 +99,8 @@ class TrainingStatus:
         entries = {name: entry for name, entry in content.items() if name != "metadata"}
         behaviors = {
             name: BehaviorStatus(
-                tuple(CheckpointEntry.from_dict(checkpoint) for checkpoint in entry.get("checkpoints", ())),
-                CheckpointEntry.from_dict(entry["final_checkpoint"]) if "final_checkpoint" in entry else None,
+                tuple(ExportEntry.from_dict(checkpoint) for checkpoint in entry.get("checkpoints", ())),
+                ExportEntry.from_dict(entry["final_checkpoint"]) if "final_checkpoint" in entry else None,
                 float(entry["elo"]) if "elo" in entry else None,
             )
             for name, entry in entries.items()
@@ -108,7 +111,7 @@ class TrainingStatus:
 
 
 def _versions() -> dict[str, str]:
-    """ML-Agents refuses a status without these three keys; other values than its own it only warns about."""
+    """Return the three keys without which ML-Agents refuses a status; values other than its own are only warned of."""
     return {
         "stats_format_version": STATUS_FORMAT_VERSION,
         "mlagents_version": f"headrace {version_of('headrace', 'unknown')}",
