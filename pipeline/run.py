@@ -27,7 +27,7 @@ from pipeline.policies.export import NEWEST, is_export
 from pipeline.policies.inference import plays_given_models
 from pipeline.policies.warm_start import initial_policy
 from pipeline.reporting.progress import Progress, ProgressSnapshot
-from pipeline.run_folder.checkpoint import Checkpoint, newest
+from pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
 from pipeline.run_folder.folder import RunFolder
 from queues.errors import StreamError
 from stages.error_text import describe_error
@@ -113,7 +113,7 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
         force=settings.force,
         configuration=_configuration(config),
     ) as folder:
-        checkpoint = newest(folder.checkpoints) if going_on else None
+        checkpoint = newest_checkpoint(folder.checkpoints) if going_on else None
         if settings.resume and checkpoint is None:
             log.warning("%s has no whole checkpoint yet: starting from step 0", folder.path)
         if checkpoint is not None and settings.resume:
@@ -235,7 +235,7 @@ def _check_unity(config: RunConfig) -> None:
 def _check_whose(run_folder: Path) -> None:
     """See that a run to resume is one of ours: in one of ML-Agents, training would begin anew over its files."""
     theirs = [path for path in sorted(run_folder.glob(f"*/{NEWEST}")) if not is_export(path)]
-    if theirs and newest(run_folder / "checkpoints") is None:
+    if theirs and newest_checkpoint(run_folder / "checkpoints") is None:
         raise RunError(
             f"{run_folder} is a run of ML-Agents, which can't be gone on with here: {theirs[0]} holds networks that "
             "are built otherwise. Start a run of its own with another --run-id; --inference plays its .onnx files"

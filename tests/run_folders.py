@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.run_folder.checkpoint import MANIFEST, newest
+from pipeline.run_folder.checkpoint import MANIFEST, newest_checkpoint
 
 
 def read_whole_checkpoint(run_folder: Path) -> dict[str, Any]:
     """The states in the newest checkpoint, by part; checks that there is one and that it is whole."""
-    checkpoint = newest(run_folder / "checkpoints")
+    checkpoint = newest_checkpoint(run_folder / "checkpoints")
     assert checkpoint is not None, f"no checkpoint in {run_folder}"
     return {name: checkpoint.read(name) for name in checkpoint.parts}
 

@@ -21,7 +21,7 @@ from run_folders import streams
 
 from config import RunConfig
 from pipeline.run import RunOptions, RunResult, run
-from pipeline.run_folder.checkpoint import Checkpoint, newest
+from pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
 
 COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"
@@ -147,9 +147,10 @@ class Command:
         """Wait until this checkpoint (or a later one) is whole."""
         checkpoints = self.run_folder / "checkpoints"
         self.until(
-            lambda: (found := newest(checkpoints)) is not None and found.number >= number, f"checkpoint {number}"
+            lambda: (found := newest_checkpoint(checkpoints)) is not None and found.number >= number,
+            f"checkpoint {number}",
         )
-        checkpoint = newest(checkpoints)
+        checkpoint = newest_checkpoint(checkpoints)
         assert checkpoint is not None
         return checkpoint
 

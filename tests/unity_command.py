@@ -8,7 +8,7 @@ from run_configs import changed
 from run_folders import read_whole_checkpoint
 from unity_runs import BUILD, free_port
 
-from pipeline.run_folder.checkpoint import newest
+from pipeline.run_folder.checkpoint import newest_checkpoint
 
 
 def unity(tmp_path, *arguments, num_envs=2, **changes):
@@ -67,4 +67,4 @@ def assert_saved(command, at_least=1):
     """What was learned is in a whole checkpoint."""
     states = read_whole_checkpoint(command.run_folder)
     assert states.keys() == {"trainer@learner-Simple"}
-    assert newest(command.run_folder / "checkpoints").steps["Simple"] >= at_least
+    assert newest_checkpoint(command.run_folder / "checkpoints").steps["Simple"] >= at_least

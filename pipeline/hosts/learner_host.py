@@ -20,7 +20,7 @@ from pipeline.hosts.runtime import Edges, HostRuntime, run_host
 from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from pipeline.policies.warm_start import initial_policy, warm_start
-from pipeline.run_folder.checkpoint import folder_of
+from pipeline.run_folder.checkpoint import checkpoint_folder
 from queues.ends import Outlet
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
@@ -168,7 +168,7 @@ class LearnerHost:
         self._stage.report_now()
         self._export()
         try:
-            folder = folder_of(runtime.plan.folder / "checkpoints", number)
+            folder = checkpoint_folder(runtime.plan.folder / "checkpoints", number)
             folder.mkdir(parents=True, exist_ok=True)
             trainer.save_bulk(folder)
         except OSError as error:

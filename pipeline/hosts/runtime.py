@@ -19,7 +19,7 @@ from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import CreditsReturned, HostFailed, HostFinished, PartFailed, StatisticsReport
 from pipeline.hosts.plan import HostPlan
 from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, folder_of, newest, write_part
+from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint, write_part
 from queues.ends import Inlet, Outlet, QueueStatistics
 from queues.errors import QueueClosed, SpecError
 from stages.error_text import describe_error, raised_in_user_code
@@ -53,7 +53,7 @@ class HostRuntime:
         self.edges = edges
         self.statistics = StatisticsCollector(plan.seed)
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
-        self.checkpoint: Checkpoint | None = newest(plan.folder / "checkpoints") if plan.resume else None
+        self.checkpoint: Checkpoint | None = newest_checkpoint(plan.folder / "checkpoints") if plan.resume else None
         self._returned: dict[tuple[str, str, int], int] = {}
 
     def context(self, stage: str) -> StageContext:
@@ -87,9 +87,9 @@ class HostRuntime:
 
     def save_part(self, stage: str, number: int, state: Mapping[str, Any]) -> None:
         """Write a stage's part of a checkpoint, and tell main; a disk that refuses does not end the training."""
-        name, folder = self.part_name(stage), folder_of(self.plan.folder / "checkpoints", number)
+        name = self.part_name(stage)
         try:
-            self.control.send(write_part(folder, number, name, state))
+            self.control.send(write_part(self.plan.folder / "checkpoints", number, name, state))
         except OSError as error:
             self.control.send(PartFailed(number, name, str(error)))
 

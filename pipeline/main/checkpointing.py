@@ -14,8 +14,8 @@ from pipeline.main.behavior import Line
 from pipeline.main.run_plan import RunPlan
 from pipeline.policies.onnx_export import copy_last
 from pipeline.reporting.timers import Timers
-from pipeline.run_folder.checkpoint import folder_of
-from pipeline.run_folder.checkpoint_writer import Checkpointer
+from pipeline.run_folder.checkpoint import checkpoint_folder
+from pipeline.run_folder.checkpoint_assembler import CheckpointAssembler
 from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 log = logging.getLogger(__name__)
@@ -49,19 +49,19 @@ class Saving:
         self._progress = progress
         self._lessons = lessons
         self._ended = ended
-        self._checkpointer = Checkpointer(
+        self._assembler = CheckpointAssembler(
             plan.folder.checkpoints, plan.resumed.number if plan.resumed is not None else -1
         )
 
     @property
     def newest(self) -> int:
         """Number of the newest whole checkpoint, -1 if there is none."""
-        return self._checkpointer.newest
+        return self._assembler.newest
 
     @property
     def busy(self) -> bool:
         """Whether a checkpoint is under way."""
-        return self._checkpointer.busy
+        return self._assembler.busy
 
     def begin(self, sources: Iterable[HostHandle], then_stop: bool = False) -> None:
         """Let the sources put a barrier into their streams, and stop behind it if asked to."""
@@ -73,9 +73,9 @@ class Saving:
 
     def begin_again(self, source: HostHandle) -> None:
         """A source that replaces a dead one has to make the barrier that the other may have taken to the grave."""
-        number = self._checkpointer.pending
+        number = self._assembler.pending
         if number is not None:
-            source.control.send(BeginCheckpoint(number, str(folder_of(self._folder.checkpoints, number))))
+            source.control.send(BeginCheckpoint(number, str(checkpoint_folder(self._folder.checkpoints, number))))
 
     def save_now(self, save_part: Callable[[str, int, Mapping[str, Any] | None], None]) -> None:
         """Without barriers, as the stream has broken off: let trainers and main's stages save where they stand."""
@@ -90,20 +90,20 @@ class Saving:
     def take(self, part: PartSaved | PartFailed) -> None:
         """A part was written, or could not be."""
         if isinstance(part, PartFailed):
-            if self._checkpointer.give_up(part.number):
+            if self._assembler.give_up(part.number):
                 self._failed(part.number, f"{part.name}: {part.reason}")
-        elif self._checkpointer.add(part):
+        elif self._assembler.add(part):
             self._commit(part.number)
 
     def check_time(self, now_s: float) -> None:
         """Give up a checkpoint that has lost a host."""
-        if self._checkpointer.give_up_if_overdue(now_s):
+        if self._assembler.give_up_if_overdue(now_s):
             self._ended("it took too long")
 
     def close(self) -> None:
         """All hosts have ended: a part that is not written by now won't be."""
-        number, missing = self._checkpointer.pending, self._checkpointer.missing
-        if number is not None and self._checkpointer.give_up(number):
+        number, missing = self._assembler.pending, self._assembler.missing
+        if number is not None and self._assembler.give_up(number):
             self._failed(number, f"its hosts have ended, and there is no word of {missing}")
 
     def write_status(self, final: bool) -> None:
@@ -125,13 +125,13 @@ class Saving:
         return self._plan.expected_parts(self._lines)
 
     def _announce(self, expected: Iterable[str]) -> tuple[int, Path]:
-        number = self._checkpointer.begin(expected, time.monotonic())
-        return number, folder_of(self._folder.checkpoints, number)
+        number = self._assembler.begin(expected, time.monotonic())
+        return number, checkpoint_folder(self._folder.checkpoints, number)
 
     def _commit(self, number: int) -> None:
         steps = {name: line.step for name, line in self._lines.items()}
         try:
-            self._checkpointer.commit(steps, self._progress())
+            self._assembler.commit(steps, self._progress())
         except OSError as error:
             self._failed(number, str(error))
             return

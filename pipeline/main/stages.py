@@ -11,7 +11,7 @@ from pipeline.common.seeds import derive_seed
 from pipeline.control.messages import CreditsReturned, PartFailed, PartSaved
 from pipeline.main.run_plan import RunPlan
 from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.run_folder.checkpoint import folder_of, write_part
+from pipeline.run_folder.checkpoint import write_part
 from stages.loop import StageHooks
 from stages.stage import StageContext
 
@@ -63,9 +63,9 @@ class MainStages:
 
     def save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
         """Write a stage's part of a checkpoint."""
-        folder, name = folder_of(self._plan.folder.checkpoints, number), part_name(stage, MAIN)
+        name = part_name(stage, MAIN)
         try:
-            self._on_part(write_part(folder, number, name, state))
+            self._on_part(write_part(self._plan.folder.checkpoints, number, name, state))
         except OSError as error:
             self._on_part(PartFailed(number, name, str(error)))
 

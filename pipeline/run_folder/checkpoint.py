@@ -91,20 +91,23 @@ def part_file(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + ".part"
 
 
-def write_part(folder: Path, number: int, name: str, state: Any, files: FileOperations = REAL) -> PartSaved:
-    """Write a stage's part, durably, and say so.
+def write_part(checkpoints: Path, number: int, name: str, state: Any, files: FileOperations = REAL) -> PartSaved:
+    """Write a stage's part of checkpoint `number`, durably.
+
+    Returns:
+        The message for main.
 
     Raises:
         OSError: if the disk refuses.
     """
     data = pack_state(state)
-    file = part_file(name)
+    file, folder = part_file(name), checkpoint_folder(checkpoints, number)
     files.make_folder(folder)
     write_atomic(folder / file, data, files=files)
     return PartSaved(number, name, file, len(data), zlib.crc32(data))
 
 
-def folder_of(checkpoints: Path, number: int) -> Path:
+def checkpoint_folder(checkpoints: Path, number: int) -> Path:
     """The folder of checkpoint `number`."""
     return checkpoints / f"{number:06d}"
 
@@ -126,7 +129,7 @@ def write_manifest(
         "format": FORMAT,
         "number": number,
         "created": time.time(),
-        "folder": folder_of(checkpoints, number).name,
+        "folder": checkpoint_folder(checkpoints, number).name,
         "steps": dict(steps),
         "progress": dict(progress),
         "parts": {p.name: {"file": p.file, "size": p.size, "crc32": p.crc32} for p in parts},
@@ -138,7 +141,7 @@ def write_manifest(
         log.warning("checkpoints that are no longer needed could not be removed: %s", error)
 
 
-def newest(checkpoints: Path) -> Checkpoint | None:
+def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
     """The newest whole checkpoint, None if there is none.
 
     Raises:
@@ -201,7 +204,7 @@ def _unpack_array(code: int, data: bytes) -> Any:
 
 
 def _remove_others(checkpoints: Path, number: int, files: FileOperations) -> None:
-    keep = folder_of(checkpoints, number).name
+    keep = checkpoint_folder(checkpoints, number).name
     for name in files.listdir(checkpoints):
         if name != keep and name.isdigit():
             files.remove_tree(checkpoints / name)

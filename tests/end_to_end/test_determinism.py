@@ -23,8 +23,8 @@ from run_folders import digest, read_whole_checkpoint
 from runs import Command, record_expert, run_here
 
 from pipeline.hosts import runtime
-from pipeline.run_folder import checkpoint_writer as checkpointer
-from pipeline.run_folder.checkpoint import newest
+from pipeline.run_folder import checkpoint_assembler
+from pipeline.run_folder.checkpoint import newest_checkpoint
 
 CARTPOLE = cartpole(
     pipeline__deterministic=True,
@@ -74,7 +74,7 @@ RUNS = {
 def states(run_folder):
     """A checksum of each part of the newest checkpoint: trainers, with self-play the ghost stage; and of the lessons."""
     states = {part: digest(state) for part, state in read_whole_checkpoint(run_folder).items()}
-    return {**states, "lessons": digest(newest(run_folder / "checkpoints").progress["curricula"])}
+    return {**states, "lessons": digest(newest_checkpoint(run_folder / "checkpoints").progress["curricula"])}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def whole(request, expert, tmp_path_factory):
     results = tmp_path_factory.mktemp(request.param)
     plain = with_expert(RUNS[request.param], expert)
     copies = []
-    write = checkpointer.write_manifest
+    write = checkpoint_assembler.write_manifest
 
     def keeping(checkpoints, number, *arguments):
         write(checkpoints, number, *arguments)
@@ -96,7 +96,7 @@ def whole(request, expert, tmp_path_factory):
         shutil.copytree(checkpoints.parent, copies[-1], ignore=shutil.ignore_patterns(".lock"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpointer, "write_manifest", keeping)
+        patch.setattr(checkpoint_assembler, "write_manifest", keeping)
         run_here(plain, results, "whole")
     return plain, results / "whole", copies
 
@@ -143,14 +143,14 @@ def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tm
 def test_the_run_with_lessons_goes_through_several_of_them_and_is_cut_in_different_ones(tmp_path):
     """Or the others would say nothing about lessons."""
     reached = []
-    write = checkpointer.write_manifest
+    write = checkpoint_assembler.write_manifest
 
     def noting(checkpoints, number, parts, steps, progress, *arguments):
         reached.append(progress["curricula"]["lessons"]["worth"])
         write(checkpoints, number, parts, steps, progress, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpointer, "write_manifest", noting)
+        patch.setattr(checkpoint_assembler, "write_manifest", noting)
         run_here(LESSONS, tmp_path, "whole")
     assert len(set(reached)) >= 4, reached
     assert reached == sorted(reached)

@@ -13,7 +13,7 @@ from runs import run_here
 
 from pipeline.common.errors import RunFailed
 from pipeline.run_folder.atomic_files import FileOperations
-from pipeline.run_folder.checkpoint import newest
+from pipeline.run_folder.checkpoint import newest_checkpoint
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_manifest_that_can_not_be_replaced_costs_that_checkpoint_alone(tmp_pat
 
     def from_the_third(operation, path):
         if operation == "replace" and path.name.startswith(".manifest.json"):
-            seen.append(newest(path.parent))
+            seen.append(newest_checkpoint(path.parent))
         return operation == "replace" and path.name.startswith(".manifest.json") and len(seen) == 3
 
     refuse(from_the_third)
@@ -91,7 +91,7 @@ def test_a_run_whose_last_checkpoint_can_not_be_written_fails_and_says_where_to_
     with pytest.raises(RunFailed, match="last checkpoint could not be written.*No space left") as failed:
         run_here(cartpole(**INLINE), tmp_path, "run")
     assert "--run-id run --resume" in str(failed.value)
-    checkpoint = newest(run / "checkpoints")
+    checkpoint = newest_checkpoint(run / "checkpoints")
     assert checkpoint is not None
     assert checkpoint.number == 0
     read_whole_checkpoint(run)

@@ -13,7 +13,7 @@ from run_folders import digest, read_whole_checkpoint
 from runs import run_here
 
 from pipeline.common.errors import RunError, RunFailed
-from pipeline.run_folder import checkpoint_writer as checkpointer
+from pipeline.run_folder import checkpoint_assembler
 
 PPO = {
     "trainer_type": "ppo",
@@ -83,18 +83,18 @@ def test_one_actor_and_learner_of_each_side_in_processes_of_their_own(tmp_path):
 
 def test_a_resumed_run_goes_on_in_mid_turn_to_the_bit(tmp_path, monkeypatch):
     plain = duel(pipeline__deterministic=True)
-    copies, write = [], checkpointer.write_manifest
+    copies, write = [], checkpoint_assembler.write_manifest
 
     def keeping(checkpoints, number, *arguments):
         write(checkpoints, number, *arguments)
         copies.append(tmp_path / f"after-{number}")
         shutil.copytree(checkpoints.parent, copies[-1], ignore=shutil.ignore_patterns(".lock"))
 
-    monkeypatch.setattr(checkpointer, "write_manifest", keeping)
+    monkeypatch.setattr(checkpoint_assembler, "write_manifest", keeping)
     whole = run_here(plain, tmp_path, "whole")
     wanted = {part: digest(state) for part, state in read_whole_checkpoint(whole.folder).items()}
     assert len(copies) >= 5
-    monkeypatch.setattr(checkpointer, "write_manifest", write)
+    monkeypatch.setattr(checkpoint_assembler, "write_manifest", write)
     turns = set()
     for copy in list(copies)[:-1]:
         turns.add(read_whole_checkpoint(copy)["ghost@main"]["learning_team"])

@@ -11,7 +11,7 @@ import pytest
 from run_configs import INLINE, changed
 from unity_command import LONG, assert_saved, player_of, restarts, unity
 
-from pipeline.run_folder.checkpoint import newest
+from pipeline.run_folder.checkpoint import newest_checkpoint
 
 # What goes wrong once is mended. -------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def test_one_that_is_killed_is_started_again_until_it_may_not_and_the_run_ends_w
     killed = player_of(command, 1)
     os.kill(killed, signal.SIGKILL)
     command.until(lambda: restarts(command) == 1, "a restart")
-    number = newest(command.run_folder / "checkpoints").number
+    number = newest_checkpoint(command.run_folder / "checkpoints").number
     command.until_checkpoint(number + 2)
     other = player_of(command, 0)
     command.until(lambda: player_of(command, 1) != killed, "another worker 1")
@@ -94,7 +94,7 @@ def test_one_that_is_killed_is_started_again_until_it_may_not_and_the_run_ends_w
     assert "Traceback" not in command.output
     command.assert_left_nothing()
     assert not Path(f"/proc/{other}").exists()
-    assert_saved(command, newest(command.run_folder / "checkpoints").steps["Simple"])
+    assert_saved(command, newest_checkpoint(command.run_folder / "checkpoints").steps["Simple"])
 
 
 def test_a_killed_actor_is_replaced_and_finds_its_ports_again(start, tmp_path):

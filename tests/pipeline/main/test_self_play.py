@@ -139,7 +139,7 @@ def test_whoever_is_not_there_any_more_when_all_have_been_announced_is_played_wi
 
 @pytest.fixture
 def checkpoint(self_play, tmp_path):
-    part = write_part(tmp_path / "000003", 3, "ghost@main", self_play.controller.state_dict())
+    part = write_part(tmp_path, 3, "ghost@main", self_play.controller.state_dict())
     return Checkpoint(3, tmp_path / "000003", {part.name: part}, {}, {})
 
 

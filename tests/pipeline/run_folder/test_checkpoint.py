@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pipeline.run_folder.checkpoint import (
     MANIFEST,
     CheckpointError,
-    folder_of,
-    newest,
+    newest_checkpoint,
     pack_state,
     part_file,
     unpack_state,
@@ -33,7 +32,7 @@ def state_of(number, name):
 
 def save(folder, number, files):
     """One checkpoint as a run makes it: all parts, then the manifest."""
-    parts = [write_part(folder_of(folder, number), number, name, state_of(number, name), files) for name in PARTS]
+    parts = [write_part(folder, number, name, state_of(number, name), files) for name in PARTS]
     write_manifest(folder, number, parts, {"Ball": 100 * number}, {"seed": 7}, files)
 
 
@@ -49,15 +48,15 @@ def assert_whole(checkpoint):
 
 
 def test_before_the_first_manifest_there_is_no_checkpoint(tmp_path):
-    assert newest(tmp_path) is None
-    write_part(folder_of(tmp_path, 0), 0, PARTS[0], state_of(0, PARTS[0]))
-    assert newest(tmp_path) is None
+    assert newest_checkpoint(tmp_path) is None
+    write_part(tmp_path, 0, PARTS[0], state_of(0, PARTS[0]))
+    assert newest_checkpoint(tmp_path) is None
 
 
 def test_the_newest_checkpoint_is_the_one_that_the_manifest_names_and_the_ones_before_are_removed(tmp_path):
     for number in range(3):
         save(tmp_path, number, Recorder())
-        checkpoint = newest(tmp_path)
+        checkpoint = newest_checkpoint(tmp_path)
         assert checkpoint.number == number
         assert checkpoint.progress == {"seed": 7}
         assert_whole(checkpoint)
@@ -66,7 +65,7 @@ def test_the_newest_checkpoint_is_the_one_that_the_manifest_names_and_the_ones_b
 
 def test_a_part_that_the_checkpoint_does_not_have_reads_as_none(tmp_path):
     save(tmp_path, 0, Recorder())
-    assert newest(tmp_path).read("filter@actor-0") is None
+    assert newest_checkpoint(tmp_path).read("filter@actor-0") is None
 
 
 # Every file operation goes wrong once, over a sequence of checkpoints. ------------------------------------------------
@@ -95,14 +94,14 @@ def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_
             for number in range(CHECKPOINTS):
                 save(folder, number, files)
                 made = number
-        found = newest(folder)
+        found = newest_checkpoint(folder)
         assert (found.number if found else -1) in (made, made + 1)
         if found is not None:
             assert_whole(found)
         going_on = found.number + 1 if found else 0  # the same number once more: its folder may be half full
         save(folder, going_on, Recorder())
-        assert newest(folder).number == going_on
-        assert_whole(newest(folder))
+        assert newest_checkpoint(folder).number == going_on
+        assert_whole(newest_checkpoint(folder))
         assert {entry.name for entry in folder.iterdir() if entry.name.isdigit()} == {f"{going_on:06d}"}
 
 
@@ -119,13 +118,13 @@ def test_whichever_operation_the_disk_refuses_a_whole_checkpoint_is_there_then_a
                 save(folder, number, files)
                 made = number
             except OSError:
-                found = newest(folder)
+                found = newest_checkpoint(folder)
                 assert (found.number if found else -1) in (made, number)
                 if found is not None:
                     assert_whole(found)
         assert len(files.done) > at, "nothing went wrong"
-        assert newest(folder).number in (made, CHECKPOINTS - 1)
-        assert_whole(newest(folder))
+        assert newest_checkpoint(folder).number in (made, CHECKPOINTS - 1)
+        assert_whole(newest_checkpoint(folder))
 
 
 def test_old_checkpoints_that_can_not_be_removed_are_removed_with_the_next_one(tmp_path, caplog):
@@ -139,7 +138,7 @@ def test_old_checkpoints_that_can_not_be_removed_are_removed_with_the_next_one(t
     save(tmp_path, 0, files)
     save(tmp_path, 1, files)
     assert "could not be removed" in caplog.text
-    assert newest(tmp_path).number == 1
+    assert newest_checkpoint(tmp_path).number == 1
     save(tmp_path, 2, files)
     assert {entry.name for entry in tmp_path.iterdir()} == {MANIFEST, "000002"}
 
@@ -149,7 +148,7 @@ def test_old_checkpoints_that_can_not_be_removed_are_removed_with_the_next_one(t
 
 def test_a_damaged_part_is_named_with_what_is_wrong(tmp_path):
     save(tmp_path, 0, Recorder())
-    checkpoint = newest(tmp_path)
+    checkpoint = newest_checkpoint(tmp_path)
     path = checkpoint.folder / part_file(PARTS[1])
     data = path.read_bytes()
     for damaged, message in [(data[:-1], "bytes"), (data[:-1] + b"?", "checksum"), (None, "can't be read")]:
@@ -167,7 +166,7 @@ def test_a_damaged_part_is_named_with_what_is_wrong(tmp_path):
 def test_a_manifest_that_is_none_is_named(tmp_path, text):
     (tmp_path / MANIFEST).write_bytes(text)
     with pytest.raises(CheckpointError, match=MANIFEST):
-        newest(tmp_path)
+        newest_checkpoint(tmp_path)
 
 
 def test_a_manifest_is_readable_for_people_and_tools(tmp_path):

@@ -1,4 +1,4 @@
-"""Checkpoints as main sees them: announced, gathered part by part, made real when the last part is there."""
+"""Assembles a checkpoint in main: announces it, gathers its parts from the hosts, makes it real with the last one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.run_folder.checkpoint import write_manifest
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 120.0
-"""How long a checkpoint may take. One that takes longer has lost a host, and is given up; the next one tries again."""
+"""Time limit of a checkpoint. One that takes longer has lost a host and is given up; the next one tries again."""
 
 
 @dataclass
@@ -26,12 +26,12 @@ class _Pending:
     parts: dict[str, PartSaved] = field(default_factory=dict)
 
 
-class Checkpointer:
-    """At most one checkpoint at a time.
+class CheckpointAssembler:
+    """Assembles at most one checkpoint at a time.
 
     Args:
         folder: `results/<run-id>/checkpoints`.
-        last: number of the checkpoint that the run goes on from, -1 for a fresh run.
+        last: number of the checkpoint that the run resumes from, -1 for a fresh run.
         files: file operations.
     """
 
@@ -45,7 +45,7 @@ class Checkpointer:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is under way."""
+        """True while a checkpoint is under way."""
         return self._pending is not None
 
     @property
@@ -65,15 +65,15 @@ class Checkpointer:
         return self._pending.number
 
     def add(self, part: PartSaved) -> bool:
-        """A part is durable; whether it was the last one."""
+        """Add a durable part; return True if it was the last one."""
         pending = self._pending
         if pending is None or part.number != pending.number:
             return False
         pending.parts[part.name] = part
-        return self._complete()
+        return pending.expected <= pending.parts.keys()
 
     def commit(self, steps: Mapping[str, int], progress: Mapping[str, Any]) -> int:
-        """Make the complete checkpoint real; its number.
+        """Make the complete checkpoint real and return its number.
 
         Raises:
             OSError: if the disk refuses; the checkpoint before is then still the one.
@@ -85,14 +85,14 @@ class Checkpointer:
         return pending.number
 
     def give_up(self, number: int) -> bool:
-        """A part of this checkpoint can't be had; whether it was under way."""
+        """Give up a checkpoint that lacks a part for good; return True if it was under way."""
         if self._pending is None or self._pending.number != number:
             return False
         self._pending = None
         return True
 
     def give_up_if_overdue(self, now_s: float) -> bool:
-        """Give up a checkpoint that takes too long; whether there was one."""
+        """Give up the checkpoint under way if it takes too long; return True if it was given up."""
         pending = self._pending
         if pending is not None and now_s - pending.since_s > PATIENCE_S:
             log.warning(
@@ -101,6 +101,3 @@ class Checkpointer:
             self._pending = None
             return True
         return False
-
-    def _complete(self) -> bool:
-        return self._pending is not None and self._pending.expected <= self._pending.parts.keys()

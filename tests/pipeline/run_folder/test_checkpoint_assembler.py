@@ -1,0 +1,114 @@
+"""Specifications of the assembler: announced, gathered, made real, or given up."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from fakes_files import Faulty
+
+from pipeline.run_folder.checkpoint import checkpoint_folder, newest_checkpoint, write_part
+from pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
+
+PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Writes a part as its host does, and gives what the host tells."""
+    return lambda number, name: write_part(tmp_path, number, name, {"number": number})
+
+
+def test_a_checkpoint_becomes_real_with_its_last_part(tmp_path, saved):
+    assembler = CheckpointAssembler(tmp_path)
+    assert assembler.newest == -1
+    number = assembler.begin(PARTS, 0.0)
+    assert (number, assembler.pending, assembler.busy) == (0, 0, True)
+    assert not assembler.add(saved(number, PARTS[1]))
+    assert newest_checkpoint(tmp_path) is None
+    assert assembler.add(saved(number, PARTS[0]))
+    assert newest_checkpoint(tmp_path) is None
+    assert assembler.commit({"Ball": 5}, {"seed": 1}) == 0
+    assert (assembler.newest, assembler.pending, assembler.busy) == (0, None, False)
+    assert newest_checkpoint(tmp_path).read(PARTS[0]) == {"number": 0}
+
+
+def test_parts_that_nobody_expects_any_more_are_ignored(tmp_path, saved):
+    assembler = CheckpointAssembler(tmp_path)
+    assert not assembler.add(saved(0, PARTS[0]))
+    first = assembler.begin(PARTS, 0.0)
+    assembler.add(saved(first, PARTS[0]))
+    second = assembler.begin(PARTS, 1.0)
+    assert second == first + 1
+    assert not assembler.add(saved(first, PARTS[1])), "it belongs to the one that was replaced"
+    assert not assembler.add(saved(second, PARTS[1]))
+    assert assembler.add(saved(second, PARTS[0]))
+
+
+def test_a_part_may_be_written_twice(tmp_path, saved):
+    """By an actor that died, and by the one that took its place."""
+    assembler = CheckpointAssembler(tmp_path)
+    number = assembler.begin(PARTS, 0.0)
+    assert not assembler.add(saved(number, PARTS[0]))
+    assert not assembler.add(saved(number, PARTS[0]))
+    assert assembler.add(saved(number, PARTS[1]))
+
+
+def test_a_part_more_than_expected_is_kept_with_the_others(tmp_path, saved):
+    assembler = CheckpointAssembler(tmp_path)
+    number = assembler.begin(PARTS[:1], 0.0)
+    assembler.add(saved(number, "filter@actor-0"))
+    assembler.add(saved(number, PARTS[0]))
+    assembler.commit({}, {})
+    assert set(newest_checkpoint(tmp_path).parts) == {PARTS[0], "filter@actor-0"}
+
+
+def test_a_resumed_run_goes_on_counting(tmp_path, saved):
+    assembler = CheckpointAssembler(tmp_path, last=6)
+    assert assembler.newest == 6
+    assert assembler.begin(PARTS, 0.0) == 7
+
+
+def test_a_checkpoint_that_is_given_up_is_forgotten(tmp_path, saved):
+    assembler = CheckpointAssembler(tmp_path)
+    number = assembler.begin(PARTS, 0.0)
+    assembler.add(saved(number, PARTS[0]))
+    assert not assembler.give_up(number + 1)
+    assert assembler.busy
+    assert assembler.give_up(number)
+    assert not assembler.give_up(number), "once is enough to tell people"
+    assert not assembler.busy
+    assert not assembler.add(saved(number, PARTS[1]))
+    assert assembler.begin(PARTS, 0.0) == number + 1
+
+
+def test_one_that_takes_too_long_is_given_up_and_who_is_missing_is_named(tmp_path, saved, caplog):
+    assembler = CheckpointAssembler(tmp_path)
+    assert not assembler.give_up_if_overdue(1e9)
+    number = assembler.begin(PARTS, 1000.0)
+    assembler.add(saved(number, PARTS[0]))
+    assert not assembler.give_up_if_overdue(1000.0 + PATIENCE_S)
+    with caplog.at_level(logging.WARNING):
+        assert assembler.give_up_if_overdue(1000.1 + PATIENCE_S)
+    assert "no word of ghost-Ball@main" in caplog.text
+    assert not assembler.busy
+
+
+def test_a_disk_that_refuses_the_manifest_leaves_the_one_before_and_the_next_number_free(tmp_path, saved):
+    files = Faulty(at=10**9, stop=False)
+    assembler = CheckpointAssembler(tmp_path, files=files)
+    for refuse in (False, True, False):
+        number = assembler.begin(PARTS, 0.0)
+        for name in PARTS:
+            assembler.add(saved(number, name))
+        files.at = len(files.done) if refuse else 10**9
+        if refuse:
+            with pytest.raises(OSError, match="no space"):
+                assembler.commit({}, {})
+            assert (assembler.newest, newest_checkpoint(tmp_path).number) == (0, 0)
+            assert not assembler.busy
+        else:
+            assembler.commit({}, {})
+    assert (assembler.newest, newest_checkpoint(tmp_path).number) == (2, 2)
+    assert newest_checkpoint(tmp_path).read(PARTS[1]) == {"number": 2}
+    assert not checkpoint_folder(tmp_path, 1).exists()
