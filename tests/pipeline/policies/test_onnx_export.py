@@ -29,7 +29,7 @@ DESIGN = design_for()
 SETTINGS = BehaviorSettings.model_validate(
     {"keep_checkpoints": 2, "network_settings": {"hidden_units": 16, "num_layers": 2}}
 )
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def written(run_folder, step=700, exporter=None, label=None):

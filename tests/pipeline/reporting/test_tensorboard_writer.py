@@ -157,7 +157,7 @@ print(*sorted({"torch", "tensorflow"} & sys.modules.keys()))
 def test_writing_imports_neither_torch_nor_an_installed_tensorflow_and_warns_of_nothing(tmp_path):
     (tmp_path / "modules" / "tensorflow").mkdir(parents=True)
     (tmp_path / "modules" / "tensorflow" / "__init__.py").write_text("raise SystemExit('was imported')")
-    root = Path(pipeline.reporting.tensorboard_writer.__file__).parents[1]
+    root = Path(pipeline.reporting.tensorboard_writer.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", USE, str(tmp_path / "run")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path / "modules")])},

@@ -160,7 +160,7 @@ sys.stdin.read()
 
 
 def test_the_lock_of_a_killed_process_is_taken_over_that_of_a_living_one_is_not(tmp_path):
-    root = Path(pipeline.run_folder.folder.__file__).parents[1]
+    root = Path(pipeline.run_folder.folder.__file__).parents[2]
     child = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,
