@@ -18,7 +18,6 @@ from stages.trainer.stage import TrainerReport
 class BehaviorSeen:
     """An actor has met a behaviour id for the first time; the graph may have to grow."""
 
-    source: int
     spec: Mapping[str, Any]
 
 
@@ -66,9 +65,7 @@ class PartFailed:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnded:
-    """A source has no more to give (a replay that came to its end)."""
-
-    note: str = ""
+    """A source produces no more: a replay that came to its end, or environments that closed in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,6 @@ class Evaluated:
     behavior: str
     """The behaviour id."""
     step: int
-    version: int
     mean: float
     deviation: float
     episodes: int
@@ -131,8 +127,6 @@ class HostFailed:
 class HostFinished:
     """A host has done all its work and ends."""
 
-    note: str = ""
-
 
 # Down: from main to a host. ------------------------------------------------------------------------------------------
 
@@ -148,10 +142,9 @@ class OpenEdge:
 
 @dataclass(frozen=True, slots=True)
 class BeginCheckpoint:
-    """Reach checkpoint `number`, and write your part into `folder`."""
+    """Write your part of checkpoint `number`; a source first puts its barrier into the stream."""
 
     number: int
-    folder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +152,11 @@ class SaveNow:
     """Write your part of checkpoint `number` at once, without waiting for a barrier: the stream has broken off."""
 
     number: int
-    folder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Stop producing; what is under way is drained."""
-
-    reason: str = ""
 
 
 ControlMessage = (

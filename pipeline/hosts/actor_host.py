@@ -82,7 +82,7 @@ class ActorHost:
                 min_rows=rows_per_batch(config),
             ),
             CreditGate(self._ask),
-            ActorPort(self._announce, ended=lambda reason: self._runtime.control.send(SourceEnded(reason))),
+            ActorPort(self._announce, ended=lambda _: self._runtime.control.send(SourceEnded())),
             restarts=RestartBudget(
                 limits.max_lifetime_restarts,
                 limits.restarts_rate_limit_n,
@@ -158,7 +158,7 @@ class ActorHost:
         self._router.expect(spec.name)
         if self._recorder is not None:
             self._recorder.expect(spec)
-        self._runtime.control.send(BehaviorSeen(self._runtime.plan.source, spec.to_plain()))
+        self._runtime.control.send(BehaviorSeen(spec.to_plain()))
 
     def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
         source = self._runtime.plan.source

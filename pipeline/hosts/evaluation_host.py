@@ -95,7 +95,6 @@ class EvaluationHost:
             Evaluated(
                 evaluation.spec.behavior_id,
                 policy.step,
-                policy.version,
                 evaluation.mean,
                 evaluation.deviation,
                 evaluation.episodes,

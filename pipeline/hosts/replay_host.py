@@ -53,7 +53,7 @@ class ReplayHost:
         self._source.start(context)
         for spec in self._source.behavior_specs.values():
             self._router.expect(spec.name)
-            runtime.control.send(BehaviorSeen(runtime.plan.source, spec.to_plain()))
+            runtime.control.send(BehaviorSeen(spec.to_plain()))
         queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
         barriers, batches = queue.add_producer(), queue.add_producer()
         async with asyncio.TaskGroup() as tasks:
@@ -64,7 +64,7 @@ class ReplayHost:
                 tasks.create_task(self._carry(queue))
             tasks.create_task(self._obey(barriers))
             await run_source(self._source, batches, context)
-            runtime.control.send(SourceEnded("the recording came to its end"))
+            runtime.control.send(SourceEnded())
 
     async def _carry(self, queue: AgentManagerQueue[Any]) -> None:
         try:

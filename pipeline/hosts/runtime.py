@@ -131,7 +131,7 @@ async def run_host(
         failure = root_cause(group)
         runtime.report()
         if isinstance(failure, QueueClosed):
-            runtime.control.send(HostFinished(f"{failure}"))
+            runtime.control.send(HostFinished())
             return True
         runtime.control.send(describe_failure(runtime.plan.name, failure))
         return False

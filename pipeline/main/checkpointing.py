@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
@@ -14,7 +13,6 @@ from pipeline.main.behavior import Line
 from pipeline.main.run_plan import RunPlan
 from pipeline.policies.onnx_export import copy_last
 from pipeline.reporting.timers import Timers
-from pipeline.run_folder.checkpoint import checkpoint_folder
 from pipeline.run_folder.checkpoint_assembler import CheckpointAssembler
 from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
@@ -65,9 +63,9 @@ class Saving:
 
     def begin(self, sources: Iterable[HostHandle], then_stop: bool = False) -> None:
         """Let the sources put a barrier into their streams, and stop behind it if asked to."""
-        number, folder = self._announce(self._expected())
+        number = self._announce(self._expected())
         for host in sources:
-            host.control.send(BeginCheckpoint(number, str(folder)))
+            host.control.send(BeginCheckpoint(number))
             if then_stop:
                 host.control.send(Stop())
 
@@ -75,16 +73,14 @@ class Saving:
         """A source that replaces a dead one has to make the barrier that the other may have taken to the grave."""
         number = self._assembler.pending
         if number is not None:
-            source.control.send(BeginCheckpoint(number, str(checkpoint_folder(self._folder.checkpoints, number))))
+            source.control.send(BeginCheckpoint(number))
 
     def save_now(self, save_part: Callable[[str, int, Mapping[str, Any] | None], None]) -> None:
         """Without barriers, as the stream has broken off: let trainers and main's stages save where they stand."""
-        number, folder = self._announce(
-            name for name in self._expected() if not name.rpartition("@")[2].startswith("actor")
-        )
+        number = self._announce(name for name in self._expected() if not name.rpartition("@")[2].startswith("actor"))
         for line in self._lines.values():
             if line.learner is not None:
-                line.learner.control.send(SaveNow(number, str(folder)))
+                line.learner.control.send(SaveNow(number))
             line.path.save_now(lambda stage, state: save_part(stage, number, state))
 
     def take(self, part: PartSaved | PartFailed) -> None:
@@ -124,9 +120,8 @@ class Saving:
     def _expected(self) -> set[str]:
         return self._plan.expected_parts(self._lines)
 
-    def _announce(self, expected: Iterable[str]) -> tuple[int, Path]:
-        number = self._assembler.begin(expected, time.monotonic())
-        return number, checkpoint_folder(self._folder.checkpoints, number)
+    def _announce(self, expected: Iterable[str]) -> int:
+        return self._assembler.begin(expected, time.monotonic())
 
     def _commit(self, number: int) -> None:
         steps = {name: line.step for name, line in self._lines.items()}

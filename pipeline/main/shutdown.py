@@ -85,7 +85,7 @@ class Ending:
         self.begun = True
         if self._trainers_are_sound(failure.stage):
             self._save_trainers()
-        self._delivery.tell(Stop(failure.message))
+        self._delivery.tell(Stop())
         self._release_learners()
         self._roster.kill_later(GRACE_S / 4)
 

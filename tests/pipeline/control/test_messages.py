@@ -19,7 +19,7 @@ from virtual_time import until_blocked
 
 from pipeline.control import messages as control
 from pipeline.control.channel import CONTROL_BOUND, MAX_FRAME, ControlError, SocketControl, decode, encode, local_pair
-from pipeline.control.messages import ControlMessage, HostFinished, Stop
+from pipeline.control.messages import ControlMessage, HostFinished, LogLine, Stop
 
 KINDS = typing.get_args(ControlMessage)
 
@@ -92,13 +92,13 @@ def test_every_message_comes_back_as_it_was(kind, data):
 @example(b"")
 @example(b"\x91" * 5000)
 @example(b"\xdd\xff\xff\xff\xff")
-@example(msgpack.packb(["Stop", "reason", "and more"]))
+@example(msgpack.packb(["SaveNow", 1, "and more"]))
 @example(msgpack.packb(["NoSuchMessage"]))
-@example(msgpack.packb([["Stop"], "reason"]))
+@example(msgpack.packb([["SaveNow"], 1]))
 @example(msgpack.packb("Stop"))
 @example(msgpack.packb([]))
 @example(msgpack.packb(["dict"]))
-@example(msgpack.packb(["Stop", "reason"]) + b"more")
+@example(msgpack.packb(["SaveNow", 1]) + b"more")
 @example(b"\x92\xa4Stop\xa1\xff")
 def test_garbage_is_a_control_error(frame):
     with pytest.raises(ControlError, match="not a control message"):
@@ -129,16 +129,20 @@ async def heard(end, count=None):
     return found
 
 
+def line(text):
+    return LogLine(20, "stages", text)
+
+
 async def test_both_ends_hear_each_other_in_order():
     main, host = local_pair("actor-0")
-    said = [Stop(f"{i}") for i in range(5)]
+    said = [line(f"{i}") for i in range(5)]
     for message in said:
         main.send(message)
-        host.send(HostFinished(message.reason))
+        host.send(message)
     main.close()
     host.close()
     assert await heard(host) == said
-    assert await heard(main) == [HostFinished(f"{i}") for i in range(5)]
+    assert await heard(main) == said
 
 
 async def test_what_is_said_after_the_other_end_has_gone_is_lost_quietly():
@@ -168,7 +172,7 @@ async def socket_pair():
 @pytest.mark.virtual_time
 async def test_messages_cross_a_socket_in_order_whatever_their_size():
     main, host = await socket_pair()
-    said = [Stop("x" * size) for size in (0, 1, 100_000, 3, 1_000_000)]
+    said = [line("x" * size) for size in (0, 1, 100_000, 3, 1_000_000)]
 
     async def speak():
         for message in said:
@@ -185,13 +189,13 @@ async def test_messages_cross_a_socket_in_order_whatever_their_size():
 @pytest.mark.virtual_time
 async def test_a_socket_carries_both_ways():
     main, host = await socket_pair()
-    main.send(Stop("enough"))
-    assert await heard(host, 1) == [Stop("enough")]
+    main.send(line("enough"))
+    assert await heard(host, 1) == [line("enough")]
     host.send(HostFinished())
     assert await heard(main, 1) == [HostFinished()]
     main.close()
     main.close()
-    main.send(Stop("too late"))
+    main.send(line("too late"))
     assert await heard(host) == []
     host.close()
 
@@ -221,13 +225,13 @@ def received(data):
     return asyncio.run(receive())
 
 
-FRAMES = b"".join(struct.pack("<I", len(body)) + body for body in (encode(Stop("a")), encode(HostFinished("b"))))
+FRAMES = b"".join(struct.pack("<I", len(body)) + body for body in (encode(line("a")), encode(line("b"))))
 
 
 @given(st.integers(0, len(FRAMES)))
 def test_of_a_channel_that_is_cut_anywhere_the_whole_frames_are_heard(at):
-    first = 4 + len(encode(Stop("a")))
-    assert received(FRAMES[:at]) == [Stop("a"), HostFinished("b")][: (at >= first) + (at == len(FRAMES))]
+    first = 4 + len(encode(line("a")))
+    assert received(FRAMES[:at]) == [line("a"), line("b")][: (at >= first) + (at == len(FRAMES))]
 
 
 def test_a_frame_that_claims_too_much_is_refused_before_it_is_read():
