@@ -77,7 +77,7 @@ class Side:
         """How many policies have decided, in how many ticks."""
         if self_play:
             self._controller = GhostController(np.random.default_rng(1))
-            self._controller.add_lineage(BEHAVIOR, settings.self_play)
+            self._controller.add_history(BEHAVIOR, settings.self_play)
             for behavior_id in self._ids:
                 self._controller.add_behavior(behavior_id)
             self._ghosts = GhostStage(self._controller, self._assign)
@@ -128,7 +128,7 @@ class Side:
             for behavior_id in self._ids:
                 self._environment.update(replace(self._policy, behavior_id=behavior_id))
             return
-        updates, matchup = self._controller.take_policy(self._policy)
+        updates, matchup = self._controller.receive_policy(self._policy)
         for update in updates:
             self._environment.update(update)
         if matchup is not None:

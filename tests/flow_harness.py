@@ -427,7 +427,7 @@ class Flow:
         line = self.lines[name] = Line(trained, gather, keeper, trainer, stage, meddler, [gather])
         if scenario.self_play is not None and self._has_self_play(name):
             line.controller = self.controller
-            self.controller.add_lineage(name, scenario.self_play)
+            self.controller.add_history(name, scenario.self_play)
         for run in self.actors:
             if run.alive:
                 self._open(run, line)
@@ -475,7 +475,7 @@ class Flow:
                 self._take_back("trainer", message.behavior, source, total)
             line.done = message.done
             if line.controller is not None:
-                self._publish(line.controller.hear_trainer(message.behavior, message.done, message.version))
+                self._publish(line.controller.receive_report(message.behavior, message.done, message.version))
             if all(other.done for other in self.lines.values()) and len(self.lines) == len(self.scenario.trained):
                 self._stop()
             return
@@ -640,7 +640,7 @@ class Judge(Stage[TrajectoryBatch, TrajectoryBatch]):
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
         assert self._line.controller is not None
-        keep = self._line.controller.judge(item)
+        keep = self._line.controller.learning_mask(item)
         if not keep.all():
             self._line.turned_away.append(item.select(~keep).copy())
         yield from self._ghost.process(item)

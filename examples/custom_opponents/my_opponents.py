@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stages.ghost.opponents import Candidate
+from stages.ghost import Candidate
 
 
 class Rivals:

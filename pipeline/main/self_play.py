@@ -23,7 +23,7 @@ from queues.messages import Matchup
 from queues.specs import behavior_name
 from stages.errors import LoadError, blaming
 from stages.ghost.controller import GhostController
-from stages.ghost.opponents import BUILT_IN, OpponentSampler
+from stages.ghost.opponents import BUILT_IN_SAMPLERS, OpponentSampler
 from stages.ghost.stage import GhostPolicies, GhostStage
 from stages.loop import StageHooks
 from stages.policy.publisher import PolicyPublisher
@@ -75,7 +75,7 @@ class SelfPlay:
         settings = self._config.behavior_settings(behavior)
         assert settings.self_play is not None, "its route says so"
         sampler = make_sampler(self._config, behavior)
-        self.controller.add_lineage(behavior, settings.self_play, sampler, settings.max_steps)
+        self.controller.add_history(behavior, settings.self_play, sampler, settings.max_steps)
 
     def add_behavior(self, behavior_id: str) -> None:
         """A team of such a behaviour has appeared."""
@@ -87,7 +87,7 @@ class SelfPlay:
 
     def hear(self, report: TrainerReport) -> None:
         """The trainer of such a behaviour has reported."""
-        self.publish(self.controller.hear_trainer(report.behavior, report.done, report.version))
+        self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def trajectory_stage(self) -> GhostStage:
         """What stands between actors and trainer."""
@@ -104,7 +104,7 @@ class SelfPlay:
 
     def begin_checkpoint(self) -> None:
         """A barrier is under way, on the ways of all behaviours that are known now."""
-        self._players = frozenset(self.controller.lineages)
+        self._players = frozenset(self.controller.histories)
 
     def hooks(self, stage: str, behavior: str) -> StageHooks:
         """What the loop of a behaviour's ghost stage reports to."""
@@ -120,15 +120,15 @@ class SelfPlay:
 
     def save_now(self, behavior: str, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Hand the state to `save`, without waiting for a barrier: for the first of all behaviours that are asked."""
-        if behavior == next(iter(self.controller.lineages)):
+        if behavior == next(iter(self.controller.histories)):
             save(GHOST, self.controller.state_dict())
 
     def write_league(self, run_folder: Path) -> None:
         """Write `league.json` and `league.png` of each behaviour that has had a policy."""
         from stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
 
-        for behavior, lineage in self.controller.lineages.items():
-            if lineage.newest is None:
+        for behavior, history in self.controller.histories.items():
+            if history.newest is None:
                 continue
             report = self.controller.report(behavior)
             folder = run_folder / folder_name(behavior)
@@ -192,8 +192,8 @@ def check_samplers(config: RunConfig) -> list[LoadError]:
 
 def _find_sampler(config: RunConfig, path: KeyPath, settings: SelfPlaySettings) -> tuple[type[Any], dict[str, Any]]:
     use, given = settings.opponents, settings.opponents_with
-    if use in BUILT_IN:
-        return BUILT_IN[use], dict(given)
+    if use in BUILT_IN_SAMPLERS:
+        return BUILT_IN_SAMPLERS[use], dict(given)
     where = dotted((*path, *_OPPONENTS))
     with blaming(*path, *_OPPONENTS):
         made = find_class(where, use, config.source_folder)

@@ -1,1 +1,18 @@
-"""The ghost stage: self-play's controller, snapshots, ratings and choice of opponents."""
+"""The ghost stage: self-play. One team learns at a time, against frozen policies of the others (docs/self-play.md)."""
+
+from stages.ghost.controller import GhostController
+from stages.ghost.opponents import Candidate, OpponentSampler, PrioritisedSampler, UniformSampler
+from stages.ghost.policy_history import NEWEST, PolicyHistory
+from stages.ghost.stage import GhostPolicies, GhostStage
+
+__all__ = [
+    "NEWEST",
+    "Candidate",
+    "GhostController",
+    "GhostPolicies",
+    "GhostStage",
+    "OpponentSampler",
+    "PolicyHistory",
+    "PrioritisedSampler",
+    "UniformSampler",
+]

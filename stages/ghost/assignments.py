@@ -1,4 +1,4 @@
-"""Which policy each behaviour id plays with: chosen when opponents are swapped, and frozen until they are again."""
+"""Assignments: the policy of each behaviour id, frozen for opponents until they are swapped."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import numpy as np
 from queues.messages import Assignment, Matchup, PolicyUpdate
 from queues.specs import behavior_name, behavior_team
 from stages.ghost.league import Match
-from stages.ghost.lineage import NEWEST, Lineage
-from stages.ghost.serialization import plain_policy, plain_random, policy_from, restore_random
+from stages.ghost.policy_history import NEWEST, PolicyHistory
+from stages.ghost.serialization import generator_state, policy_from_state, policy_state, restore_generator
 
 
 class Assignments:
-    """The assignments of a run, one after the other.
+    """The current assignment of a run, and the opponents chosen for the next one.
 
-    Learners always have their newest policy. Everybody else's stays what it was when it was assigned, even if its
-    snapshot has left the window or it was the newest one then.
+    Learners always have their newest policy. An opponent keeps the policy that it was assigned, even after its
+    snapshot has left the window or, if it was the newest policy, after a newer one.
 
     Attributes:
         generation: number of the current assignment, 0 before the first one.
 
     Args:
-        lineages: what each behaviour has been, by behaviour name.
-        random: the source of chance in choosing opponents.
+        histories: by behaviour name.
+        random: chooses opponents.
     """
 
-    def __init__(self, lineages: Mapping[str, Lineage], random: np.random.Generator) -> None:
+    def __init__(self, histories: Mapping[str, PolicyHistory], random: np.random.Generator) -> None:
         self.generation = 0
-        self._lineages = lineages
+        self._histories = histories
         self._random = random
         self._chosen: dict[str, int] = {}
         self._frozen: dict[str, PolicyUpdate] = {}
 
     @property
     def opponents(self) -> dict[str, int]:
-        """The snapshot that each behaviour id which doesn't learn plays with, `NEWEST` for the newest policy."""
+        """The snapshot that each opponent behaviour id plays with, `NEWEST` for the newest policy."""
         return {behavior_id: update.snapshot for behavior_id, update in self._frozen.items()}
 
     def choose(self, ghosts: Iterable[str]) -> None:
-        """Choose new policies for opponents, each for itself, which they have when the next assignment begins."""
+        """Draw a policy for each of these opponents, for the next assignment."""
         for behavior_id in ghosts:
-            self._chosen[behavior_id] = self._lineages[behavior_name(behavior_id)].choose(self._random)
+            self._chosen[behavior_id] = self._histories[behavior_name(behavior_id)].choose_opponent(self._random)
 
     def forget(self, gone: Collection[str]) -> None:
-        """These behaviour ids are there no more."""
+        """Drop what was chosen for behaviour ids that are gone."""
         self._chosen = {behavior_id: number for behavior_id, number in self._chosen.items() if behavior_id not in gone}
 
     def begin(self, players: Iterable[str], learning_team: int, changed: Iterable[str]) -> Match:
@@ -55,11 +55,11 @@ class Assignments:
 
         Args:
             players: the behaviour ids that play, each of which has a policy.
-            learning_team: who learns.
-            changed: those who take up what was chosen for them; the others' opponents stay as they are.
+            learning_team: the team that learns.
+            changed: behaviour ids that switch to the policy chosen for them; other opponents keep theirs.
 
         Returns:
-            who meets whom.
+            the snapshots that play each other.
         """
         self.generation += 1
         old, fresh, players = self._frozen, set(changed), list(players)
@@ -70,17 +70,17 @@ class Assignments:
             elif behavior_id in old and behavior_id not in fresh:
                 self._frozen[behavior_id] = old[behavior_id]
             else:
-                lineage = self._lineages[behavior_name(behavior_id)]
-                self._frozen[behavior_id] = lineage.policy(self._chosen.get(behavior_id, NEWEST))
+                history = self._histories[behavior_name(behavior_id)]
+                self._frozen[behavior_id] = history.policy(self._chosen.get(behavior_id, NEWEST))
         opponents = self.opponents
         return Match(learning_team, {behavior_id: opponents.get(behavior_id, NEWEST) for behavior_id in players})
 
     def matchup(self, players: Iterable[str], learning_team: int) -> Matchup:
-        """The assignment in force, with the policies that it names."""
+        """The current assignment, with the policies that it names."""
         policies = []
         for behavior_id in players:
-            update = self._frozen.get(behavior_id) or self._lineages[behavior_name(behavior_id)].newest
-            assert update is not None, "who plays has a policy"
+            update = self._frozen.get(behavior_id) or self._histories[behavior_name(behavior_id)].newest
+            assert update is not None, "players have a policy"
             policies.append(replace(update, behavior_id=behavior_id))
         assignment = Assignment(
             generation=self.generation,
@@ -91,18 +91,18 @@ class Assignments:
         return Matchup(assignment, tuple(policies))
 
     def state_dict(self) -> dict[str, Any]:
-        """What is assigned, with the frozen policies' weights, what was chosen, and the state of chance."""
+        """The assignment with the frozen policies' weights, the choices for the next one, and the generator's state."""
         return {
             "generation": self.generation,
             "chosen": dict(self._chosen),
-            "frozen": {behavior_id: plain_policy(update) for behavior_id, update in self._frozen.items()},
-            "random": plain_random(self._random),
+            "frozen": {behavior_id: policy_state(update) for behavior_id, update in self._frozen.items()},
+            "random": generator_state(self._random),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`."""
         self.generation = int(state["generation"])
         self._chosen = {str(behavior_id): int(number) for behavior_id, number in state["chosen"].items()}
-        frozen = {str(behavior_id): policy_from(plain) for behavior_id, plain in state["frozen"].items()}
+        frozen = {str(behavior_id): policy_from_state(plain) for behavior_id, plain in state["frozen"].items()}
         self._frozen = {behavior_id: update for behavior_id, update in frozen.items() if update is not None}
-        restore_random(self._random, state["random"])
+        restore_generator(self._random, state["random"])

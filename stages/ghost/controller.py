@@ -1,16 +1,15 @@
-"""The ghost controller: the whole of self-play's bookkeeping for a run, without queues, clocks or channels.
+"""The ghost controller: all of a run's self-play logic, without queues, clocks or channels.
 
-It decides which team learns, which snapshots the others play with, which trajectories are learned from, and what a
-game's result does to the ratings. The ghost stages feed it and carry out what it says.
+It decides which team learns, which snapshots the others play with, and which trajectories are learned from, and rates
+games. The ghost stages pass it their items and carry out its decisions.
 
 Teams are team ids. A team may hold several behaviours and a behaviour several teams, so games may be symmetric (one
-behaviour on all teams), asymmetric (another one on each), or something in between. What a behaviour has been is its
-`Lineage`; which policies play now stands in `Assignments`; who met whom is the `League`'s affair; what is here are
-turns.
+behaviour on all teams), asymmetric (another one on each), or something in between. `PolicyHistory` keeps a behaviour's
+snapshots, `Assignments` the policies that play now, `League` past matches and ratings; this module keeps the turns.
 
 Semantics are ML-Agents' (trainer steps drive snapshots and team changes, ghost steps drive opponent swaps), with its
-known defects mended: one rating per match, an explicit K, no rating against oneself, each game rated against what it
-was really played against, each opponent team with a policy of its own, no turns for those who have had all their steps,
+known defects mended: one rating per match, an explicit K, no rating against oneself, each game rated for the policies
+that really played it, a policy of its own for each opponent team, no turns for behaviours that have reached max_steps,
 and everything in the checkpoint.
 """
 
@@ -30,37 +29,37 @@ from queues.messages import Columns, Matchup, PolicyUpdate, TrajectoryBatch
 from queues.specs import behavior_name, behavior_team
 from stages.ghost.assignments import Assignments
 from stages.ghost.league import League, report
-from stages.ghost.lineage import NEWEST, Lineage
-from stages.ghost.opponents import OpponentSampler, Uniform
-from stages.ghost.resume_wait import POLICY, REPORT, RollCall
-from stages.ghost.swap_balance import Pace
+from stages.ghost.opponents import OpponentSampler, UniformSampler
+from stages.ghost.policy_history import NEWEST, PolicyHistory
+from stages.ghost.resume_wait import POLICY, REPORT, ResumeWait
+from stages.ghost.swap_balance import SwapBalance
 
 log = logging.getLogger(__name__)
 
 
 class GhostController:
-    """Self-play of all behaviours that have it.
+    """Self-play of all behaviours with a `self_play` block.
 
     Args:
-        random: the source of chance in choosing opponents.
-        bystanders: behaviour ids without self-play, which may become more: a warning tells them from nobody.
+        random: chooses opponents.
+        bystanders: behaviour ids without self-play, for a warning; the collection may grow.
     """
 
     def __init__(self, random: np.random.Generator, bystanders: Collection[str] = ()) -> None:
         self._bystanders = bystanders
-        self._last_versions: dict[str, int] = {}  # of trainers that are done but for this policy on its way
-        self._lineages: dict[str, Lineage] = {}
+        self._last_versions: dict[str, int] = {}  # of trainers that are done, whose last policy has yet to arrive
+        self._histories: dict[str, PolicyHistory] = {}
         self._ids: list[str] = []
         self._learning_team = -1
         self._valid_from = 0
-        self._assignments = Assignments(self._lineages, random)
-        self._league = League(self._lineages)
-        self._pace = Pace()
+        self._assignments = Assignments(self._histories, random)
+        self._league = League(self._histories)
+        self._swap_balance = SwapBalance()
         self._saved: dict[str, Any] = {}
-        self._awaited = RollCall()
+        self._resume_wait = ResumeWait()
         self._warned_of_one_team = False
 
-    # What can be asked. --------------------------------------------------------------------------------------------
+    # State. --------------------------------------------------------------------------------------------------------
 
     @property
     def learning_team(self) -> int:
@@ -78,90 +77,91 @@ class GhostController:
         return self._assignments.opponents
 
     @property
-    def lineages(self) -> Mapping[str, Lineage]:
-        """What each behaviour has been, by behaviour name."""
-        return self._lineages
+    def histories(self) -> Mapping[str, PolicyHistory]:
+        """The behaviours' policies and counters, by behaviour name."""
+        return self._histories
 
     def report(self, behavior: str) -> dict[str, Any]:
-        """How a behaviour's policies have done so far, as plain data; see `league.report`."""
-        return report(self._lineages[behavior])
+        """The results of a behaviour's policies so far, as plain data; see `league.report`."""
+        return report(self._histories[behavior])
 
     def elo(self, behavior: str) -> float:
         """Rating of a behaviour's newest policy."""
-        return self._lineages[behavior].records[NEWEST].rating
+        return self._histories[behavior].records[NEWEST].rating
 
-    # Who takes part. -----------------------------------------------------------------------------------------------
+    # Participants. -------------------------------------------------------------------------------------------------
 
-    def add_lineage(
+    def add_history(
         self,
         behavior: str,
         settings: SelfPlaySettings,
         sampler: OpponentSampler | None = None,
         max_steps: float = math.inf,
     ) -> None:
-        """A behaviour with self-play will take part; to be told before its behaviour ids.
+        """Add a behaviour with self-play; to be called before its behaviour ids are added.
 
         Args:
             behavior: the behaviour name.
             settings: its `self_play` block.
-            sampler: chooses the snapshots that it plays with as an opponent; each is as likely as the others if None.
+            sampler: chooses the snapshots that it plays with as an opponent; all are equally likely if None.
             max_steps: of its trainer.
         """
-        lineage = self._lineages[behavior] = Lineage(behavior, settings, sampler or Uniform(), max_steps)
+        history = self._histories[behavior] = PolicyHistory(behavior, settings, sampler or UniformSampler(), max_steps)
         saved = self._saved.pop(behavior, None)
         if saved is not None:
-            lineage.load_state_dict(saved)
+            history.load_state_dict(saved)
 
     def add_behavior(self, behavior_id: str) -> Matchup | None:
-        """A behaviour id has appeared; returns a matchup if it can join those who play, or was all they waited for."""
-        if self._awaited.meet(behavior_id):
-            return self._take_up()
+        """Add a behaviour id; returns a matchup if it joins the players, or was the last one that they waited for."""
+        if self._resume_wait.announce(behavior_id):
+            return self._resume_play()
         if behavior_id in self._ids:
             return None
         self._ids = sorted([*self._ids, behavior_id], key=lambda known: (behavior_team(known), known))
         if self._learning_team < 0:
             self._learning_team = behavior_team(behavior_id)
         if behavior_id not in self._players() or not self._can_play():
-            return None  # a policy brings everybody into play
+            return None  # the first policy brings it into play
         return self._join([behavior_id])
 
     def all_announced(self) -> Matchup | None:
-        """The environments have announced all that they begin with; returns a matchup if play waited for that alone.
+        """Stop waiting for behaviour ids that no environment has announced at its start.
 
-        A resumed run goes on without those that took part before and are not among them: they get no turns, and should
-        they appear later, they join like newcomers.
+        A resumed run goes on without these: they get no turns, and if they appear later, they join like newcomers.
+
+        Returns:
+            a matchup if play waited for nothing else.
         """
-        gone = self._awaited.end()
+        gone = self._resume_wait.all_announced()
         if not gone:
             return None
         self._ids = [behavior_id for behavior_id in self._ids if behavior_id not in gone]
         self._assignments.forget(gone)
-        return self._take_up()
+        return self._resume_play()
 
     # Policies. -----------------------------------------------------------------------------------------------------
 
-    def take_policy(self, update: PolicyUpdate) -> tuple[list[PolicyUpdate], Matchup | None]:
-        """A trainer has a new policy.
+    def receive_policy(self, update: PolicyUpdate) -> tuple[list[PolicyUpdate], Matchup | None]:
+        """Receive a trainer's new policy.
 
         Args:
             update: the policy, under its behaviour name.
 
         Returns:
-            what to publish: the policy, addressed to the learning team, and a matchup if who plays whom changes.
+            the policy, addressed to each behaviour id of the learning team, and a matchup if assignments change.
         """
         name = update.behavior_id
-        lineage = self._lineages[name]
-        if self._awaited.hear(name, POLICY):
-            assert lineage.newest is not None, "it was saved with one"
-            if lineage.newest.version != update.version:
-                lineage.take(update)  # else what it brings about was brought about before the checkpoint
-            return [], self._take_up()
-        joins = lineage.newest is None
-        lineage.take(update)
-        # Not only when its trainer says so, in a message that goes another way: whose turn it is would be a matter of
-        # which of the two came first.
-        if update.step >= lineage.max_steps or update.version >= self._last_versions.get(name, math.inf):
-            lineage.done = True
+        history = self._histories[name]
+        if self._resume_wait.receive(name, POLICY):
+            assert history.newest is not None, "the saved history has a policy"
+            if history.newest.version != update.version:
+                history.add(update)  # otherwise the checkpoint has its effects already
+            return [], self._resume_play()
+        joins = history.newest is None
+        history.add(update)
+        # Not by the trainer's report alone: that takes another way, and the turn must not depend on which comes first.
+        if update.step >= history.max_steps or update.version >= self._last_versions.get(name, math.inf):
+            history.done = True
         self._warn_of_one_team(update)
         ids = [behavior_id for behavior_id in self._ids if behavior_name(behavior_id) == name]
         if not self._can_play():
@@ -172,73 +172,73 @@ class GhostController:
             return [], self._current()
         return [replace(update, behavior_id=i).copy() for i in ids if self._learns(i)], None
 
-    def hear_trainer(self, behavior: str, done: bool, version: int = -1) -> Matchup | None:
-        """A trainer has reported.
+    def receive_report(self, behavior: str, done: bool, version: int = -1) -> Matchup | None:
+        """Receive a trainer's report.
 
         Args:
             behavior: the behaviour name.
-            done: whether it has reached max_steps. Its team gets no more turns, if that holds of all its behaviours.
-            version: of its newest policy, which may be still on its way; it is waited for.
+            done: True if it has reached max_steps. A team whose behaviours are all done gets no more turns.
+            version: of its newest policy. A trainer whose last policy has yet to arrive is not done before.
 
         Returns:
-            a matchup if it is another team's turn now, or if this was the last word that a resumed run waited for.
+            a matchup if another team's turn begins, or if a resumed run waited for nothing else.
         """
-        lineage = self._lineages[behavior]
-        if done and behavior not in self._awaited and lineage.newest is not None and lineage.newest.version < version:
+        history, waited_for = self._histories[behavior], behavior in self._resume_wait
+        if done and not waited_for and history.newest is not None and history.newest.version < version:
             self._last_versions[behavior] = version
             return None
-        news = done and not lineage.done
-        lineage.done = done  # it may have been done before a resume with more steps
-        if behavior in self._awaited:
-            self._awaited.hear(behavior, REPORT)
-            return self._take_up()
-        if not news or not self.generation or not self._can_play() or not self._turn_is_over() or not self._rotate():
-            return None
-        return self._current()
+        became_done = done and not history.done
+        history.done = done  # False again after a resume with a larger max_steps
+        if waited_for:
+            self._resume_wait.receive(behavior, REPORT)
+            return self._resume_play()
+        if became_done and self.generation and self._can_play() and self._turn_is_over() and self._rotate():
+            return self._current()
+        return None
 
     # Trajectories and games. ---------------------------------------------------------------------------------------
 
-    def judge(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
-        """Which trajectories [K] are learned from: those that the learning team played since the last rotation."""
+    def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
+        """Mask [K] of the trajectories to learn from: those of the learning team since the last rotation."""
         columns = batch.trajectories
         if behavior_team(batch.behavior_id) != self._learning_team:
             return np.zeros(batch.num_trajectories, np.bool_)
         return np.asarray(columns["learning"] & (columns["generation"] >= self._valid_from))
 
-    def count(self, batch: TrajectoryBatch, learned: NDArray[np.bool_]) -> Matchup | None:
-        """Count what was learned from and what was turned away.
+    def count_steps(self, batch: TrajectoryBatch, learned: NDArray[np.bool_]) -> Matchup | None:
+        """Count the steps that are learned from, and the ghost steps.
 
         Args:
             batch: trajectories.
-            learned: [K] what `judge` said of them.
+            learned: [K] their `learning_mask`.
 
         Returns:
             a matchup if it is time to swap opponents.
         """
-        lineage, columns = self._lineages[batch.behavior], batch.trajectories
+        history, columns = self._histories[batch.behavior], batch.trajectories
         if learned.any():
-            lineage.count_learned(int(batch.lengths[learned].sum()))
-        away = int(batch.lengths[~learned].sum())
-        if not away:
+            history.count_learned(int(batch.lengths[learned].sum()))
+        ghost_steps = int(batch.lengths[~learned].sum())
+        if not ghost_steps:
             return None
         played = ~learned & (columns["generation"] >= self._valid_from)
-        due = lineage.count_ghost_steps(away, int(batch.lengths[played].sum()))
-        self._pace.check(self._team(behavior_team(batch.behavior_id)), self._learners())
-        ghosts = [i for i in self._players() if behavior_name(i) == lineage.name and not self._learns(i)]
+        due = history.count_ghost_steps(ghost_steps, int(batch.lengths[played].sum()))
+        self._swap_balance.check(self._team(behavior_team(batch.behavior_id)), self._learners())
+        ghosts = [i for i in self._players() if behavior_name(i) == history.name and not self._learns(i)]
         if not due or not self.generation or not self._can_play() or not ghosts or self._turn_is_ending():
             return None
         self._assignments.choose(ghosts)
         return self._assign(ghosts)
 
-    def rate(self, games: Columns) -> list[tuple[str, str, float]]:
-        """Games have ended; returns (behaviour name, statistic, value) for each rating of a newest policy it moved."""
+    def rate_games(self, games: Columns) -> list[tuple[str, str, float]]:
+        """Rate games that have ended; returns (behaviour name, statistic, value) for newest policies; see `League`."""
         return self._league.rate(games)
 
     # Checkpoints. --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything: snapshots with their weights, ratings, counters, whose turn it is, and the state of chance."""
-        known = {name: lineage.state_dict() for name, lineage in self._lineages.items()}
+        """Snapshots with their weights, ratings, counters, the turn, assignments and the generator's state."""
+        known = {name: history.state_dict() for name, history in self._histories.items()}
         return {
             "lineages": {**self._saved, **known},
             "ids": list(self._ids),
@@ -249,15 +249,15 @@ class GhostController:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`; lineages are added afterwards and take up what was theirs.
+        """Continue from `state_dict()`; histories that are added afterwards get their saved states.
 
-        Nothing is published before all their behaviour ids have been announced, and all their trainers have said where
-        they stand, as their checkpoints may be a little ahead of this one: who plays whom follows from all of them.
+        Nothing is published before all their behaviour ids are announced and all their trainers have sent policy and
+        report, as assignments depend on all of them, and trainers' checkpoints may be a little ahead of this one.
         """
         self._saved = dict(state["lineages"])
         self._ids = [str(behavior_id) for behavior_id in state["ids"]]
         trained = {name for name, saved in self._saved.items() if saved["newest"] is not None}
-        self._awaited = RollCall(self._ids, trained & {*map(behavior_name, self._ids)})
+        self._resume_wait = ResumeWait(self._ids, trained & {*map(behavior_name, self._ids)})
         self._learning_team = int(state["learning_team"])
         self._valid_from = int(state["valid_from"])
         self._assignments.load_state_dict(state)
@@ -265,60 +265,60 @@ class GhostController:
 
     # Turns. --------------------------------------------------------------------------------------------------------
 
-    def _take_up(self) -> Matchup | None:
-        """One of those that a resumed run waits for is there; when all are, play goes on."""
+    def _resume_play(self) -> Matchup | None:
+        """Go on after a resume once nothing is waited for; returns None before."""
         if not self._can_play():
             return None
         players, known = self._players(), self._league.players(self.generation)
-        strangers = [behavior_id for behavior_id in players if behavior_id not in known]
-        if strangers or len(known) > len(players):
-            return self._join(strangers)
+        newcomers = [behavior_id for behavior_id in players if behavior_id not in known]
+        if newcomers or len(known) > len(players):
+            return self._join(newcomers)
         if self._turn_is_over():
             self._rotate()
         return self._current()
 
     def _can_play(self) -> bool:
-        """Whether everybody is there: at the start all need a policy, and after a resume all who were there before."""
-        if self._awaited or not self._players():
+        """True if all participants are present: at the start with a policy, after a resume all that were saved."""
+        if self._resume_wait or not self._players():
             return False
         return self.generation > 0 or len(self._players()) == len(self._ids)
 
     def _turn_is_over(self) -> bool:
-        """Whether the learning team has learned enough for now, or for ever."""
+        """True if the learning team has learned for `team_change` steps, or has reached max_steps."""
         learners = self._learners()
         return any(learner.turn_is_over for learner in learners) or all(learner.done for learner in learners)
 
     def _turn_is_ending(self) -> bool:
-        """Whether the learners' next policy brings another team's turn: who was drawn now would hardly be met."""
-        had_all = any(learner.turn_learned > learner.settings.team_change for learner in self._learners())
-        return had_all and self._next_team() != self._learning_team
+        """True if the learners' next policy ends the turn: opponents that were drawn now would hardly be met."""
+        enough = any(learner.turn_learned > learner.settings.team_change for learner in self._learners())
+        return enough and self._next_team() != self._learning_team
 
     def _next_team(self) -> int:
-        """The team whose turn comes next; the one that learns if there is no other one that can."""
+        """The team whose turn is next; the learning team if no other one can learn."""
         teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
-        waiting = [team for team in teams if not all(self._lineages[name].done for name in self._names(team))]
+        waiting = [team for team in teams if not all(self._histories[name].done for name in self._names(team))]
         if not waiting and self._learning_team not in teams:
-            waiting = teams  # a team that is gone learns no more, even if all others have had their steps
+            waiting = teams  # the learning team is gone, and all others are done
         later = [team for team in waiting if team > self._learning_team]
         return next(iter(later or waiting), self._learning_team)
 
     def _rotate(self) -> bool:
-        """The next team learns, with new opponents; false if there is no other one that can."""
+        """Begin the next team's turn, with new opponents; returns False if no other team can learn."""
         team = self._next_team()
         if team == self._learning_team:
             return False
         self._learning_team = team
         self._valid_from = self.generation + 1
         learners = self._names(team)
-        for lineage in self._lineages.values():
-            lineage.begin_turn(lineage.name in learners)
+        for history in self._histories.values():
+            history.begin_turn(history.name in learners)
         players = self._players()
         self._assignments.choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
         self._begin(players)
         return True
 
     def _join(self, newcomers: Iterable[str]) -> Matchup:
-        """Others come into play, or leave; the turn may end with it, if those who learned have no more of theirs."""
+        """Assign policies to newcomers, or after others left; the turn may end with that."""
         if self._turn_is_over() and self._rotate():
             return self._current()
         return self._assign(newcomers)
@@ -328,7 +328,7 @@ class GhostController:
         return self._current()
 
     def _begin(self, changed: Iterable[str]) -> None:
-        """Begin a new assignment, in which these play with something else than before."""
+        """Begin a new assignment, in which these behaviour ids switch policies."""
         match = self._assignments.begin(self._players(), self._learning_team, changed)
         self._league.begin(self.generation, match)
 
@@ -336,22 +336,22 @@ class GhostController:
         return self._assignments.matchup(self._players(), self._learning_team)
 
     def _players(self) -> list[str]:
-        """The behaviour ids that there is a policy for, by team."""
-        lineages = self._lineages
-        return [i for i in self._ids if (name := behavior_name(i)) in lineages and lineages[name].newest is not None]
+        """The behaviour ids with a policy, by team."""
+        histories = self._histories
+        return [i for i in self._ids if (name := behavior_name(i)) in histories and histories[name].newest is not None]
 
     def _learns(self, behavior_id: str) -> bool:
         return behavior_team(behavior_id) == self._learning_team
 
-    def _learners(self) -> list[Lineage]:
+    def _learners(self) -> list[PolicyHistory]:
         return self._team(self._learning_team)
 
-    def _team(self, team: int) -> list[Lineage]:
-        return [self._lineages[name] for name in sorted(self._names(team))]
+    def _team(self, team: int) -> list[PolicyHistory]:
+        return [self._histories[name] for name in sorted(self._names(team))]
 
     def _names(self, team: int) -> set[str]:
-        """The behaviours of a team, as far as they have appeared."""
-        return {name for i in self._ids if behavior_team(i) == team and (name := behavior_name(i)) in self._lineages}
+        """The behaviours of a team that have appeared so far."""
+        return {name for i in self._ids if behavior_team(i) == team and (name := behavior_name(i)) in self._histories}
 
     def _warn_of_one_team(self, update: PolicyUpdate) -> None:
         if not update.version or self._warned_of_one_team or len({*map(behavior_team, self._ids)}) != 1:

@@ -1,7 +1,7 @@
-"""The league: who met whom under which assignment, and what the results of games do to ratings.
+"""The league: the matches of past assignments, and the ratings that follow from the results of games.
 
-A game's result carries the generation of the assignment that it was played under. That names the whole lineup, so each
-game is rated against what really played it, however late it ends.
+A game's result carries the generation of its assignment, which names the whole lineup. So each game is rated for the
+policies that really played it, however late it ends.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import numpy as np
 
 from queues.messages import Columns
 from queues.specs import behavior_name, behavior_team
-from stages.ghost.lineage import NEWEST, Lineage, Record
-from stages.ghost.rating import points_lost
-from stages.ghost.skill import SkillRating, skill
+from stages.ghost.policy_history import NEWEST, PolicyHistory, Record
+from stages.ghost.rating import SkillRating, points_lost, skill
 
 REMEMBERED = 1000
-"""Assignments whose games can still be rated; a game that outlasts as many swaps counts for nothing."""
+"""Assignments whose games can still be rated; results of older ones are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Who plays whom under one assignment."""
+    """The snapshots that play each other under one assignment."""
 
     learning_team: int
     players: Mapping[str, int]
@@ -35,16 +34,16 @@ class Match:
 class _Side:
     """A team in one game."""
 
-    players: tuple[tuple[Lineage, int], ...]
+    players: tuple[tuple[PolicyHistory, int], ...]
     outcome: float
 
     @property
     def records(self) -> list[Record]:
-        return [lineage.records[number] for lineage, number in self.players]
+        return [history.records[number] for history, number in self.players]
 
     @property
     def rating(self) -> float:
-        """The mean of its members'."""
+        """The mean rating of its members."""
         return sum(record.rating for record in self.records) / len(self.players)
 
 
@@ -52,22 +51,22 @@ class League:
     """Rates games.
 
     Args:
-        lineages: by behaviour name; may grow.
+        histories: by behaviour name; may grow.
     """
 
-    def __init__(self, lineages: Mapping[str, Lineage]) -> None:
-        self._lineages = lineages
+    def __init__(self, histories: Mapping[str, PolicyHistory]) -> None:
+        self._histories = histories
         self._matches: dict[int, Match] = {}
         self._skill = SkillRating()
 
     def begin(self, generation: int, match: Match) -> None:
-        """Games may be played under this assignment from now on."""
+        """Remember the match of a new assignment."""
         self._matches[generation] = match
         while len(self._matches) > REMEMBERED:
             del self._matches[next(iter(self._matches))]
 
     def players(self, generation: int) -> Collection[str]:
-        """The behaviour ids that play under an assignment."""
+        """The behaviour ids that play under an assignment; none if it is no longer remembered."""
         match = self._matches.get(generation)
         return match.players.keys() if match is not None else ()
 
@@ -75,23 +74,23 @@ class League:
         """Rate games that have ended, each once.
 
         Args:
-            games: `columns.GAME_COLUMNS` [G]; where `game_outcomes` [G, T] are among them, they tell how each team did.
+            games: `columns.GAME_COLUMNS` [G], optionally with each team's result, `game_outcomes` [G, T].
 
         Returns:
-            Of each game that counts: (behaviour name, statistic, value) for ratings of newest policies that played.
+            (behaviour name, statistic, value) for the rating of each newest policy in each rated game.
         """
         if not games:
             return []
-        told: list[tuple[str, str, float]] = []
+        statistics: list[tuple[str, str, float]] = []
         outcomes = games.get("game_outcomes")
         for i, (generation, outcome) in enumerate(zip(games["game_generation"], games["game_outcome"], strict=True)):
             match = self._matches.get(int(generation))
             if match is not None:
-                told += self._rate(match, float(outcome), None if outcomes is None else outcomes[i])
-        return told
+                statistics += self._rate(match, float(outcome), None if outcomes is None else outcomes[i])
+        return statistics
 
     def state_dict(self) -> list[Any]:
-        """Who met whom; ratings are the lineages'."""
+        """The remembered matches; the histories hold the ratings."""
         return [[generation, match.learning_team, dict(match.players)] for generation, match in self._matches.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
@@ -115,68 +114,68 @@ class League:
         if len(sides) > 1:
             teams = [learner, *others]
             self._skill.rate([side.records for side in teams], [side.outcome for side in teams])
-        return self._told([learner, *others])
+        return _statistics([learner, *others])
 
     def _sides(self, match: Match, outcome: float, outcomes: Any) -> dict[int, _Side]:
-        members: dict[int, list[tuple[Lineage, int]]] = {}
+        members: dict[int, list[tuple[PolicyHistory, int]]] = {}
         for behavior_id, number in match.players.items():
-            member = (self._lineages[behavior_name(behavior_id)], number)
+            member = (self._histories[behavior_name(behavior_id)], number)
             members.setdefault(behavior_team(behavior_id), []).append(member)
-        told = dict.fromkeys(members, 1.0 - outcome) | {match.learning_team: outcome}
+        by_team = dict.fromkeys(members, 1.0 - outcome) | {match.learning_team: outcome}
         if outcomes is not None:
-            told |= {team: float(outcomes[team]) for team in members if team < len(outcomes)}
-        return {team: _Side(tuple(players), told[team]) for team, players in members.items()}
+            by_team |= {team: float(outcomes[team]) for team in members if team < len(outcomes)}
+        return {team: _Side(tuple(players), by_team[team]) for team, players in members.items()}
 
     @staticmethod
     def _count(learner: _Side, side: _Side, score: float, lost: float) -> None:
         on_both = _on_both(learner, side)
-        for lineage, number in learner.players:
-            if lineage.name not in on_both:
-                lineage.records[number].rating += lost
+        for history, number in learner.players:
+            if history.name not in on_both:
+                history.records[number].rating += lost
         for met, number in side.players:
             if number == NEWEST and met.name in on_both:
                 continue
             record = met.records[number]
             record.rating -= lost
             record.count(score)
-            for lineage, _ in learner.players:
-                counts = lineage.results.setdefault((lineage.age, met.name, number), [0, 0, 0])
+            for history, _ in learner.players:
+                counts = history.results.setdefault((history.newest_snapshot, met.name, number), [0, 0, 0])
                 counts[0 if score > 0.5 else 2 if score < 0.5 else 1] += 1
 
-    @staticmethod
-    def _told(sides: list[_Side]) -> list[tuple[str, str, float]]:
-        told = []
-        players = [player for side in sides for player in side.players]
-        for lineage in dict.fromkeys(lineage for lineage, number in players if number == NEWEST):
-            record = lineage.records[NEWEST]
-            told.append((lineage.name, "Self-play/ELO", record.rating))
-            known = skill(record)
-            if known is not None:
-                told.append((lineage.name, "Self-play/Skill", known))
-        return told
+
+def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
+    statistics = []
+    players = [player for side in sides for player in side.players]
+    for history in dict.fromkeys(history for history, number in players if number == NEWEST):
+        record = history.records[NEWEST]
+        statistics.append((history.name, "Self-play/ELO", record.rating))
+        known = skill(record)
+        if known is not None:
+            statistics.append((history.name, "Self-play/Skill", known))
+    return statistics
 
 
 def _on_both(learner: _Side, side: _Side) -> set[str]:
-    """The behaviours whose newest policy plays for both: what it wins against itself says nothing about it."""
-    mine = {lineage.name for lineage, _ in learner.players}
-    return {lineage.name for lineage, number in side.players if number == NEWEST and lineage.name in mine}
+    """The behaviours whose newest policy plays for both sides: results against itself say nothing about it."""
+    mine = {history.name for history, _ in learner.players}
+    return {history.name for history, number in side.players if number == NEWEST and history.name in mine}
 
 
 def _score(mine: float, theirs: float) -> float:
     return float(np.sign(mine - theirs) + 1) / 2
 
 
-def report(lineage: Lineage) -> dict[str, Any]:
-    """How a behaviour's policies have done, as plain data for JSON.
+def report(history: PolicyHistory) -> dict[str, Any]:
+    """The ratings and results of a behaviour's policies, as plain data for JSON.
 
     Returns:
-        `snapshots`: each with its rating, and how it did as an opponent (`won`, `drawn` and `lost` are its own).
-        `results`: the matrix, entry by entry: how the learner did after it had made snapshot `since` (and before the
-        next one) against `snapshot` of behaviour `against`; -1 stands for the newest policy.
+        `snapshots`: each with its rating and its results as an opponent (`won`, `drawn` and `lost` are its own).
+        `results`: the matrix, entry by entry: the learner's results between its snapshot `since` and the next one,
+        against `snapshot` of behaviour `against`; -1 stands for the newest policy.
     """
-    newest = lineage.records[NEWEST]
+    newest = history.records[NEWEST]
     return {
-        "behavior": lineage.name,
+        "behavior": history.name,
         "rating": newest.rating,
         "skill": skill(newest),
         "snapshots": [
@@ -191,11 +190,11 @@ def report(lineage: Lineage) -> dict[str, Any]:
                 "drawn": record.draws,
                 "lost": record.wins,
             }
-            for number, record in lineage.records.items()
+            for number, record in history.records.items()
             if number != NEWEST
         ],
         "results": [
             {"since": since, "against": against, "snapshot": number, "won": won, "drawn": drawn, "lost": lost}
-            for (since, against, number), (won, drawn, lost) in sorted(lineage.results.items())
+            for (since, against, number), (won, drawn, lost) in sorted(history.results.items())
         ],
     }

@@ -1,4 +1,4 @@
-"""A picture of a league: how the learner did, stage by stage of its life, against each snapshot. Drawn with Pillow.
+"""A plot of a league, drawn with Pillow: the learner's results over time against each snapshot.
 
 A row is the time from one snapshot of the learner to the next, downwards; a column is an opponent's snapshot. Blue:
 mostly won, white: even, orange: mostly lost (which colour-blind people can tell apart), grey: never met.
@@ -17,11 +17,11 @@ from PIL import Image, ImageDraw, ImageFont
 _WON, _EVEN, _LOST = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([217, 95, 14])
 _NEVER, _INK, _PAPER = (214, 214, 214), (40, 40, 40), (255, 255, 255)
 _MOST_CELLS: Final = 300
-"""Rows or columns that are drawn; of longer leagues, neighbours are put together."""
+"""Rows or columns at most; neighbours in longer leagues are summed."""
 _LARGEST_CELL, _PICTURE = 44, 640
 """Pixels."""
 _TEXT_CELL = 30
-"""Cells of at least so many pixels have their score written into them."""
+"""Pixels from which on a cell shows its score as text."""
 _MARGIN, _LINE = 12, 14
 
 
@@ -53,7 +53,7 @@ def _draw(
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()
     labels = [f"{name} {'newest' if number < 0 else number}" for name, number in columns]
-    gap = max(1, -(-_LINE // cell))  # so many cells from one label to the next
+    gap = max(1, -(-_LINE // cell))  # cells from one label to the next
     left = _MARGIN + 8 + int(font.getlength(f"since {rows * every}"))
     below = 8 + max((int(font.getlength(label)) for label in labels), default=0)
     heading = (

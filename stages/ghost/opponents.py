@@ -1,7 +1,6 @@
-"""Choosing a snapshot to play against: the protocol of opponent samplers, and the built-in ones.
+"""Opponent samplers, which choose a snapshot to play against: their protocol, and the built-in ones.
 
-A sampler sees snapshots only. Whether the newest policy plays instead of any of them is decided before, by
-`play_against_latest_model_ratio`.
+A sampler sees snapshots only: `play_against_latest_model_ratio` decides first if the newest policy plays instead.
 """
 
 from __future__ import annotations
@@ -15,70 +14,70 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A snapshot that may be chosen, and what is known of it."""
+    """A snapshot that may be chosen, with its record."""
 
     number: int
-    """Of the snapshot; they are counted from 0, the newest has the highest."""
+    """The snapshot's number, counted from 0; the newest has the highest."""
     rating: float
     """ELO points."""
     games: int
     """Games that learners have played against it."""
     wins: int
-    """Those that the learner has won."""
+    """Games that the learner has won."""
     draws: int
     losses: int
-    """Those that the learner has lost."""
+    """Games that the learner has lost."""
 
     @property
     def beaten(self) -> float:
-        """How probably the learner beats it: its score, smoothed as if one more game had been won and one lost."""
+        """Probability that the learner beats it: its mean score, smoothed by one more win and one more loss."""
         return (self.wins + 0.5 * self.draws + 1.0) / (self.games + 2.0)
 
 
 class OpponentSampler(Protocol):
-    """Chooses opponents. Whatever it remembers between two calls is not in checkpoints."""
+    """Chooses opponents. Its own attributes are not saved in checkpoints."""
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
         """Choose a snapshot.
 
         Args:
             candidates: the window, oldest first; at least one.
-            random: the one source of chance to use, so that runs with the same seed are the same.
+            random: the only generator to draw from, so that equal seeds give equal runs.
 
         Returns:
-            The chosen one's number.
+            The number of the chosen snapshot.
         """
         ...
 
 
-class Uniform:
-    """ML-Agents' rule: each snapshot is as likely as the others."""
+class UniformSampler:
+    """ML-Agents' rule: all snapshots are equally likely."""
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
-        """Choose any."""
+        """Draw a snapshot uniformly."""
         return candidates[int(random.integers(len(candidates)))].number
 
 
-class Prioritised:
-    """Prioritised fictitious self-play: rather those that the learner loses to.
+class PrioritisedSampler:
+    """Prioritised fictitious self-play: snapshots that the learner loses to are more likely.
 
     A snapshot that the learner beats with probability p is chosen in proportion to f(p) = (1 - p) ^ power (Vinyals et
     al. 2019, "Grandmaster level in StarCraft II", Methods, `f_hard`).
 
     Args:
-        power: 0 makes all equally likely; the higher, the more it is about the hardest ones.
+        power: 0 makes all snapshots equally likely; higher values favour the hardest ones.
     """
 
     def __init__(self, power: float = 2.0) -> None:
         self._power = power
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
-        """Choose by how often each is beaten."""
-        # By logarithms, since a high power would make all weights 0.
+        """Draw a snapshot in proportion to f(p)."""
+        # Logarithms, as a high power makes all weights underflow to 0.
         logs = self._power * np.log([1.0 - candidate.beaten for candidate in candidates])
         weights = np.exp(logs - logs.max())
         return candidates[int(random.choice(len(candidates), p=weights / weights.sum()))].number
 
 
-BUILT_IN: dict[str, type[Any]] = {"latest_or_uniform": Uniform, "prioritised": Prioritised}
-"""By the word in the YAML; see `config.self_play.SAMPLERS`."""
+BUILT_IN_SAMPLERS: dict[str, type[Any]] = {"latest_or_uniform": UniformSampler, "prioritised": PrioritisedSampler}
+"""Value of `self_play.opponents` → class; `config.self_play.SAMPLERS` lists each one's arguments."""

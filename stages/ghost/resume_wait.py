@@ -1,6 +1,6 @@
-"""What a resumed run waits for before play goes on: everybody who was there when it was saved.
+"""The wait at resume: self-play goes on when every participant of the saved run is present again.
 
-Whose turn it is and who plays whom follow from all of them, so nothing may depend on who speaks up first.
+The learning team and the matchups follow from all participants, so they must not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from queues.specs import behavior_name
 log = logging.getLogger(__name__)
 
 POLICY, REPORT = "policy", "report"
-"""What each trainer says of where it stands: its newest policy, and its report."""
+"""The two messages by which each trainer gives its position: its newest policy, and its report."""
 
 
-class RollCall:
-    """Trainers that have yet to speak, and behaviour ids that no environment of this run has announced yet.
+class ResumeWait:
+    """The trainers' messages and the behaviour ids that a resumed run still waits for.
 
     Args:
         ids: the behaviour ids that took part.
@@ -26,41 +26,41 @@ class RollCall:
 
     def __init__(self, ids: Iterable[str] = (), behaviors: Iterable[str] = ()) -> None:
         self._ids = set(ids)
-        self._words = {name: {POLICY, REPORT} for name in behaviors}
-        self._met: set[str] = set()
+        self._messages = {name: {POLICY, REPORT} for name in behaviors}
+        self._announced: set[str] = set()
 
     def __bool__(self) -> bool:
-        """Whether somebody is still waited for."""
-        return bool(self._words or self._ids)
+        """True while anything is missing."""
+        return bool(self._messages or self._ids)
 
     def __contains__(self, behavior: str) -> bool:
-        """Whether a word of a behaviour's trainer is still waited for."""
-        return behavior in self._words
+        """True while a message from a behaviour's trainer is missing."""
+        return behavior in self._messages
 
-    def hear(self, behavior: str, word: str) -> bool:
-        """A trainer speaks; whether this word of it was waited for."""
-        words = self._words.get(behavior, set())
-        expected = word in words
-        words.discard(word)
-        if not words:
-            self._words.pop(behavior, None)
+    def receive(self, behavior: str, message: str) -> bool:
+        """Note a trainer's message; returns True if it was missing."""
+        missing = self._messages.get(behavior, set())
+        expected = message in missing
+        missing.discard(message)
+        if not missing:
+            self._messages.pop(behavior, None)
         return expected
 
-    def meet(self, behavior_id: str) -> bool:
-        """A behaviour id is announced; whether it was waited for."""
-        self._met.add(behavior_name(behavior_id))
+    def announce(self, behavior_id: str) -> bool:
+        """Note that an environment has a behaviour id; returns True if it was missing."""
+        self._announced.add(behavior_name(behavior_id))
         expected = behavior_id in self._ids
         self._ids.discard(behavior_id)
         return expected
 
-    def end(self) -> frozenset[str]:
-        """The environments have announced all that they have: who has not been met is not waited for any longer.
+    def all_announced(self) -> frozenset[str]:
+        """Stop waiting for what no environment has announced.
 
         Returns:
             the behaviour ids that are gone.
         """
         gone, self._ids = frozenset(self._ids), set()
-        self._words = {name: words for name, words in self._words.items() if name in self._met}
+        self._messages = {name: missing for name, missing in self._messages.items() if name in self._announced}
         if gone:
             log.warning(
                 "Self-play goes on without %s: the checkpoint has them, but this run's environments do not. If that is "

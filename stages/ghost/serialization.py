@@ -1,4 +1,4 @@
-"""Policies and random generators as plain data, for checkpoints."""
+"""The states of policies and random generators as plain data, for checkpoints."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from queues.messages import PolicyUpdate
 
 
-def plain_policy(update: PolicyUpdate | None) -> dict[str, Any] | None:
-    """A policy as plain values and one array, which is copied."""
+def policy_state(update: PolicyUpdate | None) -> dict[str, Any] | None:
+    """A policy as plain values and a copy of its weights."""
     if update is None:
         return None
     plain = asdict(update)
@@ -21,23 +21,23 @@ def plain_policy(update: PolicyUpdate | None) -> dict[str, Any] | None:
     return plain
 
 
-def policy_from(plain: Mapping[str, Any] | None) -> PolicyUpdate | None:
-    """The inverse of `plain_policy`."""
+def policy_from_state(plain: Mapping[str, Any] | None) -> PolicyUpdate | None:
+    """The inverse of `policy_state`."""
     if plain is None:
         return None
     layout = tuple((str(name), tuple(int(s) for s in shape)) for name, shape in plain["layout"])
     return PolicyUpdate(**{**plain, "layout": layout})
 
 
-def plain_random(random: np.random.Generator) -> dict[str, Any]:
-    """A generator's state; its 128-bit numbers, which are too wide for msgpack, as text."""
+def generator_state(random: np.random.Generator) -> dict[str, Any]:
+    """A generator's state; its 128-bit numbers, too wide for msgpack, become text."""
     state = random.bit_generator.state
     inner = {name: str(value) for name, value in state["state"].items()}
     return {"state": inner, "has_uint32": int(state["has_uint32"]), "uinteger": int(state["uinteger"])}
 
 
-def restore_random(random: np.random.Generator, plain: Mapping[str, Any]) -> None:
-    """Let a generator go on where `plain_random` was taken."""
+def restore_generator(random: np.random.Generator, plain: Mapping[str, Any]) -> None:
+    """Continue from `generator_state()`."""
     random.bit_generator.state = {
         "bit_generator": type(random.bit_generator).__name__,
         "state": {name: int(value) for name, value in plain["state"].items()},

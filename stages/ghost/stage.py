@@ -1,8 +1,8 @@
-"""The ghost stages: trajectories of the learning team pass, everyone else's end here as ghost steps.
+"""The ghost stages: trajectories of the learning team pass, all others are counted as ghost steps and dropped.
 
-Self-play has one controller for the whole run. Each behaviour's way has two stages that share it: `GhostStage` stands
-between actors and trainer, `GhostPolicies` between trainer and publisher. Neither has a state of its own; the
-controller's is saved once, by whoever owns it.
+Self-play has one controller for the whole run. Each behaviour has two stages that share it: `GhostStage` between
+actors and trainer, `GhostPolicies` between trainer and publisher. Neither has a state of its own; the controller's
+state is saved once, by its owner.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stages.stage import Stage, StageContext
 
 
 class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Judges trajectories by their stamp, counts ghost steps, rates games, swaps opponents.
+    """Passes on what is learned from, counts ghost steps, rates games and swaps opponents.
 
     Args:
         controller: the bookkeeping, shared by all behaviours.
@@ -28,31 +28,31 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = StageContext("ghost")
 
     def start(self, context: StageContext) -> None:
-        """Take up the context."""
+        """Keep the context, for its statistics."""
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Yield what is learned from."""
-        for behavior, statistic, value in self._controller.rate(item.games):
+        """Yield the trajectories that are learned from."""
+        for behavior, statistic, value in self._controller.rate_games(item.games):
             self._context.statistics.add(behavior, statistic, value)
-        keep = self._controller.judge(item)
+        keep = self._controller.learning_mask(item)
         if keep.any():
             yield item if keep.all() else item.select(keep)
-        matchup = self._controller.count(item, keep)
+        matchup = self._controller.count_steps(item, keep)
         if matchup is not None:
             self._publish(matchup)
 
 
 class GhostPolicies(Stage[PolicyUpdate, PolicyUpdate]):
-    """The policy side: takes the trainer's policies, keeps snapshots, rotates teams, addresses what is published."""
+    """Receives the trainer's policies, keeps snapshots, rotates teams and addresses policies to the learning team."""
 
     def __init__(self, controller: GhostController, publish: Callable[[Matchup], None]) -> None:
         self._controller = controller
         self._publish = publish
 
     def process(self, item: PolicyUpdate) -> Iterator[PolicyUpdate]:
-        """Yield the policy for the learning team; publish a matchup where teams or opponents change."""
-        updates, matchup = self._controller.take_policy(item)
+        """Yield the policy for each behaviour id of the learning team; publish a matchup if assignments change."""
+        updates, matchup = self._controller.receive_policy(item)
         if matchup is not None:
             self._publish(matchup)
         yield from updates

@@ -1,38 +1,38 @@
-"""Notices teams of unequal size whose `swap_steps` are not adapted to it."""
+"""The warning about teams of unequal size whose `swap_steps` are not adapted to it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection
 
-from stages.ghost.lineage import Lineage
+from stages.ghost.policy_history import PolicyHistory
 
 log = logging.getLogger(__name__)
 
 ENOUGH = 0.75
-"""Share of a turn after which the teams' steps are compared: early on, one batch more of one side looks like much."""
+"""Share of a turn after which the teams' steps are compared; before, a single batch shifts the ratio too far."""
 TOLERANCE = 1.5
-"""How many times as many swaps one side may have before it is worth a word (5 against 4 with the same `swap_steps`)."""
+"""Ratio of the sides' swaps in a turn above which a warning is logged (5 against 4 with the same `swap_steps`)."""
 
 
-class Pace:
-    """Compares how many steps opponents make with how many learners make: sizes of teams, and how often they decide.
+class SwapBalance:
+    """Compares the opponents' steps with the learners' steps, which differ with team sizes and decision rates.
 
     ML-Agents' rule (its documentation of self-play, "Swap Steps"): for x swaps in a turn of the others, a behaviour's
-    `swap_steps` are (its agents / their agents) × their `team_change` / x. With teams of unequal size, the same
-    `swap_steps` for both mean that one side meets many opponents in a turn and the other few. Of teams with several
-    behaviours those are compared that are ahead of the others, as they are the ones who end a turn.
+    `swap_steps` are (its agents / their agents) × their `team_change` / x. With teams of unequal size, equal
+    `swap_steps` let one side meet many opponents in a turn and the other few. Of a team with several behaviours the
+    one with the largest share of its `team_change` is compared, as it ends the turn.
     """
 
     def __init__(self) -> None:
         self._warned = False
 
-    def check(self, ghosts: Collection[Lineage], learners: Collection[Lineage]) -> None:
+    def check(self, ghosts: Collection[PolicyHistory], learners: Collection[PolicyHistory]) -> None:
         """Warn, once in a run, if the swaps of two teams are uneven.
 
         Args:
-            ghosts: a team that does not learn now; none if it is gone.
-            learners: the one that does. Where a behaviour is in both, it has but one number to set.
+            ghosts: the behaviours of a team that does not learn now; empty if the team is gone.
+            learners: the learning team's. A behaviour in both teams has one `swap_steps`, so nothing is checked.
         """
         if self._warned or not ghosts or not learners or any(ghost in learners for ghost in ghosts):
             return

@@ -209,7 +209,7 @@ def test_a_run_that_has_failed_leaves_its_league_as_well(tmp_path):
 
 
 def test_a_league_that_a_failure_has_spoilt_does_not_hide_the_failure(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("stages.ghost.controller.report", lambda lineage: lineage.records["of nobody"])
+    monkeypatch.setattr("stages.ghost.controller.report", lambda history: history.records["of nobody"])
     with pytest.raises(RunFailed, match="enough for today"):
         run_here(tired(3), tmp_path, "run")
     assert "the league could not be written after the failure: KeyError: 'of nobody'" in caplog.text

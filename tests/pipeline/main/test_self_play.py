@@ -17,7 +17,7 @@ from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from pipeline.run_folder.folder import RunFolder
 from stages.errors import LoadError
-from stages.ghost.opponents import Prioritised, Uniform
+from stages.ghost.opponents import PrioritisedSampler, UniformSampler
 from stages.policy.publisher import PolicyPublisher, PublisherPort
 from stages.trainer.stage import TrainerReport
 
@@ -96,7 +96,7 @@ def test_a_barrier_of_a_checkpoint_that_was_given_up_leaves_the_next_one_whole(s
 
 def test_a_behaviour_that_appears_after_the_barrier_was_sent_is_not_waited_for(self_play, parts):
     self_play.begin_checkpoint()
-    self_play.controller.add_lineage("Third", self_play.controller.lineages["Hider"].settings)
+    self_play.controller.add_history("Third", self_play.controller.histories["Hider"].settings)
     for name in ("Hider", "Seeker"):
         reach(self_play, name, 0)
     assert saved(parts) == [("ghost@main", 0)]
@@ -199,9 +199,9 @@ def config(**self_play):
 
 
 def test_built_in_samplers_go_by_their_word():
-    assert isinstance(make_sampler(config(), "Ball"), Uniform)
+    assert isinstance(make_sampler(config(), "Ball"), UniformSampler)
     made = make_sampler(config(opponents="prioritised", opponents_with={"power": 3}), "Ball")
-    assert isinstance(made, Prioritised)
+    assert isinstance(made, PrioritisedSampler)
     assert made._power == 3
 
 
@@ -213,6 +213,6 @@ def test_a_sampler_without_choose_is_refused():
 
 
 def test_arguments_that_a_class_does_not_take_are_told():
-    wrong = config(opponents="stages.ghost.opponents:Uniform", opponents_with={"power": 1})
+    wrong = config(opponents="stages.ghost.opponents:UniformSampler", opponents_with={"power": 1})
     with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not take .*power"):
         make_sampler(wrong, "Ball")

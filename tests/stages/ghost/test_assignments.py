@@ -8,7 +8,7 @@ from fakes import policy_update
 
 from config import SelfPlaySettings
 from stages.ghost.assignments import Assignments
-from stages.ghost.lineage import NEWEST, Lineage
+from stages.ghost.policy_history import NEWEST, PolicyHistory
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 PLAYERS = (HOME, AWAY)
@@ -26,17 +26,17 @@ class Next:
 
 
 @pytest.fixture
-def lineage():
+def history():
     settings = SelfPlaySettings(save_steps=100, play_against_latest_model_ratio=0.0, window=2)
-    lineage = Lineage("Ball", settings, Next())
+    history = PolicyHistory("Ball", settings, Next())
     for step in (0, 200):  # snapshots 0 and 1
-        lineage.take(policy_update("Ball", step // 10, step))
-    return lineage
+        history.add(policy_update("Ball", step // 10, step))
+    return history
 
 
 @pytest.fixture
-def assignments(lineage):
-    return Assignments({"Ball": lineage}, np.random.default_rng(0))
+def assignments(history):
+    return Assignments({"Ball": history}, np.random.default_rng(0))
 
 
 def steps_of(assignments, learning_team=0):
@@ -44,11 +44,11 @@ def steps_of(assignments, learning_team=0):
     return {policy.behavior_id: policy.step for policy in assignments.matchup(PLAYERS, learning_team).policies}
 
 
-def test_learners_have_their_newest_policy_and_the_others_what_was_chosen_for_them(assignments, lineage):
+def test_learners_have_their_newest_policy_and_the_others_what_was_chosen_for_them(assignments, history):
     assignments.choose([AWAY])
     match = assignments.begin(PLAYERS, 0, PLAYERS)
     assert (match.learning_team, match.players) == (0, {HOME: NEWEST, AWAY: 0})
-    lineage.take(policy_update("Ball", 25, 250))
+    history.add(policy_update("Ball", 25, 250))
     assert steps_of(assignments) == {HOME: 250, AWAY: 0}
     assignment = assignments.matchup(PLAYERS, 0).assignment
     assert (assignment.generation, assignment.opponent) == (1, 0)
@@ -66,19 +66,19 @@ def test_what_is_chosen_waits_for_an_assignment_that_changes_its_player(assignme
     assert assignments.generation == 3
 
 
-def test_an_opponent_stays_what_it_was_when_its_snapshot_leaves_the_window(assignments, lineage):
+def test_an_opponent_stays_what_it_was_when_its_snapshot_leaves_the_window(assignments, history):
     assignments.choose([AWAY])
     assignments.begin(PLAYERS, 0, PLAYERS)
     for step in (400, 600):
-        lineage.take(policy_update("Ball", step // 10, step))
-    assert [snapshot.number for snapshot in lineage.snapshots] == [2, 3]
+        history.add(policy_update("Ball", step // 10, step))
+    assert [snapshot.number for snapshot in history.snapshots] == [2, 3]
     assignments.begin(PLAYERS, 0, ())
     assert steps_of(assignments)[AWAY] == 0
 
 
-def test_for_whom_nothing_was_chosen_plays_with_what_is_newest_now(assignments, lineage):
+def test_for_whom_nothing_was_chosen_plays_with_what_is_newest_now(assignments, history):
     assignments.begin(PLAYERS, 0, PLAYERS)
-    lineage.take(policy_update("Ball", 25, 250))
+    history.add(policy_update("Ball", 25, 250))
     assert assignments.opponents == {AWAY: NEWEST}
     assert steps_of(assignments) == {HOME: 250, AWAY: 200}
 
@@ -94,11 +94,11 @@ def test_a_choice_does_not_outlast_its_player_s_part(assignments, end_of_choice)
     assert assignments.opponents == {AWAY: NEWEST}
 
 
-def test_it_goes_on_from_its_state(assignments, lineage):
+def test_it_goes_on_from_its_state(assignments, history):
     assignments.choose([AWAY])
     assignments.begin(PLAYERS, 0, PLAYERS)
     assignments.choose([AWAY])
-    resumed = Assignments({"Ball": lineage}, np.random.default_rng(1))
+    resumed = Assignments({"Ball": history}, np.random.default_rng(1))
     resumed.load_state_dict(assignments.state_dict())
     assert resumed.state_dict()["random"] == assignments.state_dict()["random"]
     assert steps_of(resumed) == steps_of(assignments)

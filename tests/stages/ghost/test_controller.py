@@ -19,7 +19,7 @@ def make(*behavior_ids, seed=0, each=None, **settings):
     controller = GhostController(np.random.default_rng(seed))
     ids = behavior_ids or (HOME, AWAY)
     for name in dict.fromkeys(i.partition("?")[0] for i in ids):
-        controller.add_lineage(name, SelfPlaySettings(**(DEFAULTS | settings | (each or {}).get(name, {}))))
+        controller.add_history(name, SelfPlaySettings(**(DEFAULTS | settings | (each or {}).get(name, {}))))
     for behavior_id in ids:
         assert controller.add_behavior(behavior_id) is None, "nobody can play before there is a policy"
     return controller
@@ -33,7 +33,7 @@ def ghosts(controller, steps, behavior_id=AWAY, generation=None):
     """Steps that an opponent has made, under the assignment in force or an earlier one."""
     generation = controller.generation if generation is None else generation
     batch = trajectories([steps], behavior_id, generation=generation, learning=False)
-    return controller.count(batch, controller.judge(batch))
+    return controller.count_steps(batch, controller.learning_mask(batch))
 
 
 def games(*rows):
@@ -46,7 +46,7 @@ def elos(told):
 
 
 def rating(controller, snapshot, name="Ball"):
-    return controller.lineages[name].records[snapshot].rating
+    return controller.histories[name].records[snapshot].rating
 
 
 def opponent(matchup):
@@ -58,7 +58,7 @@ def opponent(matchup):
 
 def test_the_first_policy_brings_everybody_into_play():
     controller = make()
-    updates, matchup = controller.take_policy(policy(0))
+    updates, matchup = controller.receive_policy(policy(0))
     assert updates == []
     assert matchup.assignment.generation == 1
     assert matchup.assignment.learning_team == 0
@@ -68,15 +68,15 @@ def test_the_first_policy_brings_everybody_into_play():
 
 def test_later_policies_go_to_the_learning_team_only():
     controller = make()
-    controller.take_policy(policy(0))
-    updates, matchup = controller.take_policy(policy(100))
+    controller.receive_policy(policy(0))
+    updates, matchup = controller.receive_policy(policy(100))
     assert matchup is None
     assert [(update.behavior_id, update.version, update.snapshot) for update in updates] == [(HOME, 1, -1)]
 
 
 def test_a_team_that_appears_later_brings_a_new_assignment():
     controller = make(AWAY)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     matchup = controller.add_behavior(HOME)
     assert matchup.assignment.policies.keys() == {HOME, AWAY}
     assert matchup.assignment.learning_team == 1, "who has begun to learn goes on"
@@ -85,16 +85,16 @@ def test_a_team_that_appears_later_brings_a_new_assignment():
 
 def test_a_policy_may_come_before_its_behaviour_id_is_known():
     controller = GhostController(np.random.default_rng(0))
-    controller.add_lineage("Ball", SelfPlaySettings(**DEFAULTS))
-    assert controller.take_policy(policy(0)) == ([], None)
+    controller.add_history("Ball", SelfPlaySettings(**DEFAULTS))
+    assert controller.receive_policy(policy(0)) == ([], None)
     assert controller.add_behavior(HOME).assignment.policies == {HOME: (-1, 0)}
 
 
 def test_with_one_team_nothing_rotates_and_a_warning_says_why_nobody_is_played_against(caplog):
     controller = make(HOME, team_change=1)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     for step in (5000, 9000):
-        updates, matchup = controller.take_policy(policy(step))
+        updates, matchup = controller.receive_policy(policy(step))
         assert matchup is None
         assert len(updates) == 1
     (warning,) = caplog.messages
@@ -105,11 +105,11 @@ def test_with_one_team_nothing_rotates_and_a_warning_says_why_nobody_is_played_a
 def test_where_the_others_have_no_self_play_the_warning_says_so(caplog):
     bystanders = set()
     controller = GhostController(np.random.default_rng(0), bystanders)
-    controller.add_lineage("Ball", SelfPlaySettings())
+    controller.add_history("Ball", SelfPlaySettings())
     controller.add_behavior(HOME)
     bystanders.add("Wall?team=1")
     for step in (0, 5000):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
     (warning,) = caplog.messages
     assert "all that have self_play are of one team (Ball?team=0)" in warning
     assert "give Wall?team=1 a self_play block too" in warning
@@ -117,9 +117,9 @@ def test_where_the_others_have_no_self_play_the_warning_says_so(caplog):
 
 def test_teams_change_by_trainer_steps_and_the_new_learner_starts_from_the_newest_weights():
     controller = make(team_change=300)
-    controller.take_policy(policy(0))
-    assert controller.take_policy(policy(300))[1] is None
-    updates, matchup = controller.take_policy(policy(400))
+    controller.receive_policy(policy(0))
+    assert controller.receive_policy(policy(300))[1] is None
+    updates, matchup = controller.receive_policy(policy(400))
     assert updates == []
     assignment = matchup.assignment
     assert assignment.learning_team == controller.learning_team == 1
@@ -129,14 +129,14 @@ def test_teams_change_by_trainer_steps_and_the_new_learner_starts_from_the_newes
 
 def test_opponents_are_swapped_by_ghost_steps():
     controller = make(swap_steps=50)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     assert ghosts(controller, 24) is None
     matchup = ghosts(controller, 1)
     assert matchup.assignment.generation == 2
     assert matchup.assignment.policies == {HOME: (-1, 0), AWAY: (0, 0)}
     assert ghosts(controller, 49) is None
     assert ghosts(controller, 1).assignment.generation == 3
-    assert controller.lineages["Ball"].ghost_step == 75
+    assert controller.histories["Ball"].ghost_step == 75
 
 
 def test_ghost_steps_before_the_first_policy_swap_nothing():
@@ -145,22 +145,22 @@ def test_ghost_steps_before_the_first_policy_swap_nothing():
 
 def test_steps_left_over_from_the_turn_before_are_counted_and_swap_nothing():
     controller = make(team_change=300, swap_steps=50)
-    controller.take_policy(policy(0))
-    controller.take_policy(policy(400))
+    controller.receive_policy(policy(0))
+    controller.receive_policy(policy(400))
     assert controller.learning_team == 1
     assert ghosts(controller, 500, HOME, generation=1) is None
     assert ghosts(controller, 24, HOME) is None
     assert ghosts(controller, 1, HOME) is not None
-    assert controller.lineages["Ball"].ghost_step == 525
+    assert controller.histories["Ball"].ghost_step == 525
 
 
 def test_what_a_learner_left_over_from_the_turn_before_swaps_nothing():
     """Its team plays as a ghost now, but did not then."""
     controller = make(team_change=300, swap_steps=50)
-    controller.take_policy(policy(0))
-    controller.take_policy(policy(400))
+    controller.receive_policy(policy(0))
+    controller.receive_policy(policy(400))
     late = trajectories([500], HOME, generation=1, learning=True)
-    assert controller.count(late, controller.judge(late)) is None
+    assert controller.count_steps(late, controller.learning_mask(late)) is None
     assert ghosts(controller, 24, HOME) is None
 
 
@@ -168,18 +168,18 @@ def test_what_a_learner_left_over_from_the_turn_before_swaps_nothing():
 def test_the_share_of_the_newest_policy_among_opponents_is_the_configured_one(ratio, opponents):
     controller = make(window=3, save_steps=100, play_against_latest_model_ratio=ratio)
     for step in (0, 101, 202):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
     assert {opponent(ghosts(controller, 50)) for _ in range(60)} == opponents
 
 
 def test_an_opponent_that_has_left_the_window_plays_on_until_the_next_assignment():
     controller = make(window=1, save_steps=100)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     first = ghosts(controller, 50).policies[1]
-    controller.take_policy(policy(200))
-    assert [snapshot.number for snapshot in controller.lineages["Ball"].snapshots] == [1]
+    controller.receive_policy(policy(200))
+    assert [snapshot.number for snapshot in controller.histories["Ball"].snapshots] == [1]
     assert first.snapshot == 0
-    assert elos(controller.rate(games((2, 1.0)))) == [1208.0], "and games against it count"
+    assert elos(controller.rate_games(games((2, 1.0)))) == [1208.0], "and games against it count"
 
 
 # Several behaviours. --------------------------------------------------------------------------------------------------
@@ -188,8 +188,8 @@ def test_an_opponent_that_has_left_the_window_plays_on_until_the_next_assignment
 def asymmetric(**options):
     """Two behaviours, a team each, that play under generation 1: the hider learns."""
     controller = make(HIDER, SEEKER, **({"save_steps": 10**6} | options))
-    assert controller.take_policy(policy(0, "Seeker")) == ([], None), "the other one has no policy yet"
-    _, matchup = controller.take_policy(policy(0, "Hider"))
+    assert controller.receive_policy(policy(0, "Seeker")) == ([], None), "the other one has no policy yet"
+    _, matchup = controller.receive_policy(policy(0, "Hider"))
     assert matchup.assignment.policies == {HIDER: (-1, 0), SEEKER: (-1, 0)}
     return controller
 
@@ -197,31 +197,31 @@ def asymmetric(**options):
 def test_a_turn_is_counted_in_steps_of_the_learning_team_s_trainer():
     controller = asymmetric(team_change=300)
     assert controller.learning_team == 0
-    assert controller.take_policy(policy(400, "Seeker"))[1] is None, "its steps are no turn of the hider's"
-    _, matchup = controller.take_policy(policy(301, "Hider"))
+    assert controller.receive_policy(policy(400, "Seeker"))[1] is None, "its steps are no turn of the hider's"
+    _, matchup = controller.receive_policy(policy(301, "Hider"))
     assert matchup.assignment.learning_team == 1
     assert matchup.assignment.policies == {HIDER: (0, 0), SEEKER: (-1, 4)}, "the newest weights of its own behaviour"
-    assert controller.take_policy(policy(700, "Seeker"))[1] is None, "300 steps since its turn began"
-    assert controller.take_policy(policy(701, "Seeker"))[1].assignment.learning_team == 0
+    assert controller.receive_policy(policy(700, "Seeker"))[1] is None, "300 steps since its turn began"
+    assert controller.receive_policy(policy(701, "Seeker"))[1].assignment.learning_team == 0
 
 
 def test_each_behaviour_has_a_turn_as_long_as_it_says():
     controller = asymmetric(each={"Seeker": {"team_change": 50}}, team_change=300)
-    controller.take_policy(policy(301, "Hider"))
-    assert controller.take_policy(policy(51, "Seeker"))[1].assignment.learning_team == 0
+    controller.receive_policy(policy(301, "Hider"))
+    assert controller.receive_policy(policy(51, "Seeker"))[1].assignment.learning_team == 0
 
 
 def test_a_policy_of_a_trainer_whose_team_does_not_learn_goes_to_nobody():
     """It learned from what had come in before the rotation."""
     controller = asymmetric()
-    assert controller.take_policy(policy(10, "Seeker")) == ([], None)
-    assert controller.lineages["Seeker"].newest.step == 10
+    assert controller.receive_policy(policy(10, "Seeker")) == ([], None)
+    assert controller.histories["Seeker"].newest.step == 10
 
 
 def test_a_behaviour_s_ghost_steps_swap_its_own_policy_and_leave_the_others_alone():
     controller = make("A?team=0", "B?team=1", "C?team=2", swap_steps=50, window=1)
     for name in "ABC":
-        controller.take_policy(policy(0, name))
+        controller.receive_policy(policy(0, name))
     first = ghosts(controller, 50, "B?team=1")
     assert first.assignment.policies == {"A?team=0": (-1, 0), "B?team=1": (0, 0), "C?team=2": (-1, 0)}
     second = ghosts(controller, 50, "C?team=2")
@@ -231,7 +231,7 @@ def test_a_behaviour_s_ghost_steps_swap_its_own_policy_and_leave_the_others_alon
 def test_with_more_than_two_teams_each_opponent_draws_for_itself():
     controller = make(HOME, AWAY, "Ball?team=2", "Ball?team=3", save_steps=1, window=4, swap_steps=1)
     for step in (0, 2, 4, 6):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
     drawn = set()
     for _ in range(50):
         policies = ghosts(controller, 1).assignment.policies
@@ -241,10 +241,10 @@ def test_with_more_than_two_teams_each_opponent_draws_for_itself():
 
 def test_turns_go_round_all_teams():
     controller = make(HOME, AWAY, "Ball?team=7", team_change=100)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     seen = []
     for step in range(101, 800, 101):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
         seen.append(controller.learning_team)
     assert seen == [1, 7, 0, 1, 7, 0, 1]
 
@@ -252,25 +252,25 @@ def test_turns_go_round_all_teams():
 def test_a_team_of_two_behaviours_learns_with_both():
     controller = make("Keeper?team=0", "Striker?team=0", "Rival?team=1", team_change=300)
     for name in ("Keeper", "Striker", "Rival"):
-        controller.take_policy(policy(0, name))
+        controller.receive_policy(policy(0, name))
     for name in ("Keeper", "Striker"):
-        (update,), _ = controller.take_policy(policy(100, name))
+        (update,), _ = controller.receive_policy(policy(100, name))
         assert update.behavior_id == f"{name}?team=0"
         assert judged(controller, f"{name}?team=0", 1, [True]) == [True]
     assert judged(controller, "Rival?team=1", 1, [False]) == [False]
-    _, matchup = controller.take_policy(policy(301, "Striker"))
+    _, matchup = controller.receive_policy(policy(301, "Striker"))
     assert matchup.assignment.learning_team == 1, "whichever of them has had its steps first"
 
 
 def test_who_is_done_gets_no_more_turns_and_the_other_one_trains_to_its_end():
     controller = asymmetric(team_change=300)
-    assert controller.hear_trainer("Hider", False) is None
-    matchup = controller.hear_trainer("Hider", True)
+    assert controller.receive_report("Hider", False) is None
+    matchup = controller.receive_report("Hider", True)
     assert matchup.assignment.learning_team == 1, "its turn ends at once"
-    assert controller.hear_trainer("Hider", True) is None
-    assert controller.take_policy(policy(5000, "Seeker"))[1] is None
+    assert controller.receive_report("Hider", True) is None
+    assert controller.receive_policy(policy(5000, "Seeker"))[1] is None
     assert controller.learning_team == 1
-    assert controller.hear_trainer("Seeker", True) is None, "all are done: nothing changes any more"
+    assert controller.receive_report("Seeker", True) is None, "all are done: nothing changes any more"
     assert controller.learning_team == 1
 
 
@@ -281,42 +281,42 @@ def test_whose_turn_is_next_does_not_depend_on_whether_the_last_policy_or_its_tr
 ):
     controller = GhostController(np.random.default_rng(0))
     for name in dict.fromkeys(names):
-        controller.add_lineage(name, SelfPlaySettings(**DEFAULTS), max_steps=2000)
+        controller.add_history(name, SelfPlaySettings(**DEFAULTS), max_steps=2000)
     for team, name in enumerate(names):
         controller.add_behavior(f"{name}?team={team}")
     for name in dict.fromkeys(names):
-        controller.take_policy(policy(0, name))
+        controller.receive_policy(policy(0, name))
     first = names[0]
     if report_first:
-        assert controller.hear_trainer(first, True, version=20) is None, "it waits for the policy"
+        assert controller.receive_report(first, True, version=20) is None, "it waits for the policy"
         assert controller.learning_team == 0
-    controller.take_policy(policy(2000, first))
+    controller.receive_policy(policy(2000, first))
     if not report_first:
-        assert controller.hear_trainer(first, True, version=20) is None, "the policy has told already"
+        assert controller.receive_report(first, True, version=20) is None, "the policy has told already"
     assert controller.learning_team == (1 if names[0] != names[1] else 0)
-    assert controller.lineages[first].newest.step == 2000
+    assert controller.histories[first].newest.step == 2000
 
 
 def test_a_trainer_that_is_done_between_two_policies_is_waited_for_no_longer_than_its_newest():
     controller = GhostController(np.random.default_rng(0))
     for team, name in enumerate(("Hider", "Seeker")):
-        controller.add_lineage(name, SelfPlaySettings(**DEFAULTS), max_steps=2000)
+        controller.add_history(name, SelfPlaySettings(**DEFAULTS), max_steps=2000)
         controller.add_behavior(f"{name}?team={team}")
     for name in ("Hider", "Seeker"):
-        controller.take_policy(policy(0, name))
-    assert controller.hear_trainer("Hider", True, version=4) is None
-    controller.take_policy(policy(300, "Hider"))
+        controller.receive_policy(policy(0, name))
+    assert controller.receive_report("Hider", True, version=4) is None
+    controller.receive_policy(policy(300, "Hider"))
     assert controller.learning_team == 0
-    controller.take_policy(policy(400, "Hider"))
+    controller.receive_policy(policy(400, "Hider"))
     assert controller.learning_team == 1, "the last one of its trainer, though of fewer than max_steps"
 
 
 def test_a_team_of_which_one_behaviour_is_done_goes_on():
     controller = make("Keeper?team=0", "Striker?team=0", "Rival?team=1")
     for name in ("Keeper", "Striker", "Rival"):
-        controller.take_policy(policy(0, name))
-    assert controller.hear_trainer("Keeper", True) is None
-    assert controller.hear_trainer("Striker", True).assignment.learning_team == 1
+        controller.receive_policy(policy(0, name))
+    assert controller.receive_report("Keeper", True) is None
+    assert controller.receive_report("Striker", True).assignment.learning_team == 1
 
 
 @pytest.mark.parametrize(("swaps", "update"), [(4, 1), (4, 250), (1, 13), (7, 13)])
@@ -331,12 +331,12 @@ def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formu
         for behavior_id, number in agents.items():
             learns = behavior_id.endswith(f"={controller.learning_team}")
             batch = trajectories([1] * number, behavior_id, generation=controller.generation, learning=learns)
-            keep = controller.judge(batch)
-            count += controller.count(batch, keep) is not None
+            keep = controller.learning_mask(batch)
+            count += controller.count_steps(batch, keep) is not None
             steps[behavior_id] += keep.sum()
             if steps[behavior_id] - buffers[behavior_id] >= update:
                 buffers[behavior_id] = steps[behavior_id]
-                controller.take_policy(policy(int(steps[behavior_id]), behavior_id.partition("?")[0], tick))
+                controller.receive_policy(policy(int(steps[behavior_id]), behavior_id.partition("?")[0], tick))
         if controller.learning_team != team:
             team = controller.learning_team
             seen.append(count)
@@ -349,24 +349,24 @@ def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formu
 def learned(controller, steps, behavior_id=HOME):
     """Steps that the learning team has made under the assignment in force."""
     batch = trajectories([steps], behavior_id, generation=controller.generation)
-    assert controller.count(batch, controller.judge(batch)) is None
+    assert controller.count_steps(batch, controller.learning_mask(batch)) is None
 
 
 def test_when_the_learners_have_had_the_steps_of_a_turn_nothing_is_swapped_until_it_ends():
     controller = make(team_change=300, swap_steps=50)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     learned(controller, 300)
     assert ghosts(controller, 25) is not None
     learned(controller, 1)
     assert ghosts(controller, 50) is None, "the next policy ends the turn"
-    controller.take_policy(policy(400))
+    controller.receive_policy(policy(400))
     assert controller.learning_team == 1
     assert ghosts(controller, 25, HOME) is not None
 
 
 def test_where_nobody_else_can_learn_swaps_go_on_beyond_team_change():
     controller = asymmetric(team_change=300, swap_steps=50)
-    controller.hear_trainer("Seeker", True)
+    controller.receive_report("Seeker", True)
     learned(controller, 1000, HIDER)
     assert [ghosts(controller, 25, SEEKER) is not None for _ in range(6)] == [True, False] * 3
 
@@ -375,22 +375,22 @@ def test_where_nobody_else_can_learn_swaps_go_on_beyond_team_change():
 
 
 def judged(controller, behavior_id, generation, learning):
-    return controller.judge(
+    return controller.learning_mask(
         trajectories([1] * len(learning), behavior_id, generation=generation, learning=learning)
     ).tolist()
 
 
 def test_only_what_the_learning_team_played_is_learned_from():
     controller = make()
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     assert judged(controller, HOME, 1, [True, False]) == [True, False]
     assert judged(controller, AWAY, 1, [False, True]) == [False, False]
 
 
 def test_after_a_rotation_late_trajectories_of_the_former_learner_are_turned_away():
     controller = make(team_change=300)
-    controller.take_policy(policy(0))
-    controller.take_policy(policy(400))
+    controller.receive_policy(policy(0))
+    controller.receive_policy(policy(400))
     assert judged(controller, HOME, 1, [True]) == [False]
     assert judged(controller, AWAY, 1, [True]) == [False], "the team learns now, but did not then"
     assert judged(controller, AWAY, 2, [True, False]) == [True, False]
@@ -399,7 +399,7 @@ def test_after_a_rotation_late_trajectories_of_the_former_learner_are_turned_awa
 def test_after_two_rotations_a_trajectory_from_two_rotations_ago_is_turned_away():
     controller = make(team_change=300)
     for step in (0, 400, 800):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
     assert controller.learning_team == 0
     assert judged(controller, HOME, 1, [True]) == [False]
     assert judged(controller, HOME, 3, [True]) == [True]
@@ -407,7 +407,7 @@ def test_after_two_rotations_a_trajectory_from_two_rotations_ago_is_turned_away(
 
 def test_after_a_swap_games_that_are_still_played_against_the_old_opponent_are_learned_from():
     controller = make()
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     ghosts(controller, 50)
     assert judged(controller, HOME, 1, [True]) == [True]
 
@@ -418,49 +418,49 @@ def test_after_a_swap_games_that_are_still_played_against_the_old_opponent_are_l
 def test_a_result_counts_for_the_snapshot_that_was_met_not_for_the_current_one():
     controller = make(window=3, save_steps=100)
     for step in (0, 101, 202):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
     met = opponent(ghosts(controller, 50))
     generation = controller.generation
     while opponent(ghosts(controller, 50)) == met:
         pass
-    controller.rate(games((generation, 0.0)))
+    controller.rate_games(games((generation, 0.0)))
     assert [number for number in range(3) if rating(controller, number) != 1200] == [met]
     assert controller.elo("Ball") == 1192.0
 
 
 def test_a_game_of_the_newest_policy_with_itself_counts_for_nothing():
     controller = make()
-    controller.take_policy(policy(0))
-    assert controller.rate(games((1, 1.0))) == []
+    controller.receive_policy(policy(0))
+    assert controller.rate_games(games((1, 1.0))) == []
     assert controller.elo("Ball") == 1200
 
 
 def test_a_game_that_ends_after_a_rotation_counts_for_those_who_played_it():
     controller = asymmetric(team_change=300, window=1)
     ghosts(controller, 50, SEEKER)
-    controller.take_policy(policy(301, "Hider"))
+    controller.receive_policy(policy(301, "Hider"))
     assert controller.learning_team == 1
-    assert controller.rate(games((2, 1.0))) == [("Hider", "Self-play/ELO", 1208.0)]
+    assert controller.rate_games(games((2, 1.0))) == [("Hider", "Self-play/ELO", 1208.0)]
     assert (controller.elo("Seeker"), rating(controller, 0, "Seeker")) == (1200, 1192)
 
 
 def test_two_newest_policies_of_different_behaviours_rate_each_other():
     controller = asymmetric()
-    told = controller.rate(games((1, 1.0)))
+    told = controller.rate_games(games((1, 1.0)))
     assert told == [("Hider", "Self-play/ELO", 1208.0), ("Seeker", "Self-play/ELO", 1192.0)]
 
 
 def test_a_snapshot_starts_with_the_rating_of_the_policy_that_it_is():
     controller = make(save_steps=100)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     ghosts(controller, 50)
-    controller.rate(games((2, 1.0)))
-    controller.take_policy(policy(101))
+    controller.rate_games(games((2, 1.0)))
+    controller.receive_policy(policy(101))
     assert rating(controller, 1) == 1208.0
 
 
 def test_no_games_no_ratings():
-    assert make().rate({}) == []
+    assert make().rate_games({}) == []
 
 
 # Checkpoints. --------------------------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ def resumed(controller, *behavior_ids):
     fresh = GhostController(np.random.default_rng(99))
     fresh.load_state_dict(controller.state_dict())
     for name in dict.fromkeys(i.partition("?")[0] for i in behavior_ids):
-        fresh.add_lineage(name, controller.lineages[name].settings)
+        fresh.add_history(name, controller.histories[name].settings)
     for behavior_id in behavior_ids:
         assert fresh.add_behavior(behavior_id) is None, "nobody can play before the trainers have spoken"
     return fresh
@@ -480,9 +480,9 @@ def resumed(controller, *behavior_ids):
 def stand_where_they_stood(controller, *names):
     """The trainers say what they said before the checkpoint; returns what the last word brings about."""
     for name in names:
-        newest = controller.lineages[name].newest
-        assert controller.take_policy(policy(newest.step, name, newest.version)) == ([], None)
-        matchup = controller.hear_trainer(name, False)
+        newest = controller.histories[name].newest
+        assert controller.receive_policy(policy(newest.step, name, newest.version)) == ([], None)
+        matchup = controller.receive_report(name, False)
     return matchup
 
 
@@ -490,22 +490,22 @@ def test_a_resumed_run_publishes_nothing_before_all_trainers_have_said_where_the
     controller = asymmetric()
     ghosts(controller, 50, SEEKER)
     again = resumed(controller, HIDER, SEEKER)
-    assert again.take_policy(policy(0, "Hider")) == ([], None)
-    assert again.hear_trainer("Hider", False) is None
+    assert again.receive_policy(policy(0, "Hider")) == ([], None)
+    assert again.receive_report("Hider", False) is None
     assert ghosts(again, 500, SEEKER) is None
-    assert again.hear_trainer("Seeker", False) is None
-    _, matchup = again.take_policy(policy(0, "Seeker"))
+    assert again.receive_report("Seeker", False) is None
+    _, matchup = again.receive_policy(policy(0, "Seeker"))
     assert matchup.assignment == controller._current().assignment
 
 
 def test_what_a_trainer_was_ahead_of_the_checkpoint_is_made_up_for():
     controller = asymmetric(team_change=300)
     again = resumed(controller, HIDER, SEEKER)
-    again.take_policy(policy(301, "Hider"))
-    again.hear_trainer("Hider", False)
-    again.take_policy(policy(0, "Seeker"))
-    matchup = again.hear_trainer("Seeker", False)
-    controller.take_policy(policy(301, "Hider"))
+    again.receive_policy(policy(301, "Hider"))
+    again.receive_report("Hider", False)
+    again.receive_policy(policy(0, "Seeker"))
+    matchup = again.receive_report("Seeker", False)
+    controller.receive_policy(policy(301, "Hider"))
     assert matchup.assignment == controller._current().assignment
     assert repr(again.state_dict()) == repr(controller.state_dict())
 
@@ -513,10 +513,10 @@ def test_what_a_trainer_was_ahead_of_the_checkpoint_is_made_up_for():
 def test_that_a_trainer_is_done_is_heard_before_play_goes_on():
     controller = asymmetric()
     again = resumed(controller, HIDER, SEEKER)
-    again.take_policy(policy(0, "Hider"))
-    again.take_policy(policy(0, "Seeker"))
-    again.hear_trainer("Seeker", False)
-    assert again.hear_trainer("Hider", True).assignment.learning_team == 1
+    again.receive_policy(policy(0, "Hider"))
+    again.receive_policy(policy(0, "Seeker"))
+    again.receive_report("Seeker", False)
+    assert again.receive_report("Hider", True).assignment.learning_team == 1
 
 
 def test_what_nobody_has_asked_for_yet_is_kept_for_the_next_checkpoint():
@@ -528,7 +528,7 @@ def test_what_nobody_has_asked_for_yet_is_kept_for_the_next_checkpoint():
 
 def test_a_behaviour_that_is_new_after_a_resume_joins():
     controller = make(HOME)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     again = resumed(controller, HOME, AWAY)
     assert stand_where_they_stood(again, "Ball").assignment.policies == {HOME: (-1, 0), AWAY: (-1, 0)}
 
@@ -536,7 +536,7 @@ def test_a_behaviour_that_is_new_after_a_resume_joins():
 @pytest.mark.parametrize("late", [HOME, AWAY])
 def test_a_resumed_run_goes_on_as_before_whichever_behaviour_id_is_announced_last(late):
     controller = make()
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     ghosts(controller, 50)
     (early,) = {HOME, AWAY} - {late}
     again = resumed(controller, early)
@@ -551,7 +551,7 @@ def three_teams():
     """Three teams of one behaviour, of which the last one learns."""
     controller = make(HOME, AWAY, "Ball?team=2", team_change=100, each={"Ball": {"save_steps": 10**6}})
     for step in (0, 101, 202):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
     assert controller.learning_team == 2
     return controller
 
@@ -569,7 +569,7 @@ def test_a_team_that_is_gone_after_a_resume_gets_no_turns_and_plays_no_games(ann
     assert matchup.assignment.policies == {HOME: (-1, 2), AWAY: (0, 0)}
     seen = []
     for step in range(303, 810, 101):
-        again.take_policy(policy(step))
+        again.receive_policy(policy(step))
         seen.append(again.learning_team)
     assert seen == [1, 0] * 3
     (warning,) = caplog.messages
@@ -580,7 +580,7 @@ def test_a_team_that_is_gone_after_a_resume_gets_no_turns_and_plays_no_games(ann
 
 def test_games_in_which_nobody_learned_any_more_who_is_gone_go_on_for_those_who_are_left():
     controller = make(HOME, AWAY, "Ball?team=2", play_against_latest_model_ratio=0.0)
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     again = resumed(controller, HOME, AWAY)
     again.all_announced()
     matchup = stand_where_they_stood(again, "Ball")
@@ -592,7 +592,7 @@ def test_games_in_which_nobody_learned_any_more_who_is_gone_go_on_for_those_who_
 def test_where_the_only_team_left_is_not_the_one_that_learned_it_learns_now():
     controller = make(team_change=300)
     for step in (0, 400):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
     again = resumed(controller, HOME)
     again.all_announced()
     assert stand_where_they_stood(again, "Ball").assignment.learning_team == 0
@@ -601,11 +601,11 @@ def test_where_the_only_team_left_is_not_the_one_that_learned_it_learns_now():
 
 def test_a_team_that_is_gone_learns_no_more_even_if_all_others_have_had_their_steps():
     controller = asymmetric(team_change=300)
-    controller.take_policy(policy(301, "Hider"))
+    controller.receive_policy(policy(301, "Hider"))
     again = resumed(controller, HIDER)
     again.all_announced()
-    again.take_policy(policy(301, "Hider"))
-    assert again.hear_trainer("Hider", True).assignment.learning_team == 0
+    again.receive_policy(policy(301, "Hider"))
+    assert again.receive_report("Hider", True).assignment.learning_team == 0
 
 
 def test_a_behaviour_that_is_gone_is_kept_and_joins_when_it_appears_after_all():
@@ -618,15 +618,15 @@ def test_a_behaviour_that_is_gone_is_kept_and_joins_when_it_appears_after_all():
     assert repr(kept) == repr(controller.state_dict()["lineages"]["Seeker"])
     later = resumed(again, HIDER)
     assert stand_where_they_stood(later, "Hider") is not None, "the next run does not wait for it"
-    later.add_lineage("Seeker", controller.lineages["Seeker"].settings)
+    later.add_history("Seeker", controller.histories["Seeker"].settings)
     assert later.add_behavior(SEEKER).assignment.policies == {HIDER: (-1, 0), SEEKER: (-1, 0)}
-    assert later.lineages["Seeker"].ghost_step == 50
+    assert later.histories["Seeker"].ghost_step == 50
 
 
 def test_who_takes_another_team_s_place_has_its_turns():
     controller = make(team_change=300)
     for step in (0, 400):
-        controller.take_policy(policy(step))
+        controller.receive_policy(policy(step))
     again = resumed(controller, HOME, "Ball?team=5")
     again.all_announced()
     assert stand_where_they_stood(again, "Ball").assignment.policies.keys() == {HOME, "Ball?team=5"}
@@ -635,6 +635,6 @@ def test_who_takes_another_team_s_place_has_its_turns():
 
 def test_a_run_that_began_afresh_waits_for_nobody():
     controller = make()
-    controller.take_policy(policy(0))
+    controller.receive_policy(policy(0))
     assert controller.all_announced() is None
     assert controller.generation == 1

@@ -19,7 +19,7 @@ from config import SelfPlaySettings
 from queues.messages import Assignment, Matchup
 from queues.specs import behavior_name, behavior_team
 from stages.ghost.controller import GhostController
-from stages.ghost.lineage import NEWEST
+from stages.ghost.policy_history import NEWEST
 
 CASTS = (
     ("Ball?team=0", "Ball?team=1"),
@@ -73,7 +73,7 @@ class Model:
         self.absent, self.ids = later[:1], [i for i in cast if i not in later[:1]]
         for behavior_id in self.ids:
             assert self.controller.add_behavior(behavior_id) is None
-        matchups = [self.controller.take_policy(policy_update(name, 0, 0))[1] for name in self.names]
+        matchups = [self.controller.receive_policy(policy_update(name, 0, 0))[1] for name in self.names]
         assert not any(matchups[:-1]), "all have to be there"
         self.see(matchups[-1], rotates=False, changed=())
 
@@ -81,7 +81,7 @@ class Model:
         controller = GhostController(np.random.default_rng(seed))
         self.samplers = {name: Drawing() for name in self.names}
         for name in self.names:
-            controller.add_lineage(name, self.settings[name], self.samplers[name])
+            controller.add_history(name, self.settings[name], self.samplers[name])
         return controller
 
     def some_settings(self) -> SelfPlaySettings:
@@ -107,10 +107,10 @@ class Model:
     def move(self) -> None:
         weights = np.array([*MOVES.values()])
         getattr(self, self.random.choice([*MOVES], p=weights / weights.sum()))()
-        for name, lineage in self.controller.lineages.items():
-            numbers = [snapshot.number for snapshot in lineage.snapshots]
-            assert numbers == list(range(lineage.age + 1))[-self.settings[name].window :]
-            for snapshot in lineage.snapshots:
+        for name, history in self.controller.histories.items():
+            numbers = [snapshot.number for snapshot in history.snapshots]
+            assert numbers == list(range(history.newest_snapshot + 1))[-self.settings[name].window :]
+            for snapshot in history.snapshots:
                 assert snapshot.update.weights[0] == snapshot.update.version
 
     def learn(self) -> None:
@@ -122,7 +122,7 @@ class Model:
         learning = self.published[-1].learning_team
         ids = [i for i in self.ids if behavior_name(i) == name and behavior_team(i) == learning]
         rotates = self.turn_is_over() and self.next_team() != learning
-        updates, matchup = self.controller.take_policy(policy_update(name, self.versions[name], self.steps[name]))
+        updates, matchup = self.controller.receive_policy(policy_update(name, self.versions[name], self.steps[name]))
         if rotates:
             assert not updates
             self.see(matchup, rotates=True, changed=self.ids)
@@ -136,7 +136,7 @@ class Model:
         news = name not in self.done
         self.done.add(name)
         rotates = news and self.turn_is_over() and self.next_team() != self.published[-1].learning_team
-        matchup = self.controller.hear_trainer(name, True)
+        matchup = self.controller.receive_report(name, True)
         assert (matchup is not None) == rotates
         if rotates:
             self.see(matchup, rotates=True, changed=self.ids)
@@ -174,9 +174,9 @@ class Model:
         of_this_turn = int(batch.trajectories["generation"][0]) >= self.rotated_at
         learns = behavior_team(batch.behavior_id) == current.learning_team
         expected = batch.trajectories["learning"] & (of_this_turn and learns)
-        keep = self.controller.judge(batch)
+        keep = self.controller.learning_mask(batch)
         assert keep.tolist() == expected.tolist(), "learned from is what the learning team played in this turn"
-        before = self.controller.lineages[name].ghost_step
+        before = self.controller.histories[name].ghost_step
         self.learned[name] += int(batch.lengths[keep].sum())
         away = int(batch.lengths[~keep].sum())
         due = of_this_turn and self.swap_falls_due(name, away)
@@ -184,9 +184,9 @@ class Model:
         learners = {behavior_name(i) for i in self.ids if self.learns(i)}
         had_all = any(self.learned[learner] > self.settings[learner].team_change for learner in learners)
         swaps = due and ghosts and not (had_all and self.next_team() != current.learning_team)
-        matchup = self.controller.count(batch, keep)
+        matchup = self.controller.count_steps(batch, keep)
         assert (matchup is not None) == bool(swaps)
-        assert self.controller.lineages[name].ghost_step - before == away
+        assert self.controller.histories[name].ghost_step - before == away
         self.happened["kept"] += int(keep.sum())
         self.happened["turned away"] += int((~keep).sum())
         self.happened["late"] += int((~keep & batch.trajectories["learning"]).sum())
@@ -200,16 +200,16 @@ class Model:
         resumed = GhostController(np.random.default_rng(99))
         resumed.load_state_dict(state)
         for name in self.names:
-            resumed.add_lineage(name, self.settings[name], self.samplers[name])
+            resumed.add_history(name, self.settings[name], self.samplers[name])
         said: list[Any] = []
         words = [(name, word) for name in self.names for word in ("policy", "report")] + [(i, "id") for i in self.ids]
         for at in self.random.permutation(len(words)):
             who, word = words[at]
             if word == "policy":
-                updates, matchup = resumed.take_policy(policy_update(who, self.versions[who], self.steps[who]))
+                updates, matchup = resumed.receive_policy(policy_update(who, self.versions[who], self.steps[who]))
                 assert not updates
             else:
-                matchup = resumed.add_behavior(who) if word == "id" else resumed.hear_trainer(who, who in self.done)
+                matchup = resumed.add_behavior(who) if word == "id" else resumed.receive_report(who, who in self.done)
             said.append(matchup)
         assert not any(said[:-1]), "nothing is published before all have spoken"
         assert said[-1].assignment.generation == len(self.published)
@@ -287,7 +287,7 @@ class Model:
             self.happened["rated late"] += duels > 0 and generation < len(self.published)
         else:
             duels = 0
-        told = self.controller.rate(batch.games)
+        told = self.controller.rate_games(batch.games)
         after = self.ratings()
         assert after == pytest.approx(expected)
         assert self.counted() - before == duels
@@ -296,7 +296,7 @@ class Model:
 
     def counted(self) -> int:
         """Games that snapshots have on record."""
-        return sum(record.games for line in self.controller.lineages.values() for record in line.records.values())
+        return sum(record.games for line in self.controller.histories.values() for record in line.records.values())
 
     def reckon(self, assignment: Assignment, outcome: float, ratings: dict[tuple[str, int], float]) -> int:
         """Change ratings by a game; how many records it goes into."""
@@ -320,8 +320,8 @@ class Model:
         return sum(map(len, others))
 
     def ratings(self) -> dict[tuple[str, int], float]:
-        lineages = self.controller.lineages.items()
-        return {(name, number): record.rating for name, line in lineages for number, record in line.records.items()}
+        histories = self.controller.histories.items()
+        return {(name, number): record.rating for name, line in histories for number, record in line.records.items()}
 
 
 def test_under_any_schedule_nobody_learns_from_ghosts_and_games_opponents_and_turns_are_what_they_should_be():

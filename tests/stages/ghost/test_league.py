@@ -9,20 +9,20 @@ from fakes import policy_update
 from config import SelfPlaySettings
 from stages.ghost import league
 from stages.ghost.league import League, Match, report
-from stages.ghost.lineage import NEWEST, Lineage
-from stages.ghost.opponents import Uniform
+from stages.ghost.opponents import UniformSampler
+from stages.ghost.policy_history import NEWEST, PolicyHistory
 
 
-def lineage(name, snapshots=3, **settings):
-    made = Lineage(name, SelfPlaySettings(**({"save_steps": 1} | settings)), Uniform())
+def history(name, snapshots=3, **settings):
+    made = PolicyHistory(name, SelfPlaySettings(**({"save_steps": 1} | settings)), UniformSampler())
     for step in range(0, 2 * snapshots, 2):
-        made.take(policy_update(name, step, step))
+        made.add(policy_update(name, step, step))
     return made
 
 
 def make(*names, **settings):
-    lineages = {name: lineage(name, **settings) for name in names}
-    return League(lineages), lineages
+    histories = {name: history(name, **settings) for name in names}
+    return League(histories), histories
 
 
 def games(generation, outcome, outcomes=None):
@@ -30,26 +30,26 @@ def games(generation, outcome, outcomes=None):
     return columns if outcomes is None else columns | {"game_outcomes": np.array([outcomes], np.float32)}
 
 
-def ratings(lineage):
-    return {number: round(record.rating, 3) for number, record in lineage.records.items() if record.rating != 1200}
+def ratings(history):
+    return {number: round(record.rating, 3) for number, record in history.records.items() if record.rating != 1200}
 
 
 def test_what_the_one_gains_the_other_loses():
-    board, lineages = make("Ball")
+    board, histories = make("Ball")
     board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 1}))
     assert board.rate(games(4, 1.0)) == [("Ball", "Self-play/ELO", 1208.0)]
-    assert ratings(lineages["Ball"]) == {NEWEST: 1208.0, 1: 1192.0}
+    assert ratings(histories["Ball"]) == {NEWEST: 1208.0, 1: 1192.0}
     assert board.rate(games(4, 0.0)) == [("Ball", "Self-play/ELO", pytest.approx(1199.632, abs=0.001))]
 
 
 def test_a_game_of_an_assignment_that_nobody_remembers_counts_for_nothing(monkeypatch):
     monkeypatch.setattr(league, "REMEMBERED", 2)
-    board, lineages = make("Ball")
+    board, histories = make("Ball")
     for generation in (1, 2, 3):
         board.begin(generation, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 0}))
     assert board.rate(games(1, 1.0)) == board.rate(games(9, 1.0)) == []
     assert len(board.rate(games(2, 1.0))) == 1
-    assert lineages["Ball"].records[0].games == 1
+    assert histories["Ball"].records[0].games == 1
 
 
 def test_the_last_thousand_assignments_are_remembered():
@@ -60,66 +60,66 @@ def test_the_last_thousand_assignments_are_remembered():
 
 
 def test_a_team_s_rating_is_its_members_mean_and_all_of_them_are_moved():
-    board, lineages = make("A", "B", "C")
-    lineages["A"].records[NEWEST].rating = 1300
-    lineages["B"].records[NEWEST].rating = 1100
+    board, histories = make("A", "B", "C")
+    histories["A"].records[NEWEST].rating = 1300
+    histories["B"].records[NEWEST].rating = 1100
     board.begin(1, Match(0, {"A?team=0": NEWEST, "B?team=0": NEWEST, "C?team=1": 2}))
     told = board.rate(games(1, 1.0))
     assert told == [("A", "Self-play/ELO", 1308.0), ("B", "Self-play/ELO", 1108.0)]
-    assert ratings(lineages["C"]) == {2: 1192.0}
+    assert ratings(histories["C"]) == {2: 1192.0}
 
 
 def test_among_many_teams_a_game_is_a_duel_with_each():
-    board, lineages = make("Ball", elo_k=18.0)
+    board, histories = make("Ball", elo_k=18.0)
     players = {"Ball?team=0": 0, "Ball?team=1": NEWEST, "Ball?team=2": 1, "Ball?team=3": 2}
     board.begin(1, Match(1, players))
     board.rate(games(1, 0.5, [1.0, 0.5, 0.5, 0.0]))
-    assert ratings(lineages["Ball"]) == {0: 1203.0, 2: 1197.0}, "lost to 0, drawn with 1, won against 2"
-    assert [lineages["Ball"].records[n].games for n in range(3)] == [1, 1, 1]
+    assert ratings(histories["Ball"]) == {0: 1203.0, 2: 1197.0}, "lost to 0, drawn with 1, won against 2"
+    assert [histories["Ball"].records[n].games for n in range(3)] == [1, 1, 1]
 
 
 def test_of_many_teams_those_that_play_by_the_learner_s_own_newest_policy_are_left_out():
-    board, lineages = make("Ball")
+    board, histories = make("Ball")
     board.begin(1, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": NEWEST, "Ball?team=2": 1}))
     assert board.rate(games(1, 1.0, [1.0, 0.0, 0.0]))[0] == ("Ball", "Self-play/ELO", 1208.0)
-    assert ratings(lineages["Ball"]) == {NEWEST: 1208.0, 1: 1192.0}
+    assert ratings(histories["Ball"]) == {NEWEST: 1208.0, 1: 1192.0}
 
 
 def test_of_a_team_only_those_who_play_for_both_sides_are_left_out():
-    board, lineages = make("A", "B")
+    board, histories = make("A", "B")
     players = {"A?team=0": NEWEST, "B?team=0": NEWEST, "A?team=1": NEWEST, "B?team=1": 2}
     board.begin(1, Match(0, players))
     assert {name: value for name, _, value in board.rate(games(1, 1.0))} == {"A": 1200.0, "B": 1208.0}
-    assert ratings(lineages["A"]) == {}
-    assert ratings(lineages["B"]) == {NEWEST: 1208.0, 2: 1192.0}
-    assert [lineages["A"].records[NEWEST].games, lineages["B"].records[2].games] == [0, 1]
-    assert [(met["against"], met["snapshot"]) for met in report(lineages["B"])["results"]] == [("B", 2)]
+    assert ratings(histories["A"]) == {}
+    assert ratings(histories["B"]) == {NEWEST: 1208.0, 2: 1192.0}
+    assert [histories["A"].records[NEWEST].games, histories["B"].records[2].games] == [0, 1]
+    assert [(met["against"], met["snapshot"]) for met in report(histories["B"])["results"]] == [("B", 2)]
 
 
 def test_where_all_of_a_team_play_for_both_sides_nobody_is_rated():
-    board, lineages = make("A", "B")
+    board, histories = make("A", "B")
     board.begin(1, Match(0, {f"{name}?team={team}": NEWEST for name in "AB" for team in (0, 1)}))
     assert board.rate(games(1, 1.0)) == []
-    assert ratings(lineages["A"]) == ratings(lineages["B"]) == {}
+    assert ratings(histories["A"]) == ratings(histories["B"]) == {}
 
 
 def test_where_a_result_was_guessed_all_others_are_taken_to_have_won_or_lost_together():
-    board, lineages = make("Ball")
+    board, histories = make("Ball")
     board.begin(1, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 0, "Ball?team=2": 1}))
     board.rate(games(1, 0.0))
-    assert ratings(lineages["Ball"]) == {NEWEST: 1192.0, 0: 1204.0, 1: 1204.0}
+    assert ratings(histories["Ball"]) == {NEWEST: 1192.0, 0: 1204.0, 1: 1204.0}
 
 
 def test_the_report_has_each_snapshot_from_its_own_side_and_the_matrix_from_the_learner_s():
-    board, lineages = make("Hider", "Seeker", snapshots=2)
+    board, histories = make("Hider", "Seeker", snapshots=2)
     board.begin(1, Match(0, {"Hider?team=0": NEWEST, "Seeker?team=1": 0}))
     board.begin(2, Match(0, {"Hider?team=0": NEWEST, "Seeker?team=1": NEWEST}))
     for outcome in (1.0, 1.0, 0.5, 0.0):
         board.rate(games(1, outcome))
-    lineages["Hider"].take(policy_update("Hider", 9, 9))
+    histories["Hider"].add(policy_update("Hider", 9, 9))
     board.rate(games(1, 0.0))
     board.rate(games(2, 1.0))
-    hider, seeker = report(lineages["Hider"]), report(lineages["Seeker"])
+    hider, seeker = report(histories["Hider"]), report(histories["Seeker"])
     assert hider["results"] == [
         {"since": 1, "against": "Seeker", "snapshot": 0, "won": 2, "drawn": 1, "lost": 1},
         {"since": 2, "against": "Seeker", "snapshot": -1, "won": 1, "drawn": 0, "lost": 0},
@@ -130,15 +130,15 @@ def test_the_report_has_each_snapshot_from_its_own_side_and_the_matrix_from_the_
     told = {key: first[key] for key in ("snapshot", "step", "games", "won", "drawn", "lost")}
     assert told == {"snapshot": 0, "step": 0, "games": 5, "won": 2, "drawn": 1, "lost": 2}
     assert (second["rating"], second["games"], second["skill"]) == (1200.0, 0, None)
-    assert hider["rating"] == lineages["Hider"].records[NEWEST].rating
+    assert hider["rating"] == histories["Hider"].records[NEWEST].rating
 
 
 def test_who_met_whom_is_saved_and_resumed():
-    board, lineages = make("Ball")
+    board, histories = make("Ball")
     board.begin(7, Match(1, {"Ball?team=0": 2, "Ball?team=1": NEWEST}))
-    again = League(lineages)
+    again = League(histories)
     again.load_state_dict(board.state_dict())
     assert again.state_dict() == board.state_dict()
     assert set(again.players(7)) == {"Ball?team=0", "Ball?team=1"}
     again.rate(games(7, 1.0))
-    assert ratings(lineages["Ball"]) == {NEWEST: 1208.0, 2: 1192.0}
+    assert ratings(histories["Ball"]) == {NEWEST: 1208.0, 2: 1192.0}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from config.self_play import SAMPLERS
-from stages.ghost.opponents import BUILT_IN, Candidate, Prioritised, Uniform
+from stages.ghost.opponents import BUILT_IN_SAMPLERS, Candidate, PrioritisedSampler, UniformSampler
 
 
 def candidate(number, wins=0, draws=0, losses=0):
@@ -22,7 +22,7 @@ def shares(sampler, candidates, draws=20000):
 
 
 def test_the_words_of_the_yaml_are_those_that_something_is_made_of():
-    assert BUILT_IN.keys() == SAMPLERS.keys()
+    assert BUILT_IN_SAMPLERS.keys() == SAMPLERS.keys()
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_how_probably_a_candidate_is_beaten_is_smoothed_by_a_win_and_a_loss(wins
 
 
 def test_by_the_uniform_rule_each_is_as_likely():
-    found = shares(Uniform(), [candidate(3, wins=90), candidate(4), candidate(7, losses=90)])
+    found = shares(UniformSampler(), [candidate(3, wins=90), candidate(4), candidate(7, losses=90)])
     assert found == pytest.approx({3: 1 / 3, 4: 1 / 3, 7: 1 / 3}, abs=0.02)
 
 
@@ -42,9 +42,9 @@ def test_by_the_prioritised_rule_shares_are_powers_of_how_probably_the_learner_l
     candidates = [candidate(0, wins=8), candidate(1), candidate(2, losses=8)]  # beaten with 0.9, 0.5, 0.1
     weights = np.array([0.1, 0.5, 0.9]) ** power
     expected = dict(zip(range(3), weights / weights.sum(), strict=True))
-    assert shares(Prioritised(power), candidates) == pytest.approx(expected, abs=0.02)
+    assert shares(PrioritisedSampler(power), candidates) == pytest.approx(expected, abs=0.02)
 
 
 def test_a_power_beyond_what_numbers_hold_chooses_the_hardest():
     candidates = [candidate(0, wins=10**6), candidate(1, wins=10**6 - 1, losses=1)]
-    assert shares(Prioritised(10000.0), candidates, draws=10) == {1: 1.0}
+    assert shares(PrioritisedSampler(10000.0), candidates, draws=10) == {1: 1.0}

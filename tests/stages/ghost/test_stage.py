@@ -27,10 +27,10 @@ def published():
 def controller():
     made = GhostController(np.random.default_rng(0))
     settings = SelfPlaySettings(save_steps=100, team_change=300, swap_steps=10, play_against_latest_model_ratio=0.0)
-    made.add_lineage("Ball", settings)
+    made.add_history("Ball", settings)
     made.add_behavior(HOME)
     made.add_behavior(AWAY)
-    made.take_policy(policy_update("Ball", 0))
+    made.receive_policy(policy_update("Ball", 0))
     return made
 
 
@@ -47,13 +47,13 @@ def test_trajectories_of_the_learning_team_pass_as_they_are(stage, published):
 
 def test_ghosts_end_here_and_count_as_ghost_steps(stage, controller):
     assert list(stage.process(trajectories([3, 4], AWAY, generation=1, learning=False))) == []
-    assert controller.lineages["Ball"].ghost_step == 7
+    assert controller.histories["Ball"].ghost_step == 7
 
 
 def test_of_a_mixed_batch_the_learning_team_s_part_passes(stage, controller):
     (passed,) = stage.process(trajectories([3, 4, 5], HOME, generation=1, learning=[True, False, True]))
     assert passed.lengths.tolist() == [3, 5]
-    assert controller.lineages["Ball"].ghost_step == 4
+    assert controller.histories["Ball"].ghost_step == 4
 
 
 def test_enough_ghost_steps_swap_the_opponents_at_once(stage, published):
@@ -83,7 +83,7 @@ def test_credits_of_what_is_turned_away_come_back(stage, controller):
         return outlet.qsize()
 
     returned = []
-    controller.take_policy(policy_update("Ball", 4, 400))
+    controller.receive_policy(policy_update("Ball", 4, 400))
     assert asyncio.run(run()) == 1
     assert returned == [("Ball", 0, 7)]
 

@@ -1,4 +1,4 @@
-"""A lineage: what one behaviour has been so far. Its newest policy, a window of snapshots, ratings and counters."""
+"""One behaviour in self-play: its newest policy, a window of snapshots, ratings and counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queues.messages import PolicyUpdate
 from stages.error_text import describe_error
 from stages.errors import StageError
 from stages.ghost.opponents import Candidate, OpponentSampler
-from stages.ghost.serialization import plain_policy, policy_from
+from stages.ghost.serialization import policy_from_state, policy_state
 
 NEWEST = -1
 """The snapshot number that stands for the newest policy."""
@@ -30,18 +30,18 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Record:
-    """What is known of a snapshot (or of the newest policy), for ever, also when it has left the window."""
+    """Rating and results of a snapshot or the newest policy, kept after the snapshot has left the window."""
 
     rating: float
-    """ELO points."""
+    """Elo points."""
     step: int = 0
     """Trainer step at which it was made."""
     version: int = 0
     wins: int = 0
-    """Games against it that a learner has won."""
+    """Games against it that the learner won."""
     draws: int = 0
     losses: int = 0
-    """Games against it that a learner has lost."""
+    """Games against it that the learner lost."""
     mu: float | None = None
     """With `sigma`, the rating of games between more than two teams; None before the first one."""
     sigma: float | None = None
@@ -52,7 +52,7 @@ class Record:
         return self.wins + self.draws + self.losses
 
     def count(self, score: float) -> None:
-        """A learner has played against it; `score` is the learner's: 1 won, 0.5 drawn, 0 lost."""
+        """Count a game against it; `score` is the learner's: 1 won, 0.5 drawn, 0 lost."""
         if score == 0.5:
             self.draws += 1
         elif score > 0.5:
@@ -63,7 +63,7 @@ class Record:
 
 @dataclass(slots=True)
 class _Counters:
-    """What a lineage counts; see `Lineage`."""
+    """The counters of a history; see `PolicyHistory`."""
 
     made: int = 0
     last_save: int = 0
@@ -75,19 +75,19 @@ class _Counters:
     done: bool = False
 
 
-class Lineage:
-    """One behaviour name in self-play.
+class PolicyHistory:
+    """The policies of one behaviour in self-play, with their ratings and the counters of its turns.
 
     Args:
         name: the behaviour name.
         settings: its `self_play` block.
         sampler: chooses snapshots to play against.
-        max_steps: of its trainer. A policy of that many steps is its last one.
+        max_steps: of its trainer, whose last policy has this many steps.
 
     Attributes:
         newest: the newest policy, None before the first.
         records: by snapshot number, and of the newest policy under `NEWEST`.
-        results: (newest snapshot of the learner at that time, lineage met, snapshot met) to games won, drawn and lost.
+        results: (learner's newest snapshot then, opponent's behaviour, its snapshot) → games won, drawn and lost.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Lineage:
         self.results: dict[tuple[int, str, int], list[int]] = {}
         self._window: list[Snapshot] = []
         self._sampler = sampler
-        # A first turn that lasts for the whole run has no end that a swap could coincide with.
+        # A swap can't coincide with the end of a first turn that lasts for the whole run.
         turns_end = settings.team_change < max_steps
         self._counters = _Counters(next_swap=self._first_swap if turns_end else settings.swap_steps)
 
@@ -111,28 +111,28 @@ class Lineage:
         return tuple(self._window)
 
     @property
-    def age(self) -> int:
+    def newest_snapshot(self) -> int:
         """Number of the newest snapshot, -1 before the first."""
         return self._counters.made - 1
 
     @property
     def ghost_step(self) -> int:
-        """Steps of its agents that nobody learned from."""
+        """Steps of its agents that were not learned from."""
         return self._counters.ghost_step
 
     @property
     def turn_steps(self) -> int:
-        """Steps that it has made in this turn as an opponent."""
+        """Steps made as an opponent in this turn."""
         return self._counters.turn_steps
 
     @property
     def turn_learned(self) -> int:
-        """Steps that it has made in this turn as a learner, whether its trainer has learned from them yet or not."""
+        """Steps made as a learner in this turn, with those that its trainer has received but not yet learned from."""
         return self._counters.turn_learned
 
     @property
     def done(self) -> bool:
-        """Its trainer has reached max_steps."""
+        """True once its trainer has reached max_steps."""
         return self._counters.done
 
     @done.setter
@@ -141,74 +141,74 @@ class Lineage:
 
     @property
     def turn_is_over(self) -> bool:
-        """Whether it has learned for `team_change` steps since its turn began."""
+        """True if it has learned for `team_change` steps since its turn began."""
         return self.newest is not None and self.newest.step - self._counters.turn_began > self.settings.team_change
 
-    def take(self, update: PolicyUpdate) -> None:
-        """The trainer has a new policy; a snapshot is made of it if it is time to."""
+    def add(self, update: PolicyUpdate) -> None:
+        """Make a trainer's new policy the newest one, and a snapshot if `save_steps` have passed."""
         self.newest = update.copy()
         if not self._window or update.step - self._counters.last_save > self.settings.save_steps:
             self._save()
 
     def begin_turn(self, learns: bool) -> None:
-        """Another team learns from now on; `learns` says whether this lineage is in it."""
+        """Begin another team's turn; `learns` if this behaviour is in that team."""
         counters = self._counters
         counters.turn_steps, counters.turn_learned, counters.next_swap = 0, 0, self._first_swap
         if learns and self.newest is not None:
             counters.turn_began = self.newest.step
 
     def count_learned(self, steps: int) -> None:
-        """Steps were passed on to its trainer."""
+        """Count steps that were passed on to its trainer."""
         self._counters.turn_learned += steps
 
     def count_ghost_steps(self, steps: int, in_turn: int) -> bool:
-        """Steps were turned away; whether it is time to swap the policies that it plays with as an opponent.
+        """Count steps that were not learned from; returns True if its policies as an opponent are due for a swap.
 
         Args:
-            steps: how many.
-            in_turn: how many of them were made as an opponent since the last rotation. Only these count for swaps, so
-                that a turn has as many as the ratio of steps says, however much of the turn before comes late.
+            steps: all of them.
+            in_turn: those made as an opponent since the last rotation. Only these count for swaps, so late steps of
+                the turn before don't change the number of swaps in a turn.
         """
         counters = self._counters
         counters.ghost_step += steps
         counters.turn_steps += in_turn
         if counters.turn_steps < counters.next_swap:
             return False
-        # From where it was due, not from here: else a turn would have fewer swaps the larger the batches are.
+        # Counted from the step at which the swap was due: otherwise large batches would mean fewer swaps in a turn.
         counters.next_swap += self.settings.swap_steps * (
             1 + (counters.turn_steps - counters.next_swap) // self.settings.swap_steps
         )
         return True
 
-    def choose(self, random: np.random.Generator) -> int:
-        """A snapshot's number to play with against a learner, or `NEWEST`.
+    def choose_opponent(self, random: np.random.Generator) -> int:
+        """Draw the number of a snapshot to play with against a learner, or `NEWEST`.
 
         Raises:
-            StageError: if the sampler gives something else, or raises.
+            StageError: if the sampler raises, or returns anything but a candidate's number.
         """
         if not self._window or random.random() < self.settings.play_against_latest_model_ratio:
             return NEWEST
         candidates = [self._candidate(snapshot.number) for snapshot in self.snapshots]
-        asked = f"behaviors.{self.name}.self_play.opponents: {type(self._sampler).__name__}.choose()"
+        where = f"behaviors.{self.name}.self_play.opponents: {type(self._sampler).__name__}.choose()"
         try:
             chosen = self._sampler.choose(candidates, random)
         except Exception as error:
-            raise StageError(f"{asked} raised {describe_error(error)}") from error
+            raise StageError(f"{where} raised {describe_error(error)}") from error
         if chosen not in [candidate.number for candidate in candidates]:
             numbers = ", ".join(str(candidate.number) for candidate in candidates)
-            raise StageError(f"{asked} gave {chosen!r}; expected the number of one of the candidates ({numbers})")
+            raise StageError(f"{where} returned {chosen!r}; expected the number of one of the candidates ({numbers})")
         return int(chosen)
 
     def policy(self, number: int) -> PolicyUpdate:
-        """The policy of a snapshot in the window, or the newest one."""
+        """The policy of a snapshot; the newest policy if the window has no such snapshot."""
         assert self.newest is not None
         return next((s.update for s in self._window if s.number == number), self.newest)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, snapshots with their weights."""
+        """The whole history, with the weights of its snapshots."""
         return {
-            "newest": plain_policy(self.newest),
-            "window": [{"number": s.number, "update": plain_policy(s.update)} for s in self._window],
+            "newest": policy_state(self.newest),
+            "window": [{"number": s.number, "update": policy_state(s.update)} for s in self._window],
             "records": [[number, asdict(record)] for number, record in self.records.items()],
             "results": [[*key, *counts] for key, counts in self.results.items()],
             "counters": asdict(self._counters),
@@ -216,8 +216,8 @@ class Lineage:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`."""
-        self.newest = policy_from(state["newest"])
-        updates = [(int(plain["number"]), policy_from(plain["update"])) for plain in state["window"]]
+        self.newest = policy_from_state(state["newest"])
+        updates = [(int(plain["number"]), policy_from_state(plain["update"])) for plain in state["window"]]
         window = [Snapshot(number, update) for number, update in updates if update is not None]
         self._window = window[-self.settings.window :]
         self.records = {int(number): Record(**record) for number, record in state["records"]}
@@ -226,16 +226,16 @@ class Lineage:
 
     @property
     def _first_swap(self) -> int:
-        """Steps in a turn after which the first swap is due, half as many as from each to the next.
+        """Steps in a turn after which the first swap is due: half of `swap_steps`.
 
-        So no swap is due just when a turn ends, where it would be of no use and a matter of luck, and by the formula
-        for x swaps in a turn there are x, whether its last batches come a little early or late.
+        So no swap falls due just as a turn ends, where it would be useless and a matter of timing, and the formula for
+        x swaps in a turn gives x, even if the last batches come a little early or late.
         """
         return (self.settings.swap_steps + 1) // 2
 
     def _save(self) -> None:
         assert self.newest is not None
-        number, now = self.age + 1, self.records[NEWEST]
+        number, now = self.newest_snapshot + 1, self.records[NEWEST]
         snapshot = Snapshot(number, replace(self.newest, snapshot=number))
         self._window = [*self._window, snapshot][-self.settings.window :]
         self.records[number] = Record(

@@ -1,0 +1,176 @@
+"""The history of one behaviour: its snapshots, records and counters."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from fakes import policy_update
+
+from config import SelfPlaySettings
+from stages.errors import StageError
+from stages.ghost.opponents import UniformSampler
+from stages.ghost.policy_history import NEWEST, PolicyHistory
+
+
+def make(sampler=None, **settings):
+    defaults = {"save_steps": 100, "play_against_latest_model_ratio": 0.0}
+    return PolicyHistory("Ball", SelfPlaySettings(**(defaults | settings)), sampler or UniformSampler())
+
+
+def policy(step):
+    return policy_update("Ball", step // 10, step)
+
+
+def test_snapshots_are_made_by_trainer_steps_and_the_window_is_bounded():
+    history = make(window=3)
+    for step in range(0, 1100, 50):
+        history.add(policy(step))
+    # The first policy, then whenever more than 100 steps have passed.
+    assert [(s.number, s.update.step) for s in history.snapshots] == [(5, 750), (6, 900), (7, 1050)]
+    assert history.newest_snapshot == 7
+
+
+def test_a_snapshot_keeps_the_weights_that_it_was_made_of():
+    history = make()
+    update = policy(0)
+    history.add(update)
+    update.weights[:] = 99
+    assert history.snapshots[0].update.weights.tolist() == [0.0]
+    assert history.newest.weights.tolist() == [0.0]
+
+
+def test_what_is_known_of_a_snapshot_outlasts_its_place_in_the_window():
+    history = make(window=1)
+    for step in (0, 200, 400):
+        history.add(policy(step))
+    assert [(number, record.step) for number, record in history.records.items()] == [
+        (NEWEST, 0),
+        (0, 0),
+        (1, 200),
+        (2, 400),
+    ]
+
+
+def test_a_sampler_is_shown_the_window_with_its_records_and_its_choice_is_played():
+    class Second:
+        def choose(self, candidates, random):
+            self.seen = candidates
+            return candidates[1].number
+
+    sampler = Second()
+    history = make(sampler, window=2)
+    for step in (0, 200, 400):
+        history.add(policy(step))
+    for score in (1.0, 0.5, 0.0, 0.0):
+        history.records[1].count(score)
+    assert history.choose_opponent(np.random.default_rng(0)) == 2
+    assert [asdict(candidate) for candidate in sampler.seen] == [
+        {"number": 1, "rating": 1200.0, "games": 4, "wins": 1, "draws": 1, "losses": 2},
+        {"number": 2, "rating": 1200.0, "games": 0, "wins": 0, "draws": 0, "losses": 0},
+    ]
+
+
+def test_a_sampler_that_raises_is_told_by_its_key():
+    class Broken:
+        def choose(self, candidates, random):
+            raise ValueError("boom")
+
+    history = make(Broken())
+    history.add(policy(0))
+    with pytest.raises(
+        StageError,
+        match=r"behaviors\.Ball\.self_play\.opponents: Broken\.choose\(\) raised Val.*: boom \(at .*test_policy_history\.py:\d+, in choose\)",
+    ):
+        history.choose_opponent(np.random.default_rng(0))
+
+
+def test_whatever_the_sampler_the_newest_policy_plays_as_often_as_the_ratio_says():
+    history = make(play_against_latest_model_ratio=0.25)
+    history.add(policy(0))
+    random = np.random.default_rng(0)
+    chosen = [history.choose_opponent(random) for _ in range(4000)]
+    assert chosen.count(NEWEST) / len(chosen) == pytest.approx(0.25, abs=0.03)
+
+
+@pytest.mark.parametrize("wrong", [-1, 7, None, "0"])
+def test_a_sampler_that_chooses_what_is_not_there_is_told_so(wrong):
+    class Wrong:
+        def choose(self, candidates, random):
+            return wrong
+
+    history = make(Wrong())
+    history.add(policy(0))
+    with pytest.raises(StageError, match=r"behaviors\.Ball\.self_play\.opponents: Wrong\.choose\(\) returned .*\(0\)"):
+        history.choose_opponent(np.random.default_rng(0))
+
+
+def due(history, batch, batches):
+    """After how many steps of a turn swaps are due, where steps come in batches."""
+    return [batch * (at + 1) for at in range(batches) if history.count_ghost_steps(batch, batch)]
+
+
+def test_swaps_of_a_turn_are_due_after_half_of_swap_steps_and_then_after_each_swap_steps():
+    history = make(swap_steps=50)
+    assert due(history, 1, 200) == [25, 75, 125, 175]
+    history.begin_turn(False)
+    assert due(history, 1, 200) == [25, 75, 125, 175], "counted from the turn's beginning"
+    assert due(make(swap_steps=1), 1, 4) == [1, 2, 3, 4]
+
+
+def test_a_turn_begins_to_count_anew_whatever_was_left_of_the_one_before():
+    history = make(swap_steps=50)
+    history.count_ghost_steps(70, 70)
+    history.begin_turn(True)
+    assert history.turn_steps == 0
+    assert due(history, 5, 40) == [25, 75, 125, 175]
+    assert history.ghost_step == 270
+
+
+def test_steps_of_the_turn_before_are_no_steps_towards_a_swap():
+    history = make(swap_steps=50)
+    assert not history.count_ghost_steps(1000, 24)
+    assert history.count_ghost_steps(1, 1)
+
+
+def test_a_first_turn_that_is_the_whole_run_has_a_swap_at_each_swap_steps():
+    """ML-Agents' acceptance cases count on it: with more swap_steps than max_steps nothing is swapped."""
+    history = PolicyHistory("Ball", SelfPlaySettings(team_change=400, swap_steps=50), UniformSampler(), max_steps=400)
+    assert due(history, 1, 200) == [50, 100, 150, 200]
+    history.begin_turn(True)
+    assert due(history, 1, 100) == [25, 75], "a turn did end, for somebody was done"
+
+
+def test_however_large_the_batches_are_there_are_as_many_swaps_as_steps_say():
+    history = make(swap_steps=50)
+    assert sum(history.count_ghost_steps(30, 30) for _ in range(100)) == 3000 // 50
+    history.begin_turn(False)
+    assert history.count_ghost_steps(1000, 1000), "at most one at a time"
+    assert not history.count_ghost_steps(24, 24)
+    assert history.count_ghost_steps(1, 1)
+
+
+def test_a_snapshot_keeps_the_rating_that_its_policy_had():
+    history = make()
+    now = history.records[NEWEST]
+    now.rating, now.mu, now.sigma = 1300.0, 28.0, 3.0
+    history.add(policy(0))
+    now.rating, now.mu, now.sigma = 1400.0, 30.0, 2.0
+    kept = history.records[0]
+    assert (kept.rating, kept.mu, kept.sigma) == (1300.0, 28.0, 3.0)
+
+
+def test_a_resumed_history_is_what_it_was_even_in_a_smaller_window():
+    history = make(window=3)
+    for step in range(0, 1000, 50):
+        history.add(policy(step))
+    history.count_ghost_steps(77, 7)
+    history.done = True
+    history.results[3, "Ball", 2] = [1, 2, 3]
+    again = make(window=3)
+    again.load_state_dict(history.state_dict())
+    assert repr(again.state_dict()) == repr(history.state_dict())
+    smaller = make(window=2)
+    smaller.load_state_dict(history.state_dict())
+    assert [s.number for s in smaller.snapshots] == [s.number for s in history.snapshots][-2:]
