@@ -127,7 +127,7 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
             await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
         await _write_league(coordinator, folder)
         result = _result(config, coordinator, folder)
-        _tell_of_unseen(config, list(coordinator.opening.lines))
+        _tell_of_unseen(config, list(coordinator.starter.behaviors))
         if not settings.inference:
             await asyncio.to_thread(_film, config, result)
         return result
@@ -135,13 +135,13 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
 
 async def _write_league(coordinator: Coordinator, folder: RunFolder) -> None:
     """Write how self-play went, also of a run that has failed: who looks for the reason wants to see it."""
-    self_play = coordinator.opening.self_play
+    self_play = coordinator.starter.self_play
     if self_play is None:
         return
     try:
         await asyncio.to_thread(self_play.write_league, folder.path)
     except Exception as error:
-        if coordinator.ending.failure is None:
+        if coordinator.shutdown.failure is None:
             raise
         # What has failed may be self-play itself, in the middle of its books; that failure is what is to be told.
         log.warning("the league could not be written after the failure: %s", describe_error(error))
@@ -176,23 +176,23 @@ def _configuration(config: RunConfig) -> str:
 
 
 def _result(config: RunConfig, coordinator: Coordinator, folder: RunFolder) -> RunResult:
-    failure = coordinator.ending.failure
+    failure = coordinator.shutdown.failure
     if failure is not None:
         text = in_place(config, failure.key, failure.message)
         if failure.of_user and not config.debug:
             text += "\n--debug shows the whole traceback."
-        if coordinator.saving.newest >= 0 and not coordinator.ending.failed_at_start:
+        if coordinator.checkpointing.newest >= 0 and not coordinator.shutdown.failed_at_start:
             text += f"\nGo on from the last checkpoint with: --run-id {folder.run_id} --resume"
         raise RunFailed(text, failure.stage, failure.traceback)
     behaviors = {
-        name: BehaviorResult(line.step, line.version, line.recent_return, line.elo, line.export)
-        for name, line in coordinator.opening.lines.items()
+        name: BehaviorResult(state.step, state.version, state.recent_return, state.elo, state.export)
+        for name, state in coordinator.starter.behaviors.items()
     }
     return RunResult(
         folder.run_id,
         folder.path,
         behaviors,
-        coordinator.saving.newest,
+        coordinator.checkpointing.newest,
         coordinator.interrupted,
         coordinator.reporter.elapsed_s,
     )

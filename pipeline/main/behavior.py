@@ -7,20 +7,20 @@ from pathlib import Path
 
 from config import BehaviorSettings
 from pipeline.hosts.handle import HostHandle
-from pipeline.main.trajectory_path import MainPath
+from pipeline.main.trajectory_path import TrajectoryPath
 from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import BehaviorSpec
 from stages.trainer.stage import TrainerReport
 
 
 @dataclass
-class Line:
+class BehaviorState:
     """One behaviour: its way from the actors to the trainer and back, and what the trainer has reached."""
 
     behavior: str
     spec: BehaviorSpec
     settings: BehaviorSettings
-    path: MainPath
+    path: TrajectoryPath
     learner: HostHandle | None = None
     ready: bool = False
     """Whether its trainer is made, with the state that it goes on from."""
@@ -58,7 +58,7 @@ class Line:
         """A checkpoint is whole: the next one is due where a run that resumes from it would make it."""
         self.start_at(self.step)
 
-    def take(self, report: TrainerReport) -> bool:
+    def update(self, report: TrainerReport) -> bool:
         """Take in a trainer's report; whether a checkpoint has become due."""
         self.step, self.version, self.done = report.step, report.version, report.done
         self.recent_return = report.recent_return

@@ -13,13 +13,13 @@ from typing import Any
 from pipeline.common.errors import RunError
 from pipeline.common.graph import GHOST
 from pipeline.common.seeds import derive_seed
-from pipeline.main.behavior import Line
-from pipeline.main.broadcast import Delivery
+from pipeline.main.behavior import BehaviorState
+from pipeline.main.broadcast import Broadcaster
 from pipeline.main.launcher import Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay
 from pipeline.main.stages import MainStages
-from pipeline.main.trajectory_path import MainPath, drain
+from pipeline.main.trajectory_path import TrajectoryPath, drain
 from pipeline.main.wiring import ActorSlot
 from pipeline.policies.inference import InferenceStage, played_file, trained_policy
 from pipeline.reporting.reporter import Reporter
@@ -33,19 +33,19 @@ log = logging.getLogger(__name__)
 Runner = Coroutine[Any, Any, None]
 
 
-class Opening:
+class BehaviorStarter:
     """Knows what a behaviour needs, be it trained, an imitator of another one, or only played.
 
     Args:
         plan: the run.
         launcher: starts learners and opens queues.
-        delivery: whom policies are sent by.
+        broadcaster: whom policies are sent by.
         stages: contexts, hooks and saved states of stages in main.
         reporter: told of each behaviour.
         run: called with what main has to run from then on.
 
     Attributes:
-        lines: the open behaviours, by name.
+        behaviors: the open behaviours, by name.
         self_play: the run's self-play; None as long as no behaviour with self-play was seen.
     """
 
@@ -53,20 +53,20 @@ class Opening:
         self,
         plan: RunPlan,
         launcher: Launcher,
-        delivery: Delivery,
+        broadcaster: Broadcaster,
         stages: MainStages,
         reporter: Reporter,
         run: Callable[[Runner], None],
     ) -> None:
-        self.lines: dict[str, Line] = {}
+        self.behaviors: dict[str, BehaviorState] = {}
         self.self_play: SelfPlay | None = None
         self._plan = plan
         self._launcher = launcher
-        self._delivery = delivery
+        self._broadcaster = broadcaster
         self._stages = stages
         self._reporter = reporter
         self._run = run
-        self._told: set[int] = set()
+        self._announced: set[int] = set()
         self._bystanders: set[str] = set()
 
     async def agents_seen(self, slot: ActorSlot, spec: BehaviorSpec) -> None:
@@ -76,58 +76,58 @@ class Opening:
             ConfigError: if the configuration does not fit the behaviour.
             RunError: if its policy can't be played, or it can't imitate whom it should.
         """
-        self._delivery.publisher.add_behavior(spec.behavior_id)
+        self._broadcaster.publisher.add_behavior(spec.behavior_id)
         if not self._plan.route(spec.name).self_play:
             self._bystanders.add(spec.behavior_id)
-        if spec.name not in self.lines:
+        if spec.name not in self.behaviors:
             await self._open(spec)
-        line = self.lines[spec.name]
-        line.path.add_behavior(spec.behavior_id)
-        await self._drain_student(line, spec)
+        state = self.behaviors[spec.name]
+        state.path.add_behavior(spec.behavior_id)
+        await self._drain_student(state, spec)
         if not self._plan.replay_edge:  # a recording acts by nobody's policy
             await self._launcher.open_policies(slot, spec.behavior_id)
-            self._delivery.catch_up(slot, spec.behavior_id)
+            self._broadcaster.catch_up(slot, spec.behavior_id)
         if self._plan.config.evaluation is not None:
             evaluation = await self._launcher.join_evaluation(spec.behavior_id)
             if evaluation is not None:
-                self._delivery.catch_up(evaluation, spec.behavior_id)
-        self._told.add(slot.source)
+                self._broadcaster.catch_up(evaluation, spec.behavior_id)
+        self._announced.add(slot.source)
 
     def heartbeat(self, slot: ActorSlot) -> None:
         """An actor says that it lives; it announces all behaviour ids that it begins with before it says anything else.
 
         So if it has announced any, those that nobody has announced by now are not there.
         """
-        if self.self_play is not None and slot.source in self._told:
+        if self.self_play is not None and slot.source in self._announced:
             self.self_play.all_announced()
 
     async def _open(self, spec: BehaviorSpec) -> None:
         """A behaviour name is new: start its trainer, or what stands in its place."""
         name = spec.name
         through_main = self._plan.route(name).through_main
-        line = self._add_line(spec)
+        state = self._add_state(spec)
         if self._plan.playing:
-            await self._play(line)
+            await self._play(state)
         elif self._plan.teacher(name) is not None:
-            self._run_all(await self._launcher.start_student(line))
+            self._run_all(await self._launcher.start_student(state))
         else:
             for student in self._plan.students(name):
-                if student not in self.lines:
+                if student not in self.behaviors:
                     await self._open(replace(spec, behavior_id=student))
-                line.path.students[student] = self._launcher.feed_of(student)
-            self._run_all(await self._launcher.start_learner(line, through_main))
+                state.path.students[student] = self._launcher.feed_of(student)
+            self._run_all(await self._launcher.start_learner(state, through_main))
 
-    def _add_line(self, spec: BehaviorSpec) -> Line:
+    def _add_state(self, spec: BehaviorSpec) -> BehaviorState:
         name, plan = spec.name, self._plan
         settings = plan.config.behavior_settings(name)
-        line = self.lines[name] = Line(name, spec, settings, self._path(name))
+        state = self.behaviors[name] = BehaviorState(name, spec, settings, self._path(name))
         step = plan.step_before(name)
-        line.start_at(step)
+        state.start_at(step)
         if plan.resumed is not None and step:
             # The status is written after the manifest: a run that was killed in between has none of this behaviour.
             status = plan.folder.read_training_status().behaviors.get(name)
             entries = status.checkpoints if status is not None else ()
-            line.exports = [entry.within(plan.folder.path) for entry in entries]
+            state.exports = [entry.within(plan.folder.path) for entry in entries]
             log.info("Resuming from %s.", plan.resumed.folder)
             log.info("Resuming training from step %d.", step)
             if step >= settings.max_steps:
@@ -138,47 +138,47 @@ class Opening:
             log.info("Starting training from step 0 and saving to %s.", plan.folder.behavior(name))
         hyperparameters = settings.model_dump(mode="json")
         self._reporter.add_behavior(name, settings.max_steps, settings.summary_freq, step, hyperparameters)
-        return line
+        return state
 
-    def _path(self, behavior: str) -> MainPath:
-        plan, publisher = self._plan, self._delivery.publisher
+    def _path(self, behavior: str) -> TrajectoryPath:
+        plan, publisher = self._plan, self._broadcaster.publisher
         way = plan.route(behavior)
         if way.self_play and self.self_play is None:
             seed = derive_seed(plan.seed, GHOST)
             self.self_play = SelfPlay(plan.config, self._stages, publisher, seed, self._bystanders)
-        return MainPath(way, plan.config, self._stages, publisher, self.self_play if way.self_play else None)
+        return TrajectoryPath(way, plan.config, self._stages, publisher, self.self_play if way.self_play else None)
 
-    async def _drain_student(self, line: Line, spec: BehaviorSpec) -> None:
+    async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
         """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""
-        name = line.behavior
+        name = state.behavior
         teacher = self._plan.teacher(name)
         if teacher is None or self._plan.playing or f"trajectories/{name}" in self._launcher.ends:
             return
-        if (spec.observations, spec.actions) != (line.spec.observations, line.spec.actions):
+        if (spec.observations, spec.actions) != (state.spec.observations, state.spec.actions):
             raise RunError(
-                f"{name} can't imitate {teacher}: {teacher} has {line.spec.seen} and {line.spec.actions}, "
+                f"{name} can't imitate {teacher}: {teacher} has {state.spec.seen} and {state.spec.actions}, "
                 f"{name} has {spec.seen} and {spec.actions}"
             )
         self._run(drain(await self._launcher.gather(name)))
 
-    async def _play(self, line: Line) -> None:
+    async def _play(self, state: BehaviorState) -> None:
         """In a trainer's place: its newest policy, and somebody who counts what is played with it."""
-        path = played_file(self._plan.config, self._plan.folder.path, line.behavior)
-        policy = trained_policy(path, line.behavior)
-        log.info("%s is played by %s.", line.behavior, path)
-        stage = InferenceStage(line.behavior, self._hear_play)
+        path = played_file(self._plan.config, self._plan.folder.path, state.behavior)
+        policy = trained_policy(path, state.behavior)
+        log.info("%s is played by %s.", state.behavior, path)
+        stage = InferenceStage(state.behavior, self._count_play)
         nowhere: Any = Nowhere()
-        inlet = await self._launcher.gather(line.behavior)
-        context = self._stages.context(f"inference-{line.behavior}")
+        inlet = await self._launcher.gather(state.behavior)
+        context = self._stages.context(f"inference-{state.behavior}")
         self._run(StageRunner(stage, inlet, nowhere, context).run())
         self._run(self._publish_later(policy))
 
-    def _hear_play(self, report: TrainerReport) -> None:
-        self.lines[report.behavior].take(report)
+    def _count_play(self, report: TrainerReport) -> None:
+        self.behaviors[report.behavior].update(report)
         self._reporter.take_report(report)
 
     async def _publish_later(self, policy: PolicyUpdate) -> None:
-        for _ in self._delivery.publisher.process(policy):
+        for _ in self._broadcaster.publisher.process(policy):
             pass
 
     def _run_all(self, runners: list[Runner]) -> None:

@@ -14,7 +14,7 @@ from queues.messages import PolicyUpdate
 from stages.policy.publisher import PolicyPublisher, PublisherPort
 
 
-class Delivery:
+class Broadcaster:
     """Sends at once, never waits; an actor that has ended gets nothing.
 
     Args:
@@ -23,9 +23,9 @@ class Delivery:
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.tell))
+        self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
 
-    def tell(self, message: ControlMessage) -> None:
+    def send_to_sources(self, message: ControlMessage) -> None:
         """Send a message to all that produce experience."""
         for host in self._launcher.sources():
             host.control.send(message)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
 from pipeline.hosts.handle import HostHandle
-from pipeline.main.behavior import Line
+from pipeline.main.behavior import BehaviorState
 from pipeline.main.run_plan import RunPlan
 from pipeline.policies.onnx_export import copy_last
 from pipeline.reporting.timers import Timers
@@ -19,12 +19,12 @@ from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, Tra
 log = logging.getLogger(__name__)
 
 
-class Saving:
+class Checkpointing:
     """The checkpoints and status files of a run.
 
     Args:
         plan: the run.
-        lines: the behaviours that are trained, by name.
+        behaviors: the behaviours that are trained, by name.
         timers: what `timers.json` is written from.
         progress: what main itself goes on from after a resume.
         lessons: the present lesson of each curriculum, by the environment parameter's name.
@@ -34,7 +34,7 @@ class Saving:
     def __init__(
         self,
         plan: RunPlan,
-        lines: Mapping[str, Line],
+        behaviors: Mapping[str, BehaviorState],
         timers: Timers,
         progress: Callable[[], Mapping[str, Any]],
         lessons: Callable[[], Mapping[str, int]],
@@ -42,7 +42,7 @@ class Saving:
     ) -> None:
         self._plan = plan
         self._folder = plan.folder
-        self._lines = lines
+        self._behaviors = behaviors
         self._timers = timers
         self._progress = progress
         self._lessons = lessons
@@ -69,7 +69,7 @@ class Saving:
             if then_stop:
                 host.control.send(Stop())
 
-    def begin_again(self, source: HostHandle) -> None:
+    def repeat_announcement(self, source: HostHandle) -> None:
         """A source that replaces a dead one has to make the barrier that the other may have taken to the grave."""
         number = self._assembler.pending
         if number is not None:
@@ -78,10 +78,10 @@ class Saving:
     def save_now(self, save_part: Callable[[str, int, Mapping[str, Any] | None], None]) -> None:
         """Without barriers, as the stream has broken off: let trainers and main's stages save where they stand."""
         number = self._announce(name for name in self._expected() if not name.rpartition("@")[2].startswith("actor"))
-        for line in self._lines.values():
-            if line.learner is not None:
-                line.learner.control.send(SaveNow(number))
-            line.path.save_now(lambda stage, state: save_part(stage, number, state))
+        for state in self._behaviors.values():
+            if state.learner is not None:
+                state.learner.control.send(SaveNow(number))
+            state.path.save_now(lambda stage, saved: save_part(stage, number, saved))
 
     def take(self, part: PartSaved | PartFailed) -> None:
         """A part was written, or could not be."""
@@ -105,8 +105,8 @@ class Saving:
     def write_status(self, final: bool) -> None:
         """Write `training_status.json` and `timers.json`."""
         behaviors = {
-            name: BehaviorStatus(tuple(line.exports), self._last(name, line) if final else None, line.elo)
-            for name, line in self._lines.items()
+            name: BehaviorStatus(tuple(state.exports), self._last(name, state) if final else None, state.elo)
+            for name, state in self._behaviors.items()
         }
         try:
             self._folder.write_training_status(TrainingStatus(behaviors, self._lessons()))
@@ -114,24 +114,24 @@ class Saving:
         except OSError as error:
             log.error("the run's status could not be written: %s", error)
 
-    def _last(self, name: str, line: Line) -> ExportEntry | None:
-        return copy_last(self._folder.path, name, line.exports[-1], self._folder.files) if line.exports else None
+    def _last(self, name: str, state: BehaviorState) -> ExportEntry | None:
+        return copy_last(self._folder.path, name, state.exports[-1], self._folder.files) if state.exports else None
 
     def _expected(self) -> set[str]:
-        return self._plan.expected_parts(self._lines)
+        return self._plan.expected_parts(self._behaviors)
 
     def _announce(self, expected: Iterable[str]) -> int:
         return self._assembler.begin(expected, time.monotonic())
 
     def _commit(self, number: int) -> None:
-        steps = {name: line.step for name, line in self._lines.items()}
+        steps = {name: state.step for name, state in self._behaviors.items()}
         try:
             self._assembler.commit(steps, self._progress())
         except OSError as error:
             self._failed(number, str(error))
             return
-        for line in self._lines.values():
-            line.saved()
+        for state in self._behaviors.values():
+            state.saved()
         log.debug("checkpoint %d is whole", number)
         self.write_status(final=False)
         self._ended(None)

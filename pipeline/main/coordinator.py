@@ -1,10 +1,10 @@
-"""Main: answers what hosts say, and sees to it that the run begins and ends.
+"""Main: answers the messages of hosts, and sees to it that the run begins and ends.
 
-It decides nothing about learning. Its parts each have a module: `launching` starts hosts and `wiring` joins them,
-`opening` opens a behaviour's way when it is first seen, `delivery` sends what is for actors, `flow` accounts for
-credits, `curriculum` decides on lessons, `saving` gathers checkpoints, `ending` ends the run, `reporting` tells people,
-`main_path` holds the stages that live in main, `supervision` says who may be started again. What is left here is who
-is told what, when.
+It decides nothing about learning. Its parts each have a module: `launcher` starts and joins hosts, `behavior_start`
+starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors, `credits` accounts for
+credits, `curriculum` decides on lessons, `checkpointing` gathers checkpoints, `shutdown` ends the run, `reporting`
+informs people, `trajectory_path` holds the stages that live in main, `supervision` says which hosts may be restarted.
+What is left here is the dispatch of messages: which message causes what, and when.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pipeline.control.credits import CreditLedger, CreditRequest, Grant
 from pipeline.hosts.edges import LocalEdges
 from pipeline.hosts.handle import HostHandle
 from pipeline.hosts.runtime import describe_failure, plain_statistics
-from pipeline.main.behavior_start import Opening
-from pipeline.main.broadcast import Delivery
-from pipeline.main.checkpointing import Saving
+from pipeline.main.behavior_start import BehaviorStarter
+from pipeline.main.broadcast import Broadcaster
+from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.launcher import Launcher
 from pipeline.main.run_plan import RunPlan
-from pipeline.main.running_hosts import Roster
-from pipeline.main.shutdown import Ending
+from pipeline.main.running_hosts import RunningHosts
+from pipeline.main.shutdown import Shutdown
 from pipeline.main.stages import MainStages
 from pipeline.main.starvation import StarvationWatch
 from pipeline.main.supervision import Supervisor
@@ -59,11 +59,11 @@ class Coordinator:
         progress: the live table.
 
     Attributes:
-        opening: the behaviours that were seen, and the run's self-play.
-        ending: how the run ends, and what failed.
-        saving: its checkpoints.
-        reporter: what people are told.
-        interrupted: whether somebody asked it to end before it was done.
+        starter: the behaviours that were seen, and the run's self-play.
+        shutdown: the run's end, and what failed.
+        checkpointing: its checkpoints.
+        reporter: informs people.
+        interrupted: true if it was asked to end before it was done.
     """
 
     def __init__(self, plan: RunPlan, console: bool, progress: Progress) -> None:
@@ -82,19 +82,23 @@ class Coordinator:
         self.reporter = Reporter(self._collector, writers, progress, plan.elapsed_before_s, training, console)
         self._tasks = asyncio.TaskGroup()
         local = LocalEdges()
-        self._roster = Roster(local, self._tasks)
-        self._launcher = Launcher(plan, self._roster, local, self._start_minding)
-        self._delivery = Delivery(self._launcher)
-        stages = MainStages(plan, self._collector, self._hear_credits, self._hear_part)
-        self.opening = Opening(plan, self._launcher, self._delivery, stages, self.reporter, self._run_guarded)
-        lines = self.opening.lines
-        self.saving = Saving(plan, lines, timers, self._progress, self._lessons, self._checkpoint_ended)
-        self.ending = Ending(
-            lines,
-            self._roster,
-            self._delivery,
+        self._running = RunningHosts(local, self._tasks)
+        self._launcher = Launcher(plan, self._running, local, self._listen_later)
+        self._broadcaster = Broadcaster(self._launcher)
+        stages = MainStages(plan, self._collector, self._on_credits_returned, self._on_part)
+        self.starter = BehaviorStarter(
+            plan, self._launcher, self._broadcaster, stages, self.reporter, self._run_guarded
+        )
+        behaviors = self.starter.behaviors
+        self.checkpointing = Checkpointing(
+            plan, behaviors, timers, self._progress, self._lessons, self._checkpoint_ended
+        )
+        self.shutdown = Shutdown(
+            behaviors,
+            self._running,
+            self._broadcaster,
             None if plan.playing else lambda: self._begin_checkpoint(then_stop=True),
-            lambda: self.saving.save_now(stages.save_part),
+            lambda: self.checkpointing.save_now(stages.save_part),
         )
         self._ledger = CreditLedger(at_rest=plan.deterministic)
         self._supervisor = Supervisor(plan.config.env_settings)
@@ -108,7 +112,7 @@ class Coordinator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._roster.close()
+        self._running.close()
         self._launcher.close_ends()
         self.reporter.close()
         await self._tasks.__aexit__(kind, error, trace)
@@ -122,14 +126,14 @@ class Coordinator:
             ]
             try:
                 await self._start()
-                await self._roster.wait_all()
+                await self._running.wait_all()
             finally:
                 for task in background:
                     task.cancel()
-        if self.ending.failure is None:
-            self.saving.close()
+        if self.shutdown.failure is None:
+            self.checkpointing.close()
         if not self._plan.playing:
-            self.saving.write_status(final=True)
+            self.checkpointing.write_status(final=True)
 
     # Starting. -----------------------------------------------------------------------------------------------------
 
@@ -148,14 +152,14 @@ class Coordinator:
         if self._curricula:  # it waits for them before it builds its environments
             slot.handle.control.send(self._curricula.state())
         if old is not None:
-            self.saving.begin_again(slot.handle)
-        if self.ending.begun:  # it was told to stop before it was there to hear it
+            self.checkpointing.repeat_announcement(slot.handle)
+        if self.shutdown.begun:  # it was told to stop before it was there to hear it
             slot.handle.control.send(control.Stop())
 
-    def _start_minding(self, host: HostHandle) -> None:
+    def _listen_later(self, host: HostHandle) -> None:
         self._supervisor.started(host.plan.name, time.monotonic())
         apart = Context()  # what it takes is no part of the time of whatever started it
-        self._tasks.create_task(self._mind(host), name=f"minding {host.plan.name}", context=apart)
+        self._tasks.create_task(self._listen(host), name=f"listening to {host.plan.name}", context=apart)
 
     def _run_guarded(self, runner: Coroutine[Any, Any, None]) -> None:
         self._tasks.create_task(self._guard(runner))
@@ -167,11 +171,11 @@ class Coordinator:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self.ending.fail(describe_failure("main", error))
+        self.shutdown.fail(describe_failure("main", error))
 
     # What hosts say. -----------------------------------------------------------------------------------------------
 
-    async def _mind(self, host: HostHandle) -> None:
+    async def _listen(self, host: HostHandle) -> None:
         """Listen to a host until its end, and see to what its end means."""
         said_goodbye = False
         try:
@@ -181,57 +185,57 @@ class Coordinator:
                 said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
                 try:
                     with self._timers.timer(type(message).__name__):
-                        await self._hear(host, message)
-                except Exception as error:  # minding goes on: this host's end has still to be seen
+                        await self._on_message(host, message)
+                except Exception as error:  # listening goes on: this host's end has still to be seen
                     self._fail(error)
             status = await host.wait()
-            if self._roster.current(host):
+            if self._running.current(host):
                 await self._host_ended(host, status, said_goodbye)
         except Exception as error:
             self._fail(error)
 
-    async def _hear(self, host: HostHandle, message: control.ControlMessage) -> None:
+    async def _on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
         match message:
             case TrainerReport():
-                self._hear_trainer(message)
+                self._on_trainer_report(message)
             case CreditRequest():
                 self._grant(self._ledger.request(message))
             case control.CreditsReturned():
-                self._hear_credits(message)
+                self._on_credits_returned(message)
             case control.StatisticsReport():
                 self._supervisor.heard(host.plan.name, time.monotonic())
                 self.reporter.take_statistics(message.statistics, message.queues, host.plan.name)
                 slot = self._launcher.slot_of(host)
                 if slot is not None:
-                    self.opening.heartbeat(slot)
+                    self.starter.heartbeat(slot)
             case control.PartSaved() | control.PartFailed():
-                self._hear_part(message)
+                self._on_part(message)
             case control.BehaviorSeen():
-                await self._hear_behavior(host, BehaviorSpec.from_plain(dict(message.spec)))
+                await self._on_behavior_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
-                self._hear_learner(message)
+                self._on_learner_ready(message)
             case control.Exported():
-                self._hear_export(message)
+                self._on_export(message)
             case control.Evaluated():
-                self._hear_evaluation(message)
+                self._on_evaluation(message)
             case control.LogLine():
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.SourceEnded():
-                self.ending.finish()
+                self.shutdown.finish()
             case control.HostFailed():
-                self.ending.fail(message)
+                self.shutdown.fail(message)
 
-    async def _hear_behavior(self, host: HostHandle, spec: BehaviorSpec) -> None:
+    async def _on_behavior_seen(self, host: HostHandle, spec: BehaviorSpec) -> None:
         slot = self._launcher.slot_of(host)
-        if slot is None or self.ending.begun:
+        if slot is None or self.shutdown.begun:
             return
         log.info("Connected new brain: %s", spec.behavior_id)
-        if self._plan.playing and spec.name not in self.opening.lines:
+        if self._plan.playing and spec.name not in self.starter.behaviors:
             self._ledger.open_freely(spec.name)  # nobody learns from its steps
-        await self.opening.agents_seen(slot, spec)
+        await self.starter.agents_seen(slot, spec)
 
-    def _hear_learner(self, message: control.LearnerReady) -> None:
-        self.opening.lines[message.behavior].ready = True
+    def _on_learner_ready(self, message: control.LearnerReady) -> None:
+        self.starter.behaviors[message.behavior].ready = True
         self._starvation.add_trainer(message.behavior, message.rows_per_update)
         imitates = teacher_of(self._config, message.behavior) is not None
         if message.bounds_lag and not self._plan.replay_edge and not imitates:
@@ -241,19 +245,19 @@ class Coordinator:
             self._ledger.open_freely(message.behavior)
         self._grant(self._ledger.resume())
 
-    def _hear_trainer(self, report: TrainerReport) -> None:
-        lines = self.opening.lines
-        line = lines[report.behavior]
-        checkpoint_due = line.take(report)
-        line.path.hear(report)
+    def _on_trainer_report(self, report: TrainerReport) -> None:
+        behaviors = self.starter.behaviors
+        state = behaviors[report.behavior]
+        checkpoint_due = state.update(report)
+        state.path.on_report(report)
         self._curricula.take(report)
         if not self._plan.deterministic:
             self._weigh_lessons()
         self._starvation.fed(report.behavior, report.step, report.done)
         # First, so that in a deterministic run nobody is given credits for going on before the checkpoint.
-        if all(other.done for other in lines.values()):
-            self.ending.finish()
-        elif checkpoint_due and not self.saving.busy and not self.ending.begun:
+        if all(other.done for other in behaviors.values()):
+            self.shutdown.finish()
+        elif checkpoint_due and not self.checkpointing.busy and not self.shutdown.begun:
             self._begin_checkpoint()
         grants = self._ledger.learned(report.behavior, report.version, report.held)
         for source, total in report.returned.items():
@@ -263,22 +267,22 @@ class Coordinator:
             self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")
         self.reporter.take_report(report)
 
-    def _hear_credits(self, message: control.CreditsReturned) -> None:
+    def _on_credits_returned(self, message: control.CreditsReturned) -> None:
         key = (message.by, message.behavior, message.source)
         self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
         self._returned[key] = message.total
         self._grant(self._ledger.returned(*key, message.total))
 
-    def _hear_part(self, message: control.PartSaved | control.PartFailed) -> None:
-        self.saving.take(message)
+    def _on_part(self, message: control.PartSaved | control.PartFailed) -> None:
+        self.checkpointing.take(message)
 
-    def _hear_export(self, message: control.Exported) -> None:
+    def _on_export(self, message: control.Exported) -> None:
         file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
         entry = ExportEntry(message.step, file, message.reward, time.time(), beside).within(self._plan.folder.path)
-        self.opening.lines[message.behavior].add_export(entry)
+        self.starter.behaviors[message.behavior].add_export(entry)
         log.info("Exported %s", entry.file_path)
 
-    def _hear_evaluation(self, message: control.Evaluated) -> None:
+    def _on_evaluation(self, message: control.Evaluated) -> None:
         if message.best:
             self._best[message.behavior] = message.mean
         self.reporter.take_evaluation(message)
@@ -286,7 +290,7 @@ class Coordinator:
     def _grant(self, grants: list[Grant]) -> None:
         if grants and self._plan.deterministic:
             self._weigh_lessons()  # all stand still: what is known now does not depend on who was how quick
-        self._delivery.grant(grants)
+        self._broadcaster.grant(grants)
 
     # Lessons. ------------------------------------------------------------------------------------------------------
 
@@ -297,24 +301,24 @@ class Coordinator:
         """Let the lessons begin that have become due; a recording does not change with them."""
         told = None if self._plan.playing or self._plan.replay_edge else self._curricula.weigh(self._reached)
         if told is not None:
-            self._delivery.tell(told)
+            self._broadcaster.send_to_sources(told)
 
     def _reached(self, behavior: str) -> Reached | None:
-        line = self.opening.lines.get(behavior)
-        return Reached(line.step, line.settings.max_steps, line.elo) if line is not None else None
+        state = self.starter.behaviors.get(behavior)
+        return Reached(state.step, state.settings.max_steps, state.elo) if state is not None else None
 
     # Checkpoints. --------------------------------------------------------------------------------------------------
 
     def _begin_checkpoint(self, then_stop: bool = False) -> None:
         if self._plan.deterministic:
             self._ledger.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
-        if self.opening.self_play is not None:
-            self.opening.self_play.begin_checkpoint()
-        self.saving.begin(self._launcher.sources(), then_stop)
+        if self.starter.self_play is not None:
+            self.starter.self_play.begin_checkpoint()
+        self.checkpointing.begin(self._launcher.sources(), then_stop)
 
     def _checkpoint_ended(self, problem: str | None) -> None:
         if problem is not None:
-            self.ending.checkpoint_failed(problem)
+            self.shutdown.checkpoint_failed(problem)
         self._grant(self._ledger.resume())
 
     def _progress(self) -> dict[str, Any]:
@@ -331,18 +335,18 @@ class Coordinator:
 
     async def _watch_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self.interrupted = not self.ending.begun
+        self.interrupted = not self.shutdown.begun
         playing = self._plan.playing
         log.info("Stopped." if playing else "Learning was interrupted. Please wait while a checkpoint is saved.")
-        self.ending.finish()
+        self.shutdown.finish()
 
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
-        if status != 0 and not said_goodbye and not self.ending.begun and await self._replace(host, status):
+        if status != 0 and not said_goodbye and not self.shutdown.begun and await self._replace(host, status):
             return
         if host.links is not None:  # an actor's were kept for a replacement: who takes from it would wait for ever
             host.links.handed_over()
-        self._roster.mark_ended(host.plan.name)
-        if self.ending.learners_ended:
+        self._running.mark_ended(host.plan.name)
+        if self.shutdown.learners_ended:
             self._launcher.end_evaluation()
 
     async def _replace(self, host: HostHandle, status: int) -> bool:
@@ -351,12 +355,12 @@ class Coordinator:
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         slot = self._launcher.slot_of(host)
         if slot is None:
-            self.ending.fail(control.HostFailed(f"the process of {name} {how}.", "", name))
+            self.shutdown.fail(control.HostFailed(f"the process of {name} {how}.", "", name))
             return False
         refusal = self._supervisor.refusal(name, time.monotonic())
         if refusal is not None:
             text = f"the process of {name} {how}. It is not restarted again: {refusal}."
-            self.ending.fail(control.HostFailed(text, "", name))
+            self.shutdown.fail(control.HostFailed(text, "", name))
             return False
         log.warning("The process of %s %s. Starting it again; its half-made trajectories are lost.", name, how)
         self._grant(self._ledger.remove_source(slot.source))
@@ -369,14 +373,14 @@ class Coordinator:
         while True:
             await asyncio.sleep(EVERY_S)
             now = time.monotonic()
-            self.saving.check_time(now)
+            self.checkpointing.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self._launcher.ends.values()]
             self.reporter.take_statistics({}, queues, "main")
             self.reporter.show()
             if on_progress is not None:
                 on_progress(self.reporter.snapshot())
             for name in self._supervisor.silent(now):
-                host = self._roster.get(name)
+                host = self._running.get(name)
                 if host is not None and host.links is not None and name.startswith("actor"):
                     log.warning(
                         "%s has not been heard of for %.0f s (env_settings.timeout_wait): killing it.",

@@ -12,9 +12,9 @@ from pipeline.control.messages import OpenEdge
 from pipeline.hosts.edges import HostLinks, LocalEdges
 from pipeline.hosts.handle import HostHandle
 from pipeline.hosts.plan import HostPlan, HostRole
-from pipeline.main.behavior import Line
+from pipeline.main.behavior import BehaviorState
 from pipeline.main.run_plan import RunPlan
-from pipeline.main.running_hosts import Roster
+from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.wiring import ActorSlot, Wiring
 from queues.ends import Inlet, Outlet
 
@@ -26,17 +26,19 @@ class Launcher:
 
     Args:
         plan: the run.
-        roster: where hosts are started.
+        running: where hosts are started.
         local: where ends of queues are put down for hosts within main's event loop.
-        mind: called with each host that was started, to listen to it.
+        on_start: called with each host that was started, to listen to it.
     """
 
-    def __init__(self, plan: RunPlan, roster: Roster, local: LocalEdges, mind: Callable[[HostHandle], None]) -> None:
+    def __init__(
+        self, plan: RunPlan, running: RunningHosts, local: LocalEdges, on_start: Callable[[HostHandle], None]
+    ) -> None:
         self._run = plan
         self._hosts = plan.config.pipeline.hosts
-        self._roster = roster
+        self._running = running
         self._wiring = Wiring(plan.config, local)
-        self._mind = mind
+        self._on_start = on_start
         self._sources = 0
         self.actors: dict[int, ActorSlot] = {}
         """By replica."""
@@ -71,26 +73,26 @@ class Launcher:
             self._wiring.tell_trajectories(behavior, slot)
         return slot
 
-    async def start_learner(self, line: Line, through_main: bool) -> list[Runner]:
+    async def start_learner(self, state: BehaviorState, through_main: bool) -> list[Runner]:
         """Start a behaviour's learner and join it to the actors; returns what main has to run on the way."""
-        behavior = line.behavior
+        behavior = state.behavior
         slots = list(self.actors.values())
         links = self._learner_links()
         address = None if through_main else await self._wiring.connect_actors(behavior, slots, links)
-        host, runners = await self._start_trainer(line, links)
+        host, runners = await self._start_trainer(state, links)
         if address is not None:
             host.control.send(OpenEdge(f"trajectories/{behavior}", address))
         else:
             inlet = self.ends[f"trajectories/{behavior}"] = await self._wiring.gather(behavior, slots)
             outlet = self.ends[f"learn/{behavior}"] = await self._wiring.feed(behavior, host)
-            runners += line.path.trajectories(inlet, outlet)
+            runners += state.path.trajectories(inlet, outlet)
         self._tell_actors(behavior)
         return runners
 
-    async def start_student(self, line: Line) -> list[Runner]:
+    async def start_student(self, state: BehaviorState) -> list[Runner]:
         """Start a learner that imitates another behaviour: main feeds it, no actor does."""
-        host, runners = await self._start_trainer(line, self._learner_links())
-        self.ends[f"learn/{line.behavior}"] = await self._wiring.feed(line.behavior, host)
+        host, runners = await self._start_trainer(state, self._learner_links())
+        self.ends[f"learn/{state.behavior}"] = await self._wiring.feed(state.behavior, host)
         return runners
 
     def feed_of(self, behavior: str) -> Outlet[Any]:
@@ -137,17 +139,17 @@ class Launcher:
     def _learner_links(self) -> HostLinks | None:
         return self._wiring.learner_links() if self._hosts.learners.kind == "process" else None
 
-    async def _start_trainer(self, line: Line, links: HostLinks | None) -> tuple[HostHandle, list[Runner]]:
+    async def _start_trainer(self, state: BehaviorState, links: HostLinks | None) -> tuple[HostHandle, list[Runner]]:
         """A learner that nobody feeds yet, and what brings its policies through main."""
-        behavior = line.behavior
-        plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=line.spec.to_plain())
-        line.learner = host = await self._start(plan, links)
+        behavior = state.behavior
+        plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=state.spec.to_plain())
+        state.learner = host = await self._start(plan, links)
         updates = self.ends[f"updates/{behavior}"] = await self._wiring.updates(behavior, host)
-        return host, line.path.policies(updates)
+        return host, state.path.policies(updates)
 
     async def _start(self, plan: HostPlan, links: HostLinks | None) -> HostHandle:
-        host = await self._roster.start(plan, links)
-        self._mind(host)
+        host = await self._running.start(plan, links)
+        self._on_start(host)
         return host
 
     def _plan(self, role: HostRole, name: str) -> HostPlan:

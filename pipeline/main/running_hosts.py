@@ -13,7 +13,7 @@ from pipeline.hosts.process import start_process
 log = logging.getLogger(__name__)
 
 
-class Roster:
+class RunningHosts:
     """Which hosts were started and which have ended; a replacement takes the dead one's name.
 
     Args:

@@ -85,7 +85,7 @@ class SelfPlay:
         """The environments have announced all behaviour ids that they begin with."""
         self.publish(self.controller.all_announced())
 
-    def hear(self, report: TrainerReport) -> None:
+    def on_report(self, report: TrainerReport) -> None:
         """The trainer of such a behaviour has reported."""
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 from pipeline.common.graph import learner_name
 from pipeline.control.messages import HostFailed, Stop
-from pipeline.main.behavior import Line
-from pipeline.main.broadcast import Delivery
-from pipeline.main.running_hosts import Roster
+from pipeline.main.behavior import BehaviorState
+from pipeline.main.broadcast import Broadcaster
+from pipeline.main.running_hosts import RunningHosts
 
 log = logging.getLogger(__name__)
 
@@ -17,13 +17,13 @@ GRACE_S = 20.0
 """How long hosts may take to drain after the run was told to end; then they are killed."""
 
 
-class Ending:
+class Shutdown:
     """Ends the run once, whoever wants it to.
 
     Args:
-        lines: the open behaviours, by name.
-        roster: the hosts.
-        delivery: reaches the sources.
+        behaviors: the open behaviours, by name.
+        running: the hosts.
+        broadcaster: reaches the sources.
         last_checkpoint: begins the checkpoint behind which the sources stop; None where nothing is saved.
         save_trainers: lets trainers save where they stand.
 
@@ -34,45 +34,45 @@ class Ending:
 
     def __init__(
         self,
-        lines: Mapping[str, Line],
-        roster: Roster,
-        delivery: Delivery,
+        behaviors: Mapping[str, BehaviorState],
+        running: RunningHosts,
+        broadcaster: Broadcaster,
         last_checkpoint: Callable[[], None] | None,
         save_trainers: Callable[[], None],
     ) -> None:
         self.begun = False
         self.failure: HostFailed | None = None
-        self._lines = lines
-        self._roster = roster
-        self._delivery = delivery
+        self._behaviors = behaviors
+        self._running = running
+        self._broadcaster = broadcaster
         self._last_checkpoint = last_checkpoint
         self._save_trainers = save_trainers
 
     @property
     def learners_ended(self) -> bool:
         """Whether the run is ending and no trainer will send a policy any more."""
-        return self.begun and all(self._roster.has_ended(learner_name(name)) for name in self._lines)
+        return self.begun and all(self._running.has_ended(learner_name(name)) for name in self._behaviors)
 
     @property
     def failed_at_start(self) -> bool:
         """Whether a trainer failed before it was ready to learn; who resumes would only meet that again."""
         failed = self.failure.stage if self.failure is not None else ""
-        return any(not line.ready and learner_name(name) == failed for name, line in self._lines.items())
+        return any(not state.ready and learner_name(name) == failed for name, state in self._behaviors.items())
 
     def finish(self) -> None:
         """End the run in order: sources make a last checkpoint and stop, all else drains."""
         if self.begun:
             return
         self.begun = True
-        if not self._lines:
-            self._roster.dismiss_all(GRACE_S / 4)
+        if not self._behaviors:
+            self._running.dismiss_all(GRACE_S / 4)
             return
         if self._last_checkpoint is None:
-            self._delivery.tell(Stop())
+            self._broadcaster.send_to_sources(Stop())
         else:
             self._last_checkpoint()
             self._release_learners()
-        self._roster.kill_later(GRACE_S)
+        self._running.kill_later(GRACE_S)
 
     def fail(self, failure: HostFailed) -> None:
         """Something failed: save what can be saved, and end."""
@@ -85,9 +85,9 @@ class Ending:
         self.begun = True
         if self._trainers_are_sound(failure.stage):
             self._save_trainers()
-        self._delivery.tell(Stop())
+        self._broadcaster.send_to_sources(Stop())
         self._release_learners()
-        self._roster.kill_later(GRACE_S / 4)
+        self._running.kill_later(GRACE_S / 4)
 
     def checkpoint_failed(self, problem: str) -> None:
         """A checkpoint could not be written. What the last one would have kept of the run is nowhere else."""
@@ -96,12 +96,12 @@ class Ending:
 
     def _release_learners(self) -> None:
         """Let learners end with their inlets: nothing more will be asked of them."""
-        for line in self._lines.values():
-            if line.learner is not None:
-                line.learner.control.send(Stop())
+        for state in self._behaviors.values():
+            if state.learner is not None:
+                state.learner.control.send(Stop())
 
     def _trainers_are_sound(self, failed_stage: str) -> bool:
         """Whether what trainers would save now is worth more than the checkpoint before."""
-        learners = [learner_name(line.behavior) for line in self._lines.values() if line.learner is not None]
-        dead = any(self._roster.has_ended(name) or name == failed_stage for name in learners)
+        learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
+        dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 Runner = Coroutine[Any, Any, None]
 
 
-class MainPath:
+class TrajectoryPath:
     """What main does for one behaviour.
 
     Args:
@@ -68,10 +68,10 @@ class MainPath:
         if self._self_play is not None:
             self._self_play.add_behavior(behavior_id)
 
-    def hear(self, report: TrainerReport) -> None:
+    def on_report(self, report: TrainerReport) -> None:
         """The trainer has reported."""
         if self._self_play is not None:
-            self._self_play.hear(report)
+            self._self_play.on_report(report)
 
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """What carries trajectories from the actors' queue to the learner's."""

@@ -66,8 +66,8 @@ def saved(parts):
 
 
 def test_what_the_controller_decides_is_published(self_play, assigned):
-    self_play.hear(report("Hider", False))
-    self_play.hear(report("Hider", True))
+    self_play.on_report(report("Hider", False))
+    self_play.on_report(report("Hider", True))
     assert [(a.generation, a.learning_team) for a in assigned] == [(1, 0), (2, 1)]
 
 
@@ -131,7 +131,7 @@ def test_whoever_is_not_there_any_more_when_all_have_been_announced_is_played_wi
     again.add("Hider")
     again.add_behavior("Hider?team=0")
     list(again.policy_stage().process(policy_update("Hider", 0)))
-    again.hear(report("Hider", False))
+    again.on_report(report("Hider", False))
     assert len(assigned) == 1, "the seekers are waited for"
     again.all_announced()
     assert assigned[1].policies.keys() == {"Hider?team=0"}
