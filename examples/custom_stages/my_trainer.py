@@ -112,12 +112,12 @@ class Reinforce(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that influences what it will learn, the rows that wait in its buffer included."""
-        moments = {name: moment.numpy().copy() for name, moment in self._adam.moments().items()}
+        steps, first, second = self._adam.snapshot()
         return {
             "step": self._step,
             "version": self._version,
             "weights": self._network.state_dict(),
-            "adam": {"steps": self._adam.steps, **moments},
+            "adam": {"steps": steps, "first_moment": first.numpy(), "second_moment": second.numpy()},
             "batches": [dict(batch) for batch in self._batches],
         }
 

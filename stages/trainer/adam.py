@@ -61,10 +61,6 @@ class Adam:
         )
         self.steps += 1
 
-    def moments(self) -> dict[str, Tensor]:
-        """The two running moments, by name; not copies."""
-        return {"first_moment": self.first_moment, "second_moment": self.second_moment}
-
     def state_dict(self, named_views: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Any]:
         """Step count, and the moments by parameter name; copies, on the host.
 
@@ -73,7 +69,7 @@ class Adam:
         """
         moments = {
             moment: {name: view.cpu().numpy().copy() for name, view in named_views(vector).items()}
-            for moment, vector in self.moments().items()
+            for moment, vector in self._moments().items()
         }
         return {"steps": self.steps, **moments}
 
@@ -85,7 +81,7 @@ class Adam:
         Raises:
             StageError: naming the tensor that does not fit.
         """
-        for name, moment in self.moments().items():
+        for name, moment in self._moments().items():
             write_named(named_views(moment), state[name], f"{what} {name}")
         self.steps = int(state["steps"])
 
@@ -98,6 +94,9 @@ class Adam:
         self.steps = snapshot[0]
         self.first_moment.copy_(snapshot[1])
         self.second_moment.copy_(snapshot[2])
+
+    def _moments(self) -> dict[str, Tensor]:
+        return {"first_moment": self.first_moment, "second_moment": self.second_moment}
 
 
 def clip_norm(gradients: Tensor, limit: float) -> None:

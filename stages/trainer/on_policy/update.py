@@ -22,7 +22,6 @@ from config import OnPolicyHyperparameters
 from queues.specs import BehaviorSpec
 from stages.errors import NotFiniteError
 from stages.policy.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
-from stages.policy.network.flat import write_named
 from stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from stages.trainer.adam import Adam, clip_norm
 from stages.trainer.on_policy.loss import policy_loss, value_loss
@@ -112,14 +111,7 @@ class PolicyUpdate(ABC, Generic[OneMinibatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Adam's moments by parameter name, and its step count."""
-        moments = {name: self._network.named_views(moment) for name, moment in self._adam.moments().items()}
-        return {
-            "steps": self._adam.steps,
-            **{
-                moment: {name: view.cpu().numpy().copy() for name, view in views.items()}
-                for moment, views in moments.items()
-            },
-        }
+        return self._adam.state_dict(self._network.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`.
@@ -127,9 +119,7 @@ class PolicyUpdate(ABC, Generic[OneMinibatch]):
         Raises:
             StageError: naming the tensor that does not fit.
         """
-        for name, moment in self._adam.moments().items():
-            write_named(self._network.named_views(moment), state[name], f"optimizer {name}")
-        self._adam.steps = int(state["steps"])
+        self._adam.load_state_dict(self._network.named_views, state)
 
     def _run(
         self,

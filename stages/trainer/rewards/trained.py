@@ -8,7 +8,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor
 
-from stages.policy.network.flat import Flat, Module, write_named
+from stages.policy.network.flat import Flat, Module
 from stages.trainer.adam import Adam
 
 
@@ -47,11 +47,7 @@ class TrainedNetwork(Generic[Module]):
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, and Adam's steps and moments, by parameter name; copies, on the host."""
-        moments = {
-            moment: {name: view.cpu().numpy().copy() for name, view in self._flat.named_views(vector).items()}
-            for moment, vector in self._adam.moments().items()
-        }
-        return {"weights": self._flat.state_dict(), "steps": self._adam.steps, **moments}
+        return {"weights": self._flat.state_dict(), **self._adam.state_dict(self._flat.named_views)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`.
@@ -60,6 +56,4 @@ class TrainedNetwork(Generic[Module]):
             StageError: naming the tensor that does not fit.
         """
         self._flat.load(state["weights"])
-        for name, moment in self._adam.moments().items():
-            write_named(self._flat.named_views(moment), state[name], f"optimizer {name}")
-        self._adam.steps = int(state["steps"])
+        self._adam.load_state_dict(self._flat.named_views, state)
