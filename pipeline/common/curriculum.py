@@ -97,7 +97,7 @@ class Curricula:
         returns = self._returns.get(report.behavior)
         if returns is None:
             return
-        counted = report.returns if report.parameters == self._generation else ()
+        counted = report.returns if report.parameter_generation == self._generation else ()
         returns.extend(counted)
         # A report that brings nothing new must not be weighed again: it would smooth the same mean twice.
         if counted or report.step > self._steps.get(report.behavior, 0):

@@ -27,8 +27,6 @@ class LearnerReady:
 
     behavior: str
     rows_per_update: int
-    bounds_lag: bool
-    """Whether flow control is to bound the lag: true for on-policy trainers."""
     held_rows: int
     """Rows that it brought along from a checkpoint."""
 

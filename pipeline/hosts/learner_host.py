@@ -81,9 +81,7 @@ class LearnerHost:
         )
         self._restore(stage)
         policy = stage.policy()
-        runtime.control.send(
-            LearnerReady(plan.behavior, trainer.rows_per_update, trainer.needs_trajectories, stage.held_rows)
-        )
+        runtime.control.send(LearnerReady(plan.behavior, trainer.rows_per_update, stage.held_rows))
         inlet = await self._inlet
         outlet = await self._outlet
         await outlet.put(policy)

@@ -238,7 +238,7 @@ class Coordinator:
         self.starter.behaviors[message.behavior].ready = True
         self._starvation.add_trainer(message.behavior, message.rows_per_update)
         imitates = teacher_of(self._config, message.behavior) is not None
-        if message.bounds_lag and not self._plan.replay_edge and not imitates:
+        if not self._plan.replay_edge and not imitates:
             lag = self._config.pipeline.max_policy_lag
             self._ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
         else:

@@ -51,7 +51,7 @@ class InferenceStage(Stage[TrajectoryBatch, None]):
             lengths = item.episodes["episode_lengths"].tolist()
             statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
         recent = float(np.mean(self._returns)) if self._returns else None
-        self._report(TrainerReport(self._behavior, self._steps, 0, False, recent, len(self._returns), 0.0, {}))
+        self._report(TrainerReport(self._behavior, self._steps, 0, False, recent, len(self._returns), {}))
         yield from ()
 
 

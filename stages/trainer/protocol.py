@@ -46,8 +46,6 @@ class Trainer(ABC):
 
     extra_columns: ClassVar[tuple[Column, ...]] = ()
     """Decision columns that it needs beyond the common ones."""
-    needs_trajectories: ClassVar[bool] = True
-    """False for off-policy trainers, which take steps in any grouping: flow control then bounds no lag."""
     squashed: ClassVar[bool] = False
     """Whether its policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
     off_policy: ClassVar[bool] = False

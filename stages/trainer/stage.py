@@ -21,6 +21,9 @@ from stages.trainer.protocol import Trainer
 RECENT_EPISODES = 100
 """Episodes behind the recent mean return, the field's usual yardstick."""
 
+RESTORED_SOURCE = -1
+"""Source of the rows that a resumed trainer brings along."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
@@ -34,8 +37,6 @@ class TrainerReport:
     recent_return: float | None
     """Mean return of the last (up to) 100 finished episodes, None before the first."""
     episodes: int
-    learn_s: float
-    """Seconds spent learning, in all."""
     returned: Mapping[int, int]
     """Flow credits returned so far, by source, cumulative."""
     held: int = 0
@@ -43,8 +44,8 @@ class TrainerReport:
     returns: tuple[float, ...] = ()
     """Returns of episodes that ended since the report before, as far as a curriculum needs them: the newest ones, all
     begun under the same environment parameters."""
-    parameters: int = 0
-    """Generation of these parameters."""
+    parameter_generation: int = 0
+    """Generation of the environment parameters under which the episodes of `returns` began."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,6 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         max_steps: agent steps after which it learns no more.
         strength: strength of the extrinsic reward, for its statistic; 0 if it is not learned from.
         port: how it speaks to its host.
-        restored_source: source under which rows that a resumed trainer brought along are accounted.
         reports_each: report after each batch, however small: who waits for all to be at rest has to know.
         kept_returns: how many episodes' returns a report brings at most.
     """
@@ -80,7 +80,6 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         max_steps: int,
         strength: float = 1.0,
         port: TrainerPort | None = None,
-        restored_source: int = -1,
         reports_each: bool = False,
         kept_returns: int = 0,
     ) -> None:
@@ -89,16 +88,14 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._max_steps = max_steps
         self._strength = strength
         self._port = port or TrainerPort()
-        self._restored_source = restored_source
         self._reports_each = reports_each
         self._context = StageContext("trainer")
         self._unlearned: deque[tuple[int, int]] = deque()
         self._returned: dict[int, int] = {}
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._returns: deque[float] = deque(maxlen=kept_returns)
-        self._parameters = 0
+        self._parameter_generation = 0
         self._episodes = 0
-        self._learn_s = 0.0
         self._unreported_rows = 0
         self._policy: PolicyUpdate | None = None
 
@@ -179,7 +176,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         )
         self._unlearned.clear()
         if state["held_rows"]:
-            self._unlearned.append((self._restored_source, int(state["held_rows"])))
+            self._unlearned.append((RESTORED_SOURCE, int(state["held_rows"])))
         self._recent.extend(float(value) for value in state["recent_returns"])
         self._episodes = int(state["episodes"])
 
@@ -187,7 +184,6 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         began = time.perf_counter()
         used = self.trainer.learn()
         took = time.perf_counter() - began
-        self._learn_s += took
         add = self._context.statistics.add
         add(self._behavior, "Pipeline/Update Duration", took)
         add(self._behavior, "Pipeline/Update Experiences", float(used))
@@ -235,11 +231,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         """Note returns for the next report; those of episodes begun under older parameters go when newer ones come."""
         begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
         newest = int(begun.max(initial=0))
-        if newest > self._parameters:
-            self._parameters = newest
+        if newest > self._parameter_generation:
+            self._parameter_generation = newest
             self._returns.clear()
         self._returns.extend(
-            value for value, one in zip(returns, begun.tolist(), strict=True) if one == self._parameters
+            value for value, one in zip(returns, begun.tolist(), strict=True) if one == self._parameter_generation
         )
 
     def _report(self) -> None:
@@ -254,10 +250,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 done=self.done,
                 recent_return=self.recent_return,
                 episodes=self._episodes,
-                learn_s=self._learn_s,
                 returned=dict(self._returned),
                 held=self.held_rows,
                 returns=returns,
-                parameters=self._parameters,
+                parameter_generation=self._parameter_generation,
             )
         )

@@ -30,7 +30,7 @@ def curriculum(*criteria, names="abcdefgh"):
 
 
 def report(*returns, step=0, parameters=0, behavior="Walker"):
-    return TrainerReport(behavior, step, 0, False, None, 0, 0.0, {}, returns=returns, parameters=parameters)
+    return TrainerReport(behavior, step, 0, False, None, 0, {}, returns=returns, parameter_generation=parameters)
 
 
 class School:

@@ -57,7 +57,7 @@ def reach(self_play, behavior, number):
 
 
 def report(behavior, done):
-    return TrainerReport(behavior, 10, 0, done, None, 0, 0.0, {})
+    return TrainerReport(behavior, 10, 0, done, None, 0, {})
 
 
 def saved(parts):
