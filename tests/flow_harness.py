@@ -33,7 +33,7 @@ from stages.environment.stage import EnvironmentStage
 from stages.ghost.controller import GhostController
 from stages.ghost.stage import GhostPolicies, GhostStage
 from stages.loop import StageHooks, StageRunner, run_source
-from stages.policy.publisher import PolicyPublisher, PublisherPort
+from stages.publisher import PolicyPublisher, PublisherPort
 from stages.restarts import RestartBudget
 from stages.stage import Stage, StageContext
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage

@@ -26,13 +26,11 @@ HEAVY_ALLOWED = {
     ),
     "grpc": ("stages/unity/server.py",),
     "torch": (
-        "stages/policy/distributions.py",
         "stages/policy/network/",
         "stages/policy/onnx/custom.py",
         "stages/policy/onnx/body.py",
         "stages/policy/onnx/heads.py",
         "stages/policy/onnx/layers.py",
-        "stages/policy/torch_policy.py",
         "stages/trainer/adam.py",
         "stages/trainer/bc/likelihood.py",
         "stages/trainer/imitation/cloning.py",

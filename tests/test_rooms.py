@@ -24,6 +24,7 @@ ROOMS = {
         "ghost",
         "replay",
         "evaluation",
+        "publisher",
         "trainer",
         "trainer/imitation",
         "trainer/rewards",

@@ -11,7 +11,7 @@ from pipeline.main.launcher import Launcher
 from pipeline.main.wiring import ActorSlot
 from queues.errors import QueueClosed
 from queues.messages import PolicyUpdate
-from stages.policy.publisher import PolicyPublisher, PublisherPort
+from stages.publisher import PolicyPublisher, PublisherPort
 
 
 class Broadcaster:

@@ -26,7 +26,7 @@ from stages.ghost.controller import GhostController
 from stages.ghost.opponents import BUILT_IN_SAMPLERS, OpponentSampler
 from stages.ghost.stage import GhostPolicies, GhostStage
 from stages.loop import StageHooks
-from stages.policy.publisher import PolicyPublisher
+from stages.publisher import PolicyPublisher
 from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)

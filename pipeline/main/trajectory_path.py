@@ -19,7 +19,7 @@ from queues.messages import TrajectoryBatch
 from stages.error_text import describe_error
 from stages.ghost.stage import GhostStage
 from stages.loop import StageRunner
-from stages.policy.publisher import PolicyPublisher
+from stages.publisher import PolicyPublisher
 from stages.stage import Stage
 from stages.trainer.stage import TrainerReport
 

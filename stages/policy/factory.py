@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from stages.loading import load_attribute
 from stages.policy.design import PolicyDesign
 from stages.policy.numpy_policy import NumpyPolicy
 from stages.policy.protocol import ActingPolicy
 
+TORCH_POLICY = "stages.policy.network.torch_policy:TorchPolicy"
+"""The class for designs that are not plain; a string, so that torch is imported only where a design needs it."""
+
 
 def make_policy(design: PolicyDesign) -> ActingPolicy:
-    """An acting policy; its weights come with the first update. Imports torch only where the design needs it.
+    """An acting policy; its weights come with the first update.
 
     Raises:
         StageError: if the design can't be built: an observation or a network that does not fit.
     """
     if design.plain:
         return NumpyPolicy(design)
-    from stages.policy.torch_policy import TorchPolicy
-
-    return TorchPolicy(design)
+    policy: ActingPolicy = load_attribute(TORCH_POLICY, None, "policy")(design)
+    return policy

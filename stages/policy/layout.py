@@ -11,6 +11,7 @@ import numpy as np
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
+from stages.loading import load_attribute
 from stages.policy.design import PolicyDesign
 from stages.policy.observations import ObservationLayout
 
@@ -18,6 +19,9 @@ Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
 MASK_PENALTY = np.float32(-1e8)
 """Added to the logits of forbidden choices: their probability is exactly 0, and p·log p is 0, not NaN."""
+
+ACTOR_TENSORS = "stages.policy.network.actor:actor_tensors"
+"""Gives the tensors of designs that are not plain; a string, so that torch is imported only where a design needs it."""
 
 NORMALIZER_MEAN = "normalizer.mean"
 NORMALIZER_INVERSE_STD = "normalizer.inverse_std"
@@ -41,9 +45,7 @@ def policy_layout(design: PolicyDesign) -> Layout:
     if design.plain:
         tensors += _perceptron(design, vectors)
     else:
-        from stages.policy.torch_policy import actor_tensors
-
-        tensors += actor_tensors(design)
+        tensors += load_attribute(ACTOR_TENSORS, None, "policy layout")(design)
     return tuple(tensors)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
-from stages.policy.network.flat import write_named
+from stages.policy.network.flat import seeded, write_named
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.layers import linear
 
@@ -75,6 +75,17 @@ class ActorNetwork(nn.Module):
         if self.log_sigma is not None:
             views["log_sigma"] = self.log_sigma.detach()
         return views
+
+
+def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of the parameters of a design's actor, found by making one."""
+    return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
+
+
+def untrained_actor(design: PolicyDesign) -> ActorNetwork:
+    """A design's actor, to be loaded; made without touching torch's own randomness."""
+    actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
+    return actor.requires_grad_(False).eval()
 
 
 def without_normalizer(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,14 +16,13 @@ from queues.messages import Array, PolicyUpdate
 from stages.errors import StageError
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import NORMALIZER_MEAN
-from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.actor import ActorNetwork, untrained_actor
 from stages.policy.observations import ObservationLayout
 from stages.policy.onnx import contract
 from stages.policy.onnx.body import Remembered, Seen, see, think
 from stages.policy.onnx.graph import BATCH, OPSET, Graph
 from stages.policy.onnx.heads import Acted, Heads
 from stages.policy.onnx.layers import apply
-from stages.policy.torch_policy import untrained_actor
 
 LATER_OPSET = 15
 """For networks of a user's own whose operations the usual set does not have."""

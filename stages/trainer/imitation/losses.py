@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stages.policy.design import PolicyDesign
-from stages.policy.distributions import categorical_log_probs, gaussian_log_probs
+from stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
 from stages.trainer.imitation.examples import ImitationBatch
 
 

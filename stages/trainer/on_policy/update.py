@@ -21,7 +21,7 @@ from torch import Tensor
 from config import OnPolicyHyperparameters
 from queues.specs import BehaviorSpec
 from stages.errors import NotFiniteError
-from stages.policy.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from stages.trainer.adam import Adam, clip_norm
 from stages.trainer.on_policy.loss import policy_loss, value_loss

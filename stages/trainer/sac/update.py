@@ -18,8 +18,8 @@ from torch import Tensor
 
 from config import SACHyperparameters
 from stages.policy.design import PolicyDesign
-from stages.policy.distributions import squashed_sample
 from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.distributions import squashed_sample
 from stages.policy.network.flat import Flat, seeded
 from stages.policy.network.inputs import Inputs
 from stages.trainer.adam import Adam

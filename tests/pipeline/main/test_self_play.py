@@ -18,7 +18,7 @@ from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from pipeline.run_folder.folder import RunFolder
 from stages.errors import LoadError
 from stages.ghost.opponents import PrioritisedSampler, UniformSampler
-from stages.policy.publisher import PolicyPublisher, PublisherPort
+from stages.publisher import PolicyPublisher, PublisherPort
 from stages.trainer.stage import TrainerReport
 
 

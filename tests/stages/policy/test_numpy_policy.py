@@ -10,9 +10,9 @@ from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
-from stages.policy.distributions import categorical_log_probs, gaussian_log_probs
 from stages.policy.layout import MASK_PENALTY, branch_slices
 from stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
+from stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
 
 OBSERVATIONS = (ObservationSpec("a", (3,)), ObservationSpec("b", (2,), "int64"))
 SMALL = {"hidden_units": 16}

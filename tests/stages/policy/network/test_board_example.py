@@ -11,7 +11,7 @@ from queues.specs import ObservationSpec
 from stages.games.connect_four import ConnectFourGroup, rules
 from stages.loading import load_attribute
 from stages.policy.design import design_of
-from stages.policy.torch_policy import TorchPolicy
+from stages.policy.network.torch_policy import TorchPolicy
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
 

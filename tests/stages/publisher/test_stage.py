@@ -6,7 +6,7 @@ import pytest
 from fakes import policy_update
 
 from queues.messages import Assignment, Matchup
-from stages.policy.publisher import PolicyPublisher, PublisherPort
+from stages.publisher import PolicyPublisher, PublisherPort
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 

@@ -21,7 +21,7 @@ from stages.policy import (
 )
 from stages.policy.actions import action_features, first_action_features
 from stages.policy.network import ActorNetwork, Inputs, seeded
-from stages.policy.torch_policy import TorchPolicy
+from stages.policy.network.torch_policy import TorchPolicy
 
 VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from stages.policy.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs, squashed_sample
 from stages.policy.layout import MASK_PENALTY
+from stages.policy.network.distributions import (
+    categorical_log_probs,
+    gaussian_entropy,
+    gaussian_log_probs,
+    squashed_sample,
+)
 from stages.policy.sampling import sample_squashed
 
 

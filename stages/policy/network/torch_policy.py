@@ -17,8 +17,7 @@ from stages.errors import StageError
 from stages.policy.actions import action_features, first_action_features
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.flat import seeded
+from stages.policy.network.actor import untrained_actor
 from stages.policy.network.inputs import Inputs
 from stages.policy.normalizer import normalize
 from stages.policy.observations import ObservationLayout
@@ -125,17 +124,6 @@ class TorchPolicy:
     def _nothing_recalled(self, count: int) -> Recall:
         first = first_action_features(self._spec.actions)
         return Recall(np.zeros((count, self.memory_size), np.float32), np.tile(first, (count, 1)))
-
-
-def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of the parameters of a design's actor, found by making one."""
-    return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
-
-
-def untrained_actor(design: PolicyDesign) -> ActorNetwork:
-    """A design's actor, to be loaded; made without touching torch's own randomness."""
-    actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
-    return actor.requires_grad_(False).eval()
 
 
 @contextmanager
