@@ -12,7 +12,7 @@ UNASKED = bare_loop.py main_job.py learning.py acceptance.py connect_four.py pur
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,$(UNASKED)),$(shell grep -l __main__ benchmarks/*.py))
 DESCRIPTION = setup.cfg pyproject.toml constraints.txt
 
-.PHONY: help train test check format docs proto bench clean
+.PHONY: help train test fast check format docs proto bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -22,6 +22,9 @@ train: $(VENV)/.installed ## install, then train the built-in game by self-play;
 
 test: $(VENV)/.installed-dev ## install, then run the tests; all but the slow ones, which ARGS="-m slow" runs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+fast: $(VENV)/.installed-dev ## install, then run the tests without whole runs: for every save
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not end_to_end" $(ARGS)
 
 check: $(VENV)/.installed-dev ## lint, formatting and types
 	@status=0; for tool in "ruff check ." "ruff format --check ." mypy; do \

@@ -6,11 +6,15 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
+import properties  # registers the profiles  # noqa: F401
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from virtual_time import VirtualTimeLoop
+
+END_TO_END = Path(__file__).parent / "end_to_end"
 
 # Beside other workers on few cores, two threads of torch that wait for each other take a hundred times as long as one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,20 +22,23 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Returned slabs are overwritten in all tests and in the processes that they start: a use after return shows.
 os.environ.setdefault("HEADRACE_POISON", "1")
 
-# The two noisy cores of a test machine say nothing about a property, so time is no criterion.
-settings.register_profile(
-    "headrace",
-    deadline=None,
-    derandomize=True,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow],
-    print_blob=True,
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
-
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "virtual_time: run in an event loop that never waits")
+    settings.load_profile("thorough" if runs_slow_tests(config) else "quick")
+
+
+def runs_slow_tests(config: pytest.Config) -> bool:
+    return config.getoption("markexpr") == "slow"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(END_TO_END):
+            item.add_marker("end_to_end")
+        if runs_slow_tests(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("slow")
 
 
 def pytest_asyncio_loop_factories(

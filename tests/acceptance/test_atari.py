@@ -9,6 +9,9 @@ import pytest
 from config import load_config
 from pipeline.run import run
 
+pytestmark = pytest.mark.end_to_end
+
+
 PONG = Path(__file__).parents[2] / "config" / "examples" / "pong.yaml"
 SMALL = (
     "environment.num_envs=2",

@@ -14,6 +14,9 @@ import torch
 from acceptance.cases import CASES, MEMORY, changed
 from acceptance.harness import try_case
 
+pytestmark = pytest.mark.end_to_end
+
+
 QUICK = (
     *("ppo discrete", "ppo continuous", "sac discrete", "ppo recurrent discrete", "ppo gail+bc discrete"),
     *("poca discrete", "poca sacrifice", "ppo sacrifice"),

@@ -6,6 +6,9 @@ import pytest
 import torch
 from acceptance.lesson_tasks import LENGTH, THRESHOLD, attempt, lessons
 
+pytestmark = pytest.mark.end_to_end
+
+
 SEEDS = range(5)
 ENOUGH = 4
 """Of the seeds."""

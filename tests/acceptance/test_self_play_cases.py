@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from acceptance.self_play_cases import CASES, try_self_play
 
+pytestmark = pytest.mark.end_to_end
+
+
 SEEDS = range(5)
 ENOUGH = 4
 QUICK = {name: 0 for name in CASES if name.endswith("discrete")}

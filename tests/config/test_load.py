@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placed import without_places
+from properties import examples
 
 from config import BehaviorSettings, ConfigError, PPOHyperparameters, RunConfig, SACHyperparameters, load_config
 
@@ -457,7 +458,7 @@ MAPS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=50)  # the first example builds the models
+@examples(50)  # the first example builds the models
 @given(st.dictionaries(st.text("abcXYZ_-. ", min_size=3), MAPS, min_size=1), st.none() | MAPS)
 def test_any_behaviors_survive_the_way_to_plain_data_and_back(behaviors: dict[str, Any], default: dict[str, Any]):
     names = {f"n{name}": body for name, body in behaviors.items()}
@@ -485,7 +486,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(80)
 @given(st.dictionaries(WORDS, ANYTHING, max_size=5), ANYTHING, ANYTHING)
 def test_whatever_the_data_there_is_a_configuration_or_a_list_of_mistakes(
     data: dict[str, Any], behavior: object, default: object

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from fakes import TICK, Cast
 from flow_harness import ActorRun, Flow, Line, Scenario, Trained, run_flow
-from hypothesis import event, example, given, settings
+from hypothesis import event, example, given
 from hypothesis import strategies as st
+from properties import examples
 
 from config import SelfPlaySettings
 from queues.messages import TrajectoryBatch
@@ -116,7 +117,7 @@ A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS = Scenario(
 """An actor waits for hiders' and walkers' credits, then for seekers' and walkers': the first answer comes too late."""
 
 
-@settings(max_examples=200)
+@examples(80)
 @given(scenarios())
 @example(OPEN_STEPS_AT_A_CHANGE_OF_TURNS)
 @example(A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS)
@@ -132,7 +133,7 @@ def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenari
         check_bounds(flow, line)
 
 
-@settings(max_examples=120)
+@examples(60)
 @given(scenarios(replicas=st.just(1), accidents=False))
 def test_an_actor_s_steps_are_learned_from_at_most_max_policy_lag_updates_late(scenario: Scenario) -> None:
     """Whatever the delays. Late is told from the tick at which the step was completed: the credit is spent then.
@@ -150,7 +151,7 @@ def test_an_actor_s_steps_are_learned_from_at_most_max_policy_lag_updates_late(s
         assert lag <= others // rows
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(scenarios(replicas=st.just(1), accidents=False, ghosts=False), DELAYS_S)
 def test_a_deterministic_run_learns_the_same_however_quick_its_parts_are(
     scenario: Scenario, other_slowness_s: tuple[float, ...]

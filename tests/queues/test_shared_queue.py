@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from queue_child import child
 from queue_conformance import Ends, assert_equal_batches, check_queue, number_of, numbered
 from shared_ends import SLAB, shared_queue
@@ -355,7 +356,7 @@ ACTIONS = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(maxlen=st.integers(1, 3), actions=st.lists(ACTIONS, max_size=60))
 def test_nothing_is_lost_doubled_or_reordered_and_every_slab_returns(maxlen: int, actions: list[Action]):
     """Two producers put batches of any size, cancel some, the consumer keeps a view now and then."""

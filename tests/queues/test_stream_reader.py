@@ -13,9 +13,10 @@ import msgpack
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from properties import examples
 from stream_samples import EVERY_KIND, header, record, same, steps, trajectories
 
 from queues.errors import StreamError
@@ -140,7 +141,7 @@ def messages(draw: Callable[..., Any]) -> Message:
     return StepBatch(draw(names), draw(ints), *seen, pictures, *outcome, *decided, draw(columns(1)))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(sent=st.lists(messages(), max_size=4), times=st.lists(st.floats(), min_size=4, max_size=4))
 def test_any_messages_come_back_equal_to_the_bit(tmp_path_factory, sent, times):
     path = tmp_path_factory.mktemp("streams") / "a.stream"

@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from config import ConfigError, RunConfig, load_config
 from config.legacy import keys
@@ -81,7 +82,7 @@ def load(data: dict[str, Any]) -> RunConfig:
         return load_config(path)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(75)
 @given(DEFAULTS, st.lists(SECTIONS, min_size=1, max_size=2))
 def test_a_section_over_a_default_is_what_it_would_be_written_out(
     default: dict[str, Any], sections: list[dict[str, Any]]
@@ -110,7 +111,7 @@ ANYTHING = st.recursive(
 FILES = st.dictionaries(WORDS, st.dictionaries(WORDS, ANYTHING, max_size=5) | ANYTHING, min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(60)
 @given(FILES)
 def test_whatever_stands_in_a_file_it_is_converted_or_its_mistakes_are_told(data: dict[str, Any]):
     with tempfile.TemporaryDirectory() as folder:

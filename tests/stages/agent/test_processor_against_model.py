@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from queues.messages import StepBatch, TrajectoryBatch
 from stages.agent import AgentProcessor
@@ -448,7 +449,7 @@ def play(world: World, operations: Iterable[tuple[Any, ...]]) -> None:
     world.check_counters()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
 def test_no_step_is_lost_doubled_or_changed(operations: list[tuple[Any, ...]], horizon: int, min_rows: int) -> None:
     play(World(horizon, min_rows), operations)

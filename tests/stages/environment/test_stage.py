@@ -184,6 +184,7 @@ async def test_an_environment_that_draws_by_the_same_seed_does_not_draw_the_same
     assert set(drawn[-1].random(50)).isdisjoint(np.random.default_rng(7).random(50))
 
 
+@pytest.mark.virtual_time
 async def test_a_group_may_be_async():
     stage, groups = await started(Cast("Walker"), delay_s=lambda: 30.0)
     stage.decide()

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import policy_update, trajectories
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from config import SelfPlaySettings
 from queues.messages import Assignment, Matchup
@@ -327,7 +328,7 @@ class Model:
 def test_under_any_schedule_nobody_learns_from_ghosts_and_games_opponents_and_turns_are_what_they_should_be():
     happened: Counter[str] = Counter()
 
-    @settings(max_examples=EXAMPLES)
+    @examples(EXAMPLES)
     @given(cast=st.sampled_from(CASTS), seed=st.integers(0, 2**32 - 1))
     def hold(cast: tuple[str, ...], seed: int) -> None:
         model = Model(cast, seed, happened)

@@ -1,8 +1,9 @@
 """What agents remember between their decisions, as they come, go and come back."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from queues.specs import ActionSpec
 from stages.policy import Recall
@@ -126,7 +127,7 @@ TICKS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(st.lists(TICKS, max_size=40))
 def test_it_is_a_dictionary_from_agents_and_their_episodes_to_what_they_remember(ticks):
     memories, model, episodes = store(), {}, dict.fromkeys(range(13), 0)

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from stages.errors import StageError
 from stages.policy import Normalizer
@@ -22,7 +23,7 @@ def test_values_beyond_five_standard_deviations_are_clamped():
     offset=st.sampled_from([0.0, 3.0, 1e4]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_batches_of_any_size_give_the_moments_of_all_rows_and_an_imagined_first_one(sizes, offset, seed):
     random = np.random.default_rng(seed)
     batches = [random.normal(offset, 2.0, (n, 3)).astype(np.float32) for n in sizes]

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from demo_samples import brain, episode, pair, unity_file
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -87,7 +88,7 @@ def assert_same(found, expected):
     assert (found.action_masks is None) == (expected.action_masks is None)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(spec=specs(), pairs=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_what_is_written_comes_back_exactly(tmp_path_factory, spec, pairs, seed):
     path = tmp_path_factory.mktemp("round") / "a.demo"

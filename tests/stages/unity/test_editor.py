@@ -98,7 +98,7 @@ async def test_a_second_editor_is_sent_away(free_port, listening, tmp_path):
 
 
 async def test_an_editor_that_crashes_while_it_waits_for_us_is_noticed(free_port, listening, tmp_path):
-    worker = editor(free_port)
+    worker = editor(free_port, timeout_s=5.0)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(worker, listening, tasks)
         async with playing(free_port, tmp_path, "--misbehave", "die-mid-step", "--at-step", "1000000") as process:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from config import ObservationSettings
 from queues.messages import ActionBatch
@@ -174,7 +175,7 @@ def transitions_alone(env, seed, count):
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     mode=st.sampled_from(MODES),
     num_envs=st.integers(1, 5),
@@ -194,7 +195,7 @@ def test_the_transitions_are_those_of_single_environments(mode, num_envs, longes
         assert len(made[i]) == 20 or (mode is AutoresetMode.NEXT_STEP and len(made[i]) >= 10)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     mode=st.sampled_from(MODES),
     num_envs=st.integers(1, 5),

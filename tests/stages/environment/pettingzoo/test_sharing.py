@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from small_zoo import SEEN, THREE
 
 from config import RoleSettings
@@ -164,7 +165,7 @@ def test_whoever_joins_later_shares_from_the_first_reward_on():
 GIFT = st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3).map(float), max_size=3)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.fixed_dictionaries({agent: st.lists(GIFT, min_size=1, max_size=4) for agent in "abc"}))
 def test_a_life_is_told_all_that_the_group_received_since_its_first_move(moves):
     """Of one episode, against an account that is kept move by move."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from stages.environment.unity.episodes import Episodes
 
@@ -64,7 +65,7 @@ messages = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(messages)
 def test_it_counts_as_a_plain_table_would(told):
     episodes, table, newest = Episodes(), {}, {}

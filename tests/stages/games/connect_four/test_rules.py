@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from stages.games.connect_four import rules
 
@@ -50,7 +51,7 @@ def test_four_in_a_row_in_any_direction_win(lines, won):
     assert rules.four_in_a_row(stones(*lines)).tolist() == [won]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 2**32 - 1))
 def test_random_games_are_those_of_a_board_looked_at_place_by_place(seed):
     random = np.random.default_rng(seed)

@@ -1,7 +1,8 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from properties import examples
 
 from stages.games.volley.observing import OBSERVATION_NAMES, SCALE, Seen, observe
 from stages.games.volley.physics import VX, VY, Courts, X, Y, advance
@@ -50,7 +51,7 @@ def still(courts, ticks=1, move=(0, 0), jump=(False, False)):
     return [int(advance(courts, moves, jumps)[0]) for _ in range(ticks)]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(situations())
 def test_a_mirrored_court_stays_the_mirror_image_to_the_last_bit(situation):
     courts, move, jump = situation
@@ -65,7 +66,7 @@ def test_a_mirrored_court_stays_the_mirror_image_to_the_last_bit(situation):
         np.testing.assert_array_equal(mirror_landed, -landed)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(situations())
 def test_both_sides_of_a_mirrored_court_see_what_the_other_saw(situation):
     courts, _, _ = situation
@@ -73,7 +74,7 @@ def test_both_sides_of_a_mirrored_court_see_what_the_other_saw(situation):
     np.testing.assert_array_equal(observe(courts.mirrored()), observe(courts)[::-1])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(situations())
 def test_nothing_leaves_the_court_from_any_situation(situation):
     courts, move, jump = situation

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from demo_samples import brain, episode, pair, unity_file
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -169,7 +170,7 @@ SEEN = (
 )
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     observations=st.lists(st.sampled_from(SEEN), min_size=1, max_size=3).map(tuple),
     actions=st.sampled_from([ActionSpec(2), ActionSpec(0, (3, 2), masked=True), ActionSpec(1, (4,), masked=True)]),

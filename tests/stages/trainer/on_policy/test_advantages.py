@@ -1,6 +1,7 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from stages.trainer.on_policy.advantages import advantages, normalized
 
@@ -53,7 +54,7 @@ def slow(rewards, values, final, lengths, valueless, gammas, lambd):
     lambd=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
     seed=st.integers(0, 10_000),
 )
-@settings(max_examples=100, deadline=None)
+@examples(60)
 def test_it_equals_the_double_loop_for_any_mix_of_lengths_and_endings(lengths, signals, lambd, seed):
     random = np.random.default_rng(seed)
     n, k = sum(lengths), len(lengths)

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from replay_world import Every, Piece, World, add, as_read, new_memory, rows_of
 
 from queues.messages import TrajectoryBatch
@@ -18,7 +19,7 @@ PIECES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(st.integers(1, 12), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=8))
 def test_it_holds_the_newest_rows_and_each_of_their_observations_once(capacity, batches):
     memory, world = new_memory(capacity), World()
@@ -35,7 +36,7 @@ def test_it_holds_the_newest_rows_and_each_of_their_observations_once(capacity, 
         assert memory.observations.touched <= 2 * capacity
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(st.integers(3, 16), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=8))
 def test_sequences_begin_at_multiples_of_their_length_and_end_with_their_piece(capacity, batches):
     length = 3
