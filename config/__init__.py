@@ -11,6 +11,7 @@ from config.environment import (
 from config.errors import ConfigError, Mistake
 from config.hyperparameters import (
     BCHyperparameters,
+    Hyperparameters,
     OnPolicyHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
@@ -54,11 +55,13 @@ from config.reward_signals import (
 from config.run import CheckpointSettings, RunConfig, TorchSettings
 from config.self_play import SelfPlaySettings
 from config.streams import RecordSettings, ReplaySettings
+from config.trainers import TRAINERS, TrainerKind
 from config.unity import EngineSettings, EnvSettings
 
 __all__ = [
     "EACH",
     "STAGE_GROUP",
+    "TRAINERS",
     "Activation",
     "ActorHosts",
     "BCHyperparameters",
@@ -79,6 +82,7 @@ __all__ = [
     "GAILSettings",
     "GaussianSampler",
     "HostsSettings",
+    "Hyperparameters",
     "LearnerHosts",
     "Lesson",
     "MemorySettings",
@@ -106,6 +110,7 @@ __all__ = [
     "SelfPlaySettings",
     "StagePlacement",
     "TorchSettings",
+    "TrainerKind",
     "UniformSampler",
     "WrapperSettings",
     "WriterSettings",

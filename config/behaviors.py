@@ -5,17 +5,26 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from config.errors import Finding
-from config.fields import Flag, Int, Settings, Text, is_reference, report
-from config.hyperparameters import BUILT_IN, NO_SOURCE, Hyperparameters, PPOHyperparameters, SACHyperparameters
+from config.errors import Finding, FindingsError
+from config.explain import explain
+from config.fields import Flag, Int, PlainMap, Settings, Text, is_reference, report
+from config.hyperparameters import Hyperparameters
 from config.imitation import BehavioralCloningSettings
 from config.network import NetworkSettings
-from config.reward_signals import ExtrinsicSettings, RewardSignals, RewardSignalSettings
+from config.reward_signals import ExtrinsicSettings, LearnedSignalSettings, RewardSignals, RewardSignalSettings
 from config.self_play import SelfPlaySettings
+from config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind, hyperparameters_model
 
-PPO = "ppo"
 _FORMER_TRAINERS = {
     "imitation": "'bc', with hyperparameters.teacher",
     "offline_bc": "'bc', with hyperparameters.demo_path",
@@ -25,40 +34,51 @@ _FORMER_TRAINERS = {
 
 _NO_PLUGINS = " (ML-Agents' plugins, which it finds by name, do not fit here; docs/extending.md says how to write one)"
 
-_NOT_FOR_BC = {
-    "self_play": "its opponents would be what it imitates",
-    "behavioral_cloning": "it does nothing else, and its demo_path stands under hyperparameters",
-}
-"""Keys that contradict `trainer_type: bc`, and why."""
-
 
 def _trainer_type(value: object) -> object:
-    if not isinstance(value, str) or value in BUILT_IN or is_reference(value):
+    if not isinstance(value, str) or value in TRAINERS or is_reference(value):
         return value
-    expected = f"{', '.join(map(repr, BUILT_IN))} or your own 'module:Class'"
+    expected = f"{', '.join(map(repr, TRAINERS))} or your own 'module:Class'"
     if value in _FORMER_TRAINERS:
         raise ValueError(f"'{value}' is of an older version of ML-Agents; use {_FORMER_TRAINERS[value]}")
-    close = get_close_matches(value.lower(), BUILT_IN, n=1)
+    close = get_close_matches(value.lower(), TRAINERS, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else _NO_PLUGINS
     raise ValueError(f"'{value}' is no trainer; expected {expected}{hint}")
 
 
 def _likely_trainer(hyperparameters: dict[str, Any]) -> str:
-    """Guess which built-in trainer somebody had in mind who wrote these keys."""
-    fitting = [name for name, model in BUILT_IN.items() if hyperparameters.keys() <= model.model_fields.keys()]
-    return fitting[0] if fitting else PPO
+    """Guess the built-in trainer that these keys are meant for."""
+    models = {name: kind.hyperparameters for name, kind in TRAINERS.items() if kind.hyperparameters is not None}
+    fitting = (name for name, model in models.items() if hyperparameters.keys() <= model.model_fields.keys())
+    return next(fitting, DEFAULT_TRAINER)
+
+
+def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
+    """Return the hyperparameters of a behaviour that gives none.
+
+    Raises:
+        FindingsError: if the trainer can't do without some.
+    """
+    model = hyperparameters_model(trainer_type)
+    try:
+        return {} if model is None else model()
+    except ValidationError as error:
+        assert model is not None, "it refused"
+        findings = explain(model, error, {})
+        report([Finding(("hyperparameters", *each.path), each.message, (("trainer_type",),)) for each in findings])
+        raise
 
 
 class BehaviorSettings(Settings):
     """One behaviour's block. Steps are agent decisions as its trainer counts them, not frames."""
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
-        PPO,
+        DEFAULT_TRAINER,
         description="`ppo`, `poca`, `sac`, `bc`, or `module:Class` for a trainer of your own. "
         "Required with `hyperparameters`.",
     )
-    hyperparameters: Hyperparameters = Field(
-        default_factory=PPOHyperparameters,
+    hyperparameters: SerializeAsAny[Hyperparameters | PlainMap] = Field(
+        default_factory=lambda: _defaults(DEFAULT_TRAINER),
         description="What the trainer learns by. For a trainer of your own: any map, handed to it as it is.",
     )
     network_settings: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
@@ -104,15 +124,34 @@ class BehaviorSettings(Settings):
 
     @property
     def signals(self) -> dict[str, RewardSignalSettings]:
-        """The reward signals that were asked for, by name, in the order of the schema."""
+        """The reward signals that the behaviour has, by name, in the order of the schema."""
         asked = {name: getattr(self.reward_signals, name) for name in RewardSignals.model_fields}
         return {name: signal for name, signal in asked.items() if signal is not None}
+
+    @property
+    def learned_signals(self) -> dict[str, LearnedSignalSettings]:
+        """Those of them that come from networks."""
+        return {name: signal for name, signal in self.signals.items() if isinstance(signal, LearnedSignalSettings)}
+
+    @property
+    def teacher(self) -> str | None:
+        """The behaviour whose trajectories this one imitates as they come; None if it imitates none."""
+        return self._imitated("teacher")
+
+    @property
+    def demonstrations(self) -> str | None:
+        """The `demo_path` that this behaviour learns from without acting; None if it learns otherwise."""
+        return self._imitated("demo_path")
+
+    def _imitated(self, key: str) -> str | None:
+        source: str | None = getattr(self.hyperparameters, key, None)
+        return source if declared_kind(self.trainer_type).imitates else None
 
     @field_validator("hyperparameters", mode="wrap")
     @classmethod
     def _by_trainer(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
         trainer = info.data.get("trainer_type", "")  # absent if it was refused already
-        model = BUILT_IN.get(trainer)
+        model = hyperparameters_model(trainer)
         if model is not None and isinstance(value, Settings) and not isinstance(value, model):
             raise ValueError(f"{type(value).__name__} does not fit trainer_type '{trainer}'; expected {model.__name__}")
         if not isinstance(value, dict):
@@ -130,41 +169,30 @@ class BehaviorSettings(Settings):
 
     @model_validator(mode="after")
     def _derive(self) -> BehaviorSettings:
-        report(self._about_bc())
-        if self.trainer_type != PPO and not self._given("hyperparameters"):
-            model = BUILT_IN.get(self.trainer_type)
-            self._fill(hyperparameters={} if model is None else model())
-        report(self._about_replay())
+        excluded = self._about_excluded_keys()
+        try:
+            if not self._given("hyperparameters"):
+                self._fill(hyperparameters=_defaults(self.trainer_type))
+        except FindingsError as error:
+            excluded += error.findings
+        report(excluded)
+        if isinstance(self.hyperparameters, Hyperparameters):
+            report(list(self.hyperparameters.contradictions(self)))
         if self.even_checkpoints:
             self._fill(checkpoint_interval=self._even_interval())
         return self
 
-    def _about_bc(self) -> list[Finding]:
-        if self.trainer_type != "bc":
-            return []
-        findings = [
+    def _about_excluded_keys(self) -> list[Finding]:
+        return [
             Finding(
                 (key,),
-                f"does not go with trainer_type 'bc': {why}; leave it out ('{key}: null' if default_settings has it)",
+                f"does not go with trainer_type '{self.trainer_type}': {why}; leave it out ('{key}: null' if "
+                "default_settings has it)",
                 (("trainer_type",),),
             )
-            for key, why in _NOT_FOR_BC.items()
+            for key, why in declared_kind(self.trainer_type).excluded.items()
             if getattr(self, key) is not None
         ]
-        if not self._given("hyperparameters"):
-            findings.append(Finding(("hyperparameters",), NO_SOURCE, (("trainer_type",),)))
-        return findings
-
-    def _about_replay(self) -> list[Finding]:
-        memory, sac = self.network_settings.memory, self.hyperparameters
-        if memory is None or not isinstance(sac, SACHyperparameters) or sac.buffer_size >= memory.sequence_length:
-            return []
-        message = (
-            f"{sac.buffer_size} is smaller than network_settings.memory.sequence_length ({memory.sequence_length}): it "
-            "could hold no whole sequence; raise buffer_size or lower sequence_length"
-        )
-        other = ("network_settings", "memory", "sequence_length")
-        return [Finding(("hyperparameters", "buffer_size"), message, (other,))]
 
     def _even_interval(self) -> int:
         """Give ML-Agents' `int(max_steps / keep_checkpoints)`, refusing what would divide by zero there."""

@@ -10,6 +10,7 @@ from config.errors import Finding, KeyPath
 from config.fields import changed
 from config.learning_cautions import learning_cautions
 from config.parameters import Curriculum
+from config.trainers import declared_kind
 
 if TYPE_CHECKING:
     from config.behaviors import BehaviorSettings
@@ -35,8 +36,9 @@ def cautions(config: RunConfig) -> list[Finding]:
 
 
 def _plays_only(config: RunConfig, settings: BehaviorSettings) -> bool:
-    """Whether nothing is learned from how the agents act."""
-    return config.checkpoint_settings.inference or config.replay is not None or settings.trainer_type == "bc"
+    """Return True if nothing is learned from the agents' actions."""
+    imitates = declared_kind(settings.trainer_type).imitates
+    return config.checkpoint_settings.inference or config.replay is not None or imitates
 
 
 def _about_start(config: RunConfig, settings: BehaviorSettings) -> Iterator[Finding]:

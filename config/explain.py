@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from config.errors import Finding, FindingsError, KeyPath, dotted
-from config.schema import chooser_of, fields_of, models_at, sections_below, tags_of, value_at
+from config.schema import fields_of, models_at, sections_below, tags_of, trainers_of, value_at
 
 _MOVED = {
     "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",
@@ -131,12 +131,11 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     known = sorted({name for model in models for name in fields_of(model)})
     if key in _MOVED:
         return f"unknown key, from an older format of ML-Agents; its place now is {_MOVED[key]}"
-    others = [choice for choice in _choices(top, path[:-1], data) if key in fields_of(choice)]
+    others = _other_trainers(top, path, data)
     if others:
-        chooser, _ = chooser_of(others[0]) or ("", "")
-        *words, last = [f"'{word}'" for _, word in filter(None, map(chooser_of, others))]
+        *words, last = [f"'{word}'" for word in others]
         listed = f"{', '.join(words)} and {last}" if words else last
-        return f"unknown key for this {chooser}; it is a key of {listed}"
+        return f"unknown key for this trainer_type; it is a key of {listed}"
     place = _place_below(models, key, value_at(data, path[:-1]))
     if place is not None:
         return f"unknown key here; it belongs under '{place}'"
@@ -147,13 +146,14 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     return f"unknown key here; it belongs {place}" if place else f"unknown key; expected one of {', '.join(known)}"
 
 
-def _choices(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseModel]]:
-    """What a section could be if the key beside it that chooses said so."""
+def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]:
+    """Return the trainer types for which a key of `hyperparameters` would be known."""
     return [
-        model
-        for parent in models_at(top, path[:-1], data)
+        trainer
+        for parent in models_at(top, path[:-2], data)
         for name, model in sections_below(parent, None)
-        if path and name == path[-1] and chooser_of(model) is not None
+        if path[-2:-1] == (name,) and path[-1] in fields_of(model)
+        for trainer in trainers_of(model)
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 
@@ -26,9 +26,6 @@ class Settings(BaseModel):
 
     # Built at the first use, not at import: `--help` need not wait for it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-    chosen_by: ClassVar[tuple[str, str] | None] = None
-    """A key beside this section and the word there that makes it this model instead of another; None: no such key."""
 
     def _fill(self, **values: object) -> None:
         """Set fields whose default follows from other fields; for `after` validators only."""

@@ -1,22 +1,45 @@
-"""The `hyperparameters` of a behaviour: what its trainer learns by. One model per built-in trainer."""
+"""The `hyperparameters` of a behaviour: one settings model per trainer, joined to trainers in `config.trainers`."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Literal, Protocol
 
 from pydantic import Field, model_validator
 
 from config.errors import Finding
-from config.fields import Flag, Float, Int, PlainMap, Settings, Text, report
+from config.fields import Flag, Float, Int, Settings, Text, report
 from config.imitation import DEMONSTRATIONS
+from config.network import NetworkSettings
+from config.reward_signals import LearnedSignalSettings
 
 Schedule = Literal["linear", "constant"]
 
-NO_SOURCE = "says nothing to imitate; add 'demo_path' (demonstrations) or 'teacher' (another behaviour of this run)"
-"""What is wrong with a `bc` that has neither."""
+
+class Block(Protocol):
+    """The rest of a behaviour's block, against which its hyperparameters are checked."""
+
+    @property
+    def max_steps(self) -> int: ...  # noqa: D102 - a key of the YAML
+    @property
+    def network_settings(self) -> NetworkSettings: ...  # noqa: D102
+    @property
+    def learned_signals(self) -> Mapping[str, LearnedSignalSettings]: ...  # noqa: D102
 
 
-class OnPolicyHyperparameters(Settings):
+class Hyperparameters(Settings):
+    """Base of each trainer's `hyperparameters`."""
+
+    def contradictions(self, block: Block) -> Iterator[Finding]:
+        """Find what contradicts the rest of the behaviour's block; paths start at the block."""
+        yield from ()
+
+    def cautions(self, block: Block) -> Iterator[Finding]:
+        """Find what is valid but hardly does what was meant; paths start at the block."""
+        yield from ()
+
+
+class OnPolicyHyperparameters(Hyperparameters):
     """What `ppo` and `poca` have in common."""
 
     batch_size: Int = Field(1024, gt=0, description="Agent steps in one gradient step.")
@@ -62,21 +85,24 @@ class OnPolicyHyperparameters(Settings):
 class PPOHyperparameters(OnPolicyHyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `ppo`."""
 
-    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "ppo")
-
     shared_critic: Flag = Field(False, description="Whether actor and critic share the network's body.")
 
 
 class POCAHyperparameters(OnPolicyHyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `poca`; its critic looks at the whole group."""
 
-    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "poca")
+    def cautions(self, block: Block) -> Iterator[Finding]:
+        """Find reward signals that judge agents one by one."""
+        for name in block.learned_signals:
+            message = (
+                "rewards each agent for itself, while poca's critic judges its whole group: that may mislead it; the "
+                "extrinsic reward alone suits poca"
+            )
+            yield Finding(("reward_signals", name), message)
 
 
-class SACHyperparameters(Settings):
+class SACHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `sac`."""
-
-    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "sac")
 
     batch_size: Int = Field(128, gt=0, description="Agent steps in one gradient step.")
     buffer_size: Int = Field(50000, gt=0, description="Newest agent steps that are kept to learn from.")
@@ -113,11 +139,40 @@ class SACHyperparameters(Settings):
         report(_about_sizes(self.buffer_size, self.batch_size))
         return self
 
+    def contradictions(self, block: Block) -> Iterator[Finding]:
+        """Find a replay buffer that could hold no whole sequence."""
+        memory = block.network_settings.memory
+        if memory is not None and self.buffer_size < memory.sequence_length:
+            message = (
+                f"{self.buffer_size} is smaller than network_settings.memory.sequence_length "
+                f"({memory.sequence_length}): it could hold no whole sequence; raise buffer_size or lower "
+                "sequence_length"
+            )
+            other = ("network_settings", "memory", "sequence_length")
+            yield Finding(("hyperparameters", "buffer_size"), message, (other,))
 
-class BCHyperparameters(Settings):
+    def cautions(self, block: Block) -> Iterator[Finding]:
+        """Find sizes by which little or nothing would be learned."""
+        if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
+            message = "has no effect, because none of the reward signals learns"
+            yield Finding(("hyperparameters", "reward_signal_steps_per_update"), message)
+        if self.buffer_init_steps > self.buffer_size:
+            message = (
+                f"{self.buffer_init_steps} are more than buffer_size ({self.buffer_size}): the oldest of them are "
+                "forgotten before anything was learned from them"
+            )
+            yield Finding(("hyperparameters", "buffer_init_steps"), message)
+        first = max(1 if block.network_settings.memory else self.batch_size, self.buffer_init_steps + 1)
+        if first > block.max_steps:
+            message = (
+                f"{block.max_steps} steps end before the first update, which comes after {first} (buffer_init_steps "
+                "and batch_size): nothing is learned"
+            )
+            yield Finding(("max_steps",), message)
+
+
+class BCHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
-
-    chosen_by: ClassVar[tuple[str, str]] = ("trainer_type", "bc")
 
     demo_path: Text | None = Field(
         None,
@@ -150,7 +205,8 @@ class BCHyperparameters(Settings):
 
     def _about_source(self) -> list[Finding]:
         if self.demo_path is None and self.teacher is None:
-            return [Finding((), NO_SOURCE, (("demo_path",), ("teacher",)))]
+            message = "has nothing to imitate; add 'demo_path' (demonstrations) or 'teacher' (a behaviour of this run)"
+            return [Finding((), message, (("demo_path",), ("teacher",)))]
         if self.demo_path is not None and self.teacher is not None:
             return [Finding(("teacher",), "stands beside 'demo_path'; keep one of the two", (("demo_path",),))]
         return []
@@ -161,16 +217,3 @@ def _about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:
         return []
     message = f"{buffer_size} is smaller than batch_size ({batch_size}); raise buffer_size or lower batch_size"
     return [Finding(("buffer_size",), message, (("batch_size",),))]
-
-
-Hyperparameters: TypeAlias = (
-    PPOHyperparameters | POCAHyperparameters | SACHyperparameters | BCHyperparameters | PlainMap
-)
-
-BUILT_IN: dict[str, type[Settings]] = {
-    "ppo": PPOHyperparameters,
-    "poca": POCAHyperparameters,
-    "sac": SACHyperparameters,
-    "bc": BCHyperparameters,
-}
-"""The built-in trainers, by `trainer_type`."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from config.behaviors import PPO
 from config.errors import Finding
-from config.hyperparameters import BUILT_IN
+from config.trainers import DEFAULT_TRAINER, hyperparameters_model
 
 
 def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
@@ -36,10 +35,12 @@ def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, .
 def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[Finding]) -> dict[str, Any]:
     inherited = dict(default)
     hyperparameters = default.get("hyperparameters")
-    theirs, ours = default.get("trainer_type", PPO), own.get("trainer_type", default.get("trainer_type", PPO))
+    theirs = default.get("trainer_type", DEFAULT_TRAINER)
+    ours = own.get("trainer_type", theirs)
     if isinstance(hyperparameters, Mapping) and theirs != ours:
         # Nobody here knows the schema of a trainer of the user's own: nothing of another's is sure to fit.
-        known = BUILT_IN[ours].model_fields if isinstance(ours, str) and ours in BUILT_IN else {}
+        model = hyperparameters_model(ours)
+        known = {} if model is None else model.model_fields
         foreign = [key for key in hyperparameters if key not in known]
         own, denied = _without_denied(own, foreign)
         dropped = [key for key in foreign if key not in denied]

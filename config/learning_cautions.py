@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 
 from config.errors import Finding
 from config.fields import changed
-from config.hyperparameters import (
-    BCHyperparameters,
-    OnPolicyHyperparameters,
-    POCAHyperparameters,
-    SACHyperparameters,
-)
-from config.reward_signals import LearnedSignalSettings
+from config.hyperparameters import Hyperparameters
+from config.trainers import declared_kind
 
 if TYPE_CHECKING:
     from config.behaviors import BehaviorSettings
@@ -32,20 +27,7 @@ def learning_cautions(settings: BehaviorSettings) -> Iterator[Finding]:
     yield from _about_signals(settings)
     yield from _about_network(settings)
     yield from _about_sequences(settings)
-    if isinstance(settings.hyperparameters, SACHyperparameters):
-        yield from _about_sac(settings, settings.hyperparameters)
-    if isinstance(settings.hyperparameters, BCHyperparameters):
-        yield from _about_bc(settings, settings.hyperparameters)
-    if isinstance(settings.hyperparameters, POCAHyperparameters):
-        yield from _about_poca(settings)
-    if isinstance(settings.hyperparameters, OnPolicyHyperparameters | BCHyperparameters):
-        size = settings.hyperparameters.buffer_size
-        if size > settings.max_steps:
-            yield _about(
-                "hyperparameters.buffer_size",
-                f"{size} steps are more than max_steps ({settings.max_steps}): training "
-                "ends before the first update, and nothing is learned",
-            )
+    yield from _about_trainer(settings)
 
 
 def _about(keys: str, message: str) -> Finding:
@@ -69,22 +51,21 @@ def _about_self_play(settings: BehaviorSettings) -> Iterator[Finding]:
             f"{settings.self_play.team_change} steps are more than max_steps "
             f"({settings.max_steps}), so one team learns all the time, to the end",
         )
-    if settings.trainer_type == "sac":
+    if declared_kind(settings.trainer_type).off_policy:
         yield _about(
             "self_play",
-            "opponents change, while sac goes on learning from steps against former ones, which may "
-            "mislead it; ppo suits self-play better",
+            f"opponents change, while {settings.trainer_type} goes on learning from steps against former ones, which "
+            "may mislead it; ppo suits self-play better",
         )
 
 
 def _about_signals(settings: BehaviorSettings) -> Iterator[Finding]:
-    if settings.trainer_type == "bc" and "reward_signals" in changed(settings):
-        yield _about("reward_signals", "have no effect, because bc imitates and learns from no reward")
+    if "reward_signals" in declared_kind(settings.trainer_type).without_effect:
         return
     extrinsic = settings.reward_signals.extrinsic
     if extrinsic is not None and extrinsic.network_settings is not None:
         yield _about("reward_signals.extrinsic.network_settings", "has no meaning; this reward has no network")
-    for name, signal in _learned(settings).items():
+    for name, signal in settings.learned_signals.items():
         if signal.encoding_size is not None:
             taken = signal.encoding_size == signal.network_settings.hidden_units
             instead = "it was taken for network_settings.hidden_units" if taken else "network_settings go before it"
@@ -94,10 +75,6 @@ def _about_signals(settings: BehaviorSettings) -> Iterator[Finding]:
                 f"reward_signals.{name}.network_settings.memory",
                 "has no effect; the signal's network looks at single steps, without a memory",
             )
-
-
-def _learned(settings: BehaviorSettings) -> dict[str, LearnedSignalSettings]:
-    return {name: each for name, each in settings.signals.items() if isinstance(each, LearnedSignalSettings)}
 
 
 def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
@@ -112,17 +89,19 @@ def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
 
 
 def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
-    memory, hyperparameters = settings.network_settings.memory, settings.hyperparameters
-    if memory is None or isinstance(hyperparameters, dict):
+    memory = settings.network_settings.memory
+    if memory is None or not isinstance(settings.hyperparameters, Hyperparameters):
         return
     path, length = "network_settings.memory.sequence_length", memory.sequence_length
-    if length > settings.time_horizon and settings.trainer_type != "bc":
+    if length > settings.time_horizon and "time_horizon" not in declared_kind(settings.trainer_type).without_effect:
         yield _about(
             path,
             f"{length} is longer than time_horizon ({settings.time_horizon}), at which trajectories are cut: "
             f"sequences have {settings.time_horizon} steps at most, and the rest of each is padding",
         )
-    sizes = {"hyperparameters.batch_size": hyperparameters.batch_size}
+    sizes: dict[str, int] = {}
+    if (batch_size := getattr(settings.hyperparameters, "batch_size", None)) is not None:
+        sizes["hyperparameters.batch_size"] = batch_size
     if settings.behavioral_cloning is not None and settings.behavioral_cloning.batch_size is not None:
         sizes["behavioral_cloning.batch_size"] = settings.behavioral_cloning.batch_size
     for key, size in sizes.items():
@@ -132,46 +111,31 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
             yield _about(path, f"{length} does not divide {key} ({size}): a batch is {whole}, {count * length} steps")
 
 
-def _about_poca(settings: BehaviorSettings) -> Iterator[Finding]:
-    for name in _learned(settings):
-        yield _about(
-            f"reward_signals.{name}",
-            "rewards each agent for itself, while poca's critic judges its whole group: that "
-            "may mislead it; the extrinsic reward alone suits poca",
-        )
+def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:
+    kind = declared_kind(settings.trainer_type)
+    for key in changed(settings):
+        if key in kind.without_effect:
+            yield _about(key, f"has no effect, because {kind.without_effect[key]}")
+    if isinstance(settings.hyperparameters, Hyperparameters):
+        yield from settings.hyperparameters.cautions(settings)
+        size = getattr(settings.hyperparameters, "buffer_size", 0)
+        if size > settings.max_steps and not kind.off_policy:
+            yield _about(
+                "hyperparameters.buffer_size",
+                f"{size} steps are more than max_steps ({settings.max_steps}): training ends before the first update, "
+                "and nothing is learned",
+            )
+    if kind.off_policy:
+        yield from _about_horizon(settings)
 
 
-def _about_bc(settings: BehaviorSettings, bc: BCHyperparameters) -> Iterator[Finding]:
-    if "time_horizon" in changed(settings):
-        whose = "demonstrations" if bc.teacher is None else "its teacher's trajectories"
-        yield _about("time_horizon", f"has no effect, because bc takes {whose} as they come")
-
-
-def _about_sac(settings: BehaviorSettings, sac: SACHyperparameters) -> Iterator[Finding]:
+def _about_horizon(settings: BehaviorSettings) -> Iterator[Finding]:
     memory = settings.network_settings.memory
-    if "time_horizon" in changed(settings) and settings.time_horizon > max(
-        _FEW_STEPS, memory.sequence_length if memory else 0
-    ):
-        piece = "sequence_length" if memory else "a few"
+    longest = max(_FEW_STEPS, memory.sequence_length if memory else 0)
+    if "time_horizon" in changed(settings) and settings.time_horizon > longest:
+        length, unit = ("sequence_length", "sequences") if memory else ("a few", "single steps")
         yield _about(
             "time_horizon",
-            f"has no effect, because sac learns from {'sequences' if memory else 'single steps'}: "
-            f"trajectories go to it in pieces of {piece} steps",
-        )
-    if sac.reward_signal_steps_per_update != sac.steps_per_update and not _learned(settings):
-        yield _about(
-            "hyperparameters.reward_signal_steps_per_update", "has no effect, because none of the reward signals learns"
-        )
-    if sac.buffer_init_steps > sac.buffer_size:
-        yield _about(
-            "hyperparameters.buffer_init_steps",
-            f"{sac.buffer_init_steps} are more than buffer_size "
-            f"({sac.buffer_size}): the oldest of them are forgotten before anything was learned from them",
-        )
-    first = max(1 if memory else sac.batch_size, sac.buffer_init_steps + 1)
-    if first > settings.max_steps:
-        yield _about(
-            "max_steps",
-            f"{settings.max_steps} steps end before the first update, which comes after {first} "
-            "(buffer_init_steps and batch_size): nothing is learned",
+            f"has no effect, because {settings.trainer_type} learns from {unit}: trajectories go to it in pieces of "
+            f"{length} steps",
         )

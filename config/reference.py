@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from config.run import RunConfig
-from config.schema import alternatives, chooser_of, fields_of, is_model, tags_of
+from config.schema import alternatives, fields_of, is_model, tags_of, trainers_of
 
 _INTRODUCTION = """# The configuration file
 
@@ -87,9 +87,9 @@ def _below(path: str, field: FieldInfo) -> Iterator[tuple[str, type[BaseModel]]]
 
 
 def _choice_of(model: type[BaseModel]) -> str:
-    """Say which key beside a section makes it this one."""
-    chooser = chooser_of(model)
-    return f" (`{chooser[0]}: {chooser[1]}`)" if chooser else ""
+    """Name the trainer whose hyperparameters a section holds."""
+    trainers = " or ".join(trainers_of(model))
+    return f" (`trainer_type: {trainers}`)" if trainers else ""
 
 
 def _unpacked(kind: Any) -> tuple[str, list[Any]]:

@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from config.errors import Finding, KeyPath
-from config.hyperparameters import BCHyperparameters
 from config.parameters import Curriculum
 
 if TYPE_CHECKING:
@@ -51,10 +50,9 @@ def _about_teachers(config: RunConfig) -> Iterator[Finding]:
     if config.default_settings is not None:
         behaviors.append((_DEFAULT, None, config.default_settings))
     for path, name, settings in behaviors:
-        bc, where = settings.hyperparameters, (*path, "hyperparameters", "teacher")
-        if not isinstance(bc, BCHyperparameters) or bc.teacher is None:
+        teacher, where = settings.teacher, (*path, "hyperparameters", "teacher")
+        if teacher is None:
             continue
-        teacher = bc.teacher
         if teacher == name:
             others = ", ".join(other for other in config.behaviors if other != name) or "none so far"
             message = f"'{teacher}' is this behaviour itself; expected another one of this run ({others})"

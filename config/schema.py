@@ -10,15 +10,22 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from config.errors import KeyPath
+from config.hyperparameters import Hyperparameters
+from config.trainers import TRAINERS
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Take `Annotated` and unions apart: the types that a value may have, null left out."""
+    """Take `Annotated` and unions apart: the types that a value may have, null left out.
+
+    The base of the hyperparameters stands for those of all built-in trainers.
+    """
     origin = get_origin(annotation)
     if origin is Annotated:
         return alternatives(get_args(annotation)[0])
     if origin in (Union, UnionType):
         return [one for member in get_args(annotation) for one in alternatives(member)]
+    if annotation is Hyperparameters:
+        return list(dict.fromkeys(kind.hyperparameters for kind in TRAINERS.values() if kind.hyperparameters))
     return [] if annotation is NoneType else [annotation]
 
 
@@ -91,16 +98,15 @@ def tags_of(model: type[BaseModel]) -> dict[str, str]:
     return {key: choice[0] for key, choice in words.items() if len(choice) == 1}
 
 
-def chooser_of(model: type[BaseModel]) -> tuple[str, str] | None:
-    """Give the key beside a section, and the word there, that make it this model; None if there is no such key."""
-    chosen_by: tuple[str, str] | None = getattr(model, "chosen_by", None)
-    return chosen_by
+def trainers_of(model: type[BaseModel]) -> list[str]:
+    """Return the trainer types whose `hyperparameters` are this model; none for other sections."""
+    return [name for name, kind in TRAINERS.items() if kind.hyperparameters is model]
 
 
 def _chosen(model: type[BaseModel], beside: Any) -> bool:
-    """Whether nothing beside a section says that it is another model."""
-    chosen_by = chooser_of(model)
-    return chosen_by is None or value_at(beside, chosen_by[:1]) in (None, chosen_by[1])
+    """Return False if the `trainer_type` beside a section makes it another model."""
+    trainers = trainers_of(model)
+    return not trainers or value_at(beside, ("trainer_type",)) in (None, *trainers)
 
 
 def _is_literal(field: FieldInfo) -> bool:

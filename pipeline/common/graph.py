@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from config import BCHyperparameters, Curriculum, EnvironmentParameter, RunConfig, StagePlacement
+from config import Curriculum, EnvironmentParameter, RunConfig, StagePlacement
 
 ACTOR_STAGES = "environment → agent_processor"
 GHOST = "ghost"
@@ -73,8 +73,7 @@ def route(config: RunConfig, behavior: str) -> Route:
 
 def teacher_of(config: RunConfig, behavior: str) -> str | None:
     """The behaviour whose trajectories this one imitates as they come; None if it imitates none."""
-    hyperparameters = config.behavior_settings(behavior).hyperparameters
-    return hyperparameters.teacher if isinstance(hyperparameters, BCHyperparameters) else None
+    return config.behavior_settings(behavior).teacher
 
 
 def students_of(config: RunConfig, behavior: str) -> list[str]:
@@ -88,12 +87,8 @@ def demonstrated(config: RunConfig) -> dict[str, str]:
     """The behaviours that learn from demonstrations alone, without acting, and where these are."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return {}
-    asked = {name: settings.hyperparameters for name, settings in config.behaviors.items()}
-    return {
-        name: each.demo_path
-        for name, each in asked.items()
-        if isinstance(each, BCHyperparameters) and each.demo_path is not None
-    }
+    paths = {name: settings.demonstrations for name, settings in config.behaviors.items()}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def actor_names(config: RunConfig) -> list[str]:

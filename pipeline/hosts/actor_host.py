@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from config import RunConfig
+from config import RunConfig, TrainerKind
 from pipeline.common.graph import placed
 from pipeline.control.channel import ControlEnd
 from pipeline.control.credits import CreditRequest, Grant
@@ -37,10 +37,10 @@ from stages.loop import run_source
 from stages.policy.design import design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
-from stages.policy.traits import TrainerTraits, traits_of
 from stages.replay.recorder import Recorder
 from stages.restarts import RestartBudget
 from stages.trainer.pacing import USUAL_BUFFER_SIZE, longest_piece, rows_per_update
+from stages.trainers import trainer_kind
 
 AGENT_ID_RANGE = 2**40
 """Agent ids of one actor's environments; replica r has those from r × this on."""
@@ -76,7 +76,7 @@ class ActorHost:
             environment,
             AgentProcessor(
                 lambda name: longest_piece(
-                    config.behavior_settings(name), agents_of(config), trainer_traits(config, name).off_policy
+                    config.behavior_settings(name), agents_of(config), kind_of_trainer(config, name).off_policy
                 ),
                 plan.source,
                 min_rows=rows_per_batch(config),
@@ -192,7 +192,7 @@ class _StreamTap:
             path = next_stream_path(plan.folder / "streams", plan.name, "agent_processor")
             extra = remembered_columns(self._runtime.config, self._specs)
             names = dict.fromkeys(spec.name for spec in self._specs)
-            squashed = [name for name in names if trainer_traits(self._runtime.config, name).squashed]
+            squashed = [name for name in names if kind_of_trainer(self._runtime.config, name).squashed]
             header = StreamHeader.of(
                 plan.run_id, time.time(), ("agent_processor",), self._specs, plan.config, extra, squashed
             )
@@ -264,13 +264,13 @@ def group_maker(
     return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder, told)
 
 
-def trainer_traits(config: RunConfig, behavior: str) -> TrainerTraits:
-    """What a behaviour's kind of trainer asks of who acts for it.
+def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:
+    """Return the static properties of a behaviour's trainer.
 
     Raises:
         LoadError: if it is one of the user's own and can't be imported.
     """
-    return traits_of(config.behavior_settings(behavior).trainer_type, behavior, config.source_folder)
+    return trainer_kind(config.behavior_settings(behavior).trainer_type, config.source_folder, ("behaviors", behavior))
 
 
 def agents_of(config: RunConfig) -> int:
@@ -286,7 +286,7 @@ def rows_per_batch(config: RunConfig) -> int:
     """
     agents = agents_of(config)
     sizes = [
-        rows_per_update(settings, agents, trainer_traits(config, name).off_policy)
+        rows_per_update(settings, agents, kind_of_trainer(config, name).off_policy)
         for name, settings in config.behaviors.items()
     ] or [USUAL_BUFFER_SIZE]
     return max(1, min(sizes) // (4 * config.pipeline.hosts.actors.replicas))

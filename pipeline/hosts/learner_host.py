@@ -13,7 +13,7 @@ from pipeline.common.graph import TRAINER, teacher_of
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import Exported, LearnerReady, OpenEdge, PartFailed, SaveNow, Stop
-from pipeline.hosts.actor_host import agents_of, remembered_columns, trainer_traits
+from pipeline.hosts.actor_host import agents_of, kind_of_trainer, remembered_columns
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
@@ -132,7 +132,7 @@ class LearnerHost:
             agents=_agents(self._runtime.config),
             folder=self._runtime.config.source_folder,
             statistics=self._runtime.statistics,
-            teacher_squashed=teacher is not None and trainer_traits(self._runtime.config, teacher).squashed,
+            teacher_squashed=teacher is not None and kind_of_trainer(self._runtime.config, teacher).squashed,
         )
         return make_trainer(context)
 
@@ -237,7 +237,7 @@ class _InletTap:
             (spec,),
             {**plan.config, "env_settings": env_settings},
             remembered_columns(runtime.config, (spec,)),
-            [spec.name] if trainer_traits(runtime.config, actor).squashed else [],
+            [spec.name] if kind_of_trainer(runtime.config, actor).squashed else [],
         )
         self._writer = StreamWriter(path, header)
         self._recorder = Recorder(self._writer, TRAINER)

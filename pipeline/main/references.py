@@ -12,8 +12,7 @@ from typing import Any
 
 from config import BehaviorSettings, RunConfig
 from config.errors import KeyPath, dotted
-from config.hyperparameters import BUILT_IN
-from config.reward_signals import LearnedSignalSettings
+from config.trainers import TRAINERS
 from pipeline.common.graph import demonstrated
 from pipeline.hosts.custom_stages import check_stages
 from pipeline.main.self_play import check_samplers
@@ -65,7 +64,7 @@ def _of_environment(config: RunConfig) -> Iterator[Callable[[], Any]]:
 
 def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
     for path, settings in config.blocks():
-        if settings.trainer_type not in BUILT_IN:
+        if settings.trainer_type not in TRAINERS:
             from stages.trainer.factory import find_trainer
 
             yield partial(find_trainer, settings.trainer_type, config.source_folder, path)
@@ -81,6 +80,6 @@ def _networks(settings: BehaviorSettings) -> Iterator[tuple[KeyPath, str]]:
     """The networks of the user's own in a block, each with the key of its settings."""
     if settings.network_settings.network is not None:
         yield ("network_settings",), settings.network_settings.network
-    for name, signal in settings.signals.items():
-        if isinstance(signal, LearnedSignalSettings) and signal.network_settings.network is not None:
+    for name, signal in settings.learned_signals.items():
+        if signal.network_settings.network is not None:
             yield ("reward_signals", name, "network_settings"), signal.network_settings.network

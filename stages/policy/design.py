@@ -8,7 +8,7 @@ from pathlib import Path
 from config import BehaviorSettings, NetworkSettings
 from queues.specs import BehaviorSpec
 from stages.policy.observations import ObservationLayout
-from stages.policy.traits import traits_of
+from stages.trainers import trainer_kind
 
 
 @dataclass(frozen=True)
@@ -55,5 +55,5 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
     Raises:
         LoadError: if the trainer is one of the user's own and can't be imported.
     """
-    traits = traits_of(settings.trainer_type, spec.name, folder)
-    return PolicyDesign(spec, settings.network_settings, traits.squashed, folder)
+    kind = trainer_kind(settings.trainer_type, folder, ("behaviors", spec.name))
+    return PolicyDesign(spec, settings.network_settings, kind.squashed, folder)

@@ -1,4 +1,4 @@
-"""Makes the trainer that the YAML names: a built-in one, or `module:Class`."""
+"""Make the trainer that the YAML names: a built-in one, or `module:Class`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from config.errors import KeyPath, dotted
 from stages.errors import LoadError, blaming
-from stages.loading import load_attribute
 from stages.trainer.protocol import Trainer, TrainerContext
+from stages.trainers import trainer_class, trainer_kind
 
 
 def make_trainer(context: TrainerContext) -> Trainer:
@@ -19,64 +19,49 @@ def make_trainer(context: TrainerContext) -> Trainer:
         context: what it is built from.
 
     Raises:
-        LoadError: if the class can't be imported, is no Trainer, asks for columns that no policy gives, or does
-            not take the hyperparameters.
+        LoadError: if the class can't be imported, is no Trainer, needs columns that no policy adds, or does not accept
+            the hyperparameters.
     """
-    kind = context.settings.trainer_type
-    if kind == "ppo":
-        from stages.trainer.ppo import PPOTrainer
-
-        return PPOTrainer(context)
-    if kind == "poca":
-        from stages.trainer.poca import POCATrainer
-
-        return POCATrainer(context)
-    if kind == "sac":
-        from stages.trainer.sac import SACTrainer
-
-        return SACTrainer(context)
-    if kind == "bc":
-        from stages.trainer.bc import BCTrainer
-
-        return BCTrainer(context)
-    path = ("behaviors", context.behavior)
-    found = find_trainer(kind, context.folder, path)
+    trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
+    found = find_trainer(trainer_type, context.folder, path)
     try:
         return found(context)
     except ValidationError as error:  # of a subclass, whose base takes the YAML's hyperparameters for its own
         with blaming(*path, "hyperparameters"):
-            raise LoadError(_told(error, f"{dotted(path)}.hyperparameters", kind)) from error
+            raise LoadError(_describe(error, f"{dotted(path)}.hyperparameters", trainer_type)) from error
 
 
-def find_trainer(kind: str, folder: Path | None, path: KeyPath) -> type[Trainer]:
-    """The class that a `trainer_type` of the form `module:Class` names.
+def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[Trainer]:
+    """Import the class of a trainer, and check it.
 
     Args:
-        kind: `module:Class`.
-        folder: where the YAML lies, whose modules are importable.
-        path: of the behaviour's block in the YAML.
+        trainer_type: a built-in one, or `module:Class`.
+        folder: the YAML's folder, whose modules are importable.
+        path: the behaviour's block in the YAML.
 
     Raises:
-        LoadError: if it can't be imported, is no Trainer, or asks for columns that no policy gives.
+        LoadError: if it can't be imported, is no Trainer, or needs columns that no policy adds.
     """
     where = f"{dotted(path)}.trainer_type"
+    found = trainer_class(trainer_type, folder, path)
     with blaming(*path, "trainer_type"):
-        found = load_attribute(kind, folder, where)
         if not (isinstance(found, type) and issubclass(found, Trainer)):
-            raise LoadError(f"{where}: {kind} is not a class derived from stages.trainer.Trainer, got {found!r}")
-        if found.extra_columns:
-            names = ", ".join(column.name for column in found.extra_columns)
             raise LoadError(
-                f"{where}: {kind} asks for the columns {names}, which no policy gives; "
+                f"{where}: {trainer_type} is not a class derived from stages.trainer.Trainer, got {found!r}"
+            )
+        extra = trainer_kind(trainer_type, folder, path).extra_columns
+        if extra:
+            raise LoadError(
+                f"{where}: {trainer_type} asks for the columns {', '.join(extra)}, which no policy gives; "
                 "policies give actions, log_probs and action_masks"
             )
     return found
 
 
-def _told(error: ValidationError, where: str, kind: str) -> str:
-    """What does not fit, key by key."""
+def _describe(error: ValidationError, where: str, trainer_type: str) -> str:
+    """Describe, key by key, what does not fit."""
     found = [
         f"{'.'.join([where, *map(str, detail['loc'])])}: {detail['msg']}, got {detail['input']!r}"
         for detail in error.errors(include_url=False)
     ]
-    return f"{kind} can't be made of the YAML's hyperparameters:\n" + "\n".join(found)
+    return f"{trainer_type} can't be made of the YAML's hyperparameters:\n" + "\n".join(found)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from config import BehaviorSettings
-from queues.columns import Column
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
@@ -42,10 +41,8 @@ class TrainerContext:
 
 
 class Trainer(ABC):
-    """Learns one behaviour."""
+    """Learns one behaviour. The class attributes are static properties: `config.trainers.TrainerKind`."""
 
-    extra_columns: ClassVar[tuple[Column, ...]] = ()
-    """Decision columns that it needs beyond the common ones."""
     squashed: ClassVar[bool] = False
     """Whether its policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
     off_policy: ClassVar[bool] = False

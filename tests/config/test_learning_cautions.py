@@ -30,7 +30,7 @@ WARNINGS = [
     ),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, reward_signals: {rnd: {}}",
-        "reward_signals: have no effect, because bc imitates",
+        "reward_signals: has no effect, because bc imitates",
     ),
     ("network_settings: {network: 'a:B', num_layers: 1}", "network_settings.num_layers: is only handed to a:B"),
     ("network_settings: {network: 'a:B', vis_encode_type: resnet}", "network_settings.vis_encode_type: is only handed"),
@@ -78,7 +78,7 @@ WARNINGS = [
     ),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, time_horizon: 9",
-        "time_horizon: has no effect, because bc takes demonstrations as they come",
+        "time_horizon: has no effect, because bc learns from demonstrations, or from its teacher's trajectories, as they come",
     ),
     (
         "trainer_type: poca, max_steps: 10239",

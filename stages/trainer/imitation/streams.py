@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from config.trainers import declared_kind
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
@@ -99,14 +100,14 @@ def _squashed(header: StreamHeader, behavior: str) -> bool:
     if header.squashed is not None:
         return behavior in header.squashed
     who = _teacher(header.config, behavior) or behavior  # what reached a student was its teacher's
-    return bool(_settings(header.config, who).get("trainer_type") == "sac")
+    return declared_kind(_settings(header.config, who).get("trainer_type", "")).squashed
 
 
 def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
     """Whose trajectories were recorded, where a behaviour imitated another one."""
     settings = _settings(config, behavior)
     teacher = (settings.get("hyperparameters") or {}).get("teacher")
-    return str(teacher) if settings.get("trainer_type") == "bc" and teacher else None
+    return str(teacher) if declared_kind(settings.get("trainer_type", "")).imitates and teacher else None
 
 
 def _settings(config: Mapping[str, Any], behavior: str) -> Mapping[str, Any]:

@@ -148,7 +148,7 @@ def test_a_mistake_in_hyperparameters_says_what_was_expected(mistakes_of, traine
 @pytest.mark.parametrize("hyperparameters", ["", ", hyperparameters: {}", ", hyperparameters: {batch_size: 9}"])
 def test_bc_with_nothing_to_imitate_is_a_mistake(mistakes_of, hyperparameters: str):
     (mistake,) = mistakes_of(f"behaviors: {{B: {{trainer_type: bc{hyperparameters}}}}}")
-    assert mistake.startswith("config.yaml:1: behaviors.B.hyperparameters: says nothing to imitate; add 'demo_path'")
+    assert mistake.startswith("config.yaml:1: behaviors.B.hyperparameters: has nothing to imitate; add 'demo_path'")
 
 
 @pytest.mark.parametrize(("key", "body"), [("self_play", "{}"), ("behavioral_cloning", "{demo_path: a}")])

@@ -1,0 +1,76 @@
+"""The table of trainers: each `trainer_type`, and what must be known about it without loading its class.
+
+A new trainer is one entry here, a settings model derived from `Hyperparameters`, and the class that the entry names. A
+`trainer_type` of the form `module:Class` needs no entry; `stages.trainers` reads its static properties from the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from config.hyperparameters import (
+    BCHyperparameters,
+    Hyperparameters,
+    POCAHyperparameters,
+    PPOHyperparameters,
+    SACHyperparameters,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerKind:
+    """One kind of trainer. `squashed` to `extra_columns` repeat class attributes; a test compares the two."""
+
+    implementation: str
+    """`module:Class`, derived from `stages.trainer.Trainer`; loaded where the trainer is made."""
+    hyperparameters: type[Hyperparameters] | None
+    """Settings model of its `hyperparameters`, which holds its defaults; None: any map is accepted."""
+    squashed: bool = False
+    """True if its policies draw continuous actions as tanh of a Gaussian with a spread for each state."""
+    off_policy: bool = False
+    """True if it learns from steps of any age, which then come a few at a time instead of a buffer at once."""
+    imitates: bool = False
+    """True if it learns from trajectories that other policies made, and from no reward."""
+    extra_columns: tuple[str, ...] = ()
+    """Decision columns that it needs beyond actions, log_probs and action_masks; refused, as no policy adds any yet."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the behaviour's block that contradict it, and why."""
+    without_effect: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the behaviour's block that it ignores, and why."""
+
+
+DEFAULT_TRAINER = "ppo"
+"""`trainer_type` where the YAML has none, as in ML-Agents."""
+
+TRAINERS: dict[str, TrainerKind] = {
+    "ppo": TrainerKind("stages.trainer.ppo:PPOTrainer", PPOHyperparameters),
+    "poca": TrainerKind("stages.trainer.poca:POCATrainer", POCAHyperparameters),
+    "sac": TrainerKind("stages.trainer.sac:SACTrainer", SACHyperparameters, squashed=True, off_policy=True),
+    "bc": TrainerKind(
+        "stages.trainer.bc:BCTrainer",
+        BCHyperparameters,
+        imitates=True,
+        excluded={
+            "self_play": "its opponents would be what it imitates",
+            "behavioral_cloning": "it does nothing else, and its demo_path stands under hyperparameters",
+        },
+        without_effect={
+            "reward_signals": "bc imitates and learns from no reward",
+            "time_horizon": "bc learns from demonstrations, or from its teacher's trajectories, as they come",
+        },
+    ),
+}
+"""Built-in trainers by `trainer_type`."""
+
+
+def declared_kind(trainer_type: str) -> TrainerKind:
+    """Return a trainer's entry; for `module:Class`, one without properties, as those are known by loading it alone."""
+    return TRAINERS.get(trainer_type) or TrainerKind(trainer_type, None)
+
+
+def hyperparameters_model(trainer_type: Any) -> type[Hyperparameters] | None:
+    """Return the settings model of a built-in trainer's `hyperparameters`; None for anything else."""
+    entry = TRAINERS.get(trainer_type) if isinstance(trainer_type, str) else None
+    return None if entry is None else entry.hyperparameters

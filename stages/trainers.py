@@ -1,0 +1,49 @@
+"""Trainers by `trainer_type`, the same for built-in ones (`config.trainers`) and for `module:Class`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from config.errors import KeyPath, dotted
+from config.trainers import TRAINERS, TrainerKind
+from stages.errors import blaming
+from stages.loading import load_attribute
+
+
+def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
+    """Import what a `trainer_type` names; whether it is a trainer is checked where one is made.
+
+    Args:
+        trainer_type: a key of `TRAINERS`, or `module:Class`.
+        folder: the YAML's folder, where the user's modules lie.
+        path: the behaviour's block in the YAML, for messages.
+
+    Raises:
+        LoadError: if it can't be imported.
+    """
+    built_in = TRAINERS.get(trainer_type)
+    where = f"{dotted(path)}.trainer_type"
+    with blaming(*path, "trainer_type"):
+        if built_in is not None:
+            return load_attribute(built_in.implementation, None, where)
+        return load_attribute(trainer_type, folder, where)
+
+
+def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> TrainerKind:
+    """Return a trainer's static properties: those of the table, or those that the user's class has as attributes.
+
+    Args and errors are those of `trainer_class`.
+    """
+    built_in = TRAINERS.get(trainer_type)
+    if built_in is not None:
+        return built_in
+    found = trainer_class(trainer_type, folder, path)
+    return TrainerKind(
+        trainer_type,
+        None,
+        squashed=bool(getattr(found, "squashed", False)),
+        off_policy=bool(getattr(found, "off_policy", False)),
+        imitates=bool(getattr(found, "imitates", False)),
+        extra_columns=tuple(str(getattr(column, "name", column)) for column in getattr(found, "extra_columns", ())),
+    )

@@ -1,0 +1,111 @@
+"""The table of trainers is all that a new built-in trainer needs: one is added here, from outside, and trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import Field
+from run_configs import INLINE, cartpole
+from run_folders import read_whole_checkpoint
+from runs import run_here
+
+from config import ConfigError, RunConfig
+from config.fields import Int
+from config.hyperparameters import Hyperparameters
+from config.reference import reference
+from config.trainers import TRAINERS, TrainerKind
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from stages.policy import design_of, policy_layout
+from stages.trainer import Trainer, TrainerContext
+
+
+class WanderHyperparameters(Hyperparameters):
+    """`hyperparameters` of a behaviour whose `trainer_type` is `wander`."""
+
+    buffer_size: Int = Field(400, gt=0, description="Steps before each change of the weights.")
+    stride: Int = Field(3, gt=0, description="How far the weights move.")
+
+
+class WanderingTrainer(Trainer):
+    """Moves all weights by `stride` in each update, whatever came of the last one."""
+
+    def __init__(self, context: TrainerContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.settings.hyperparameters, WanderHyperparameters)
+        self._hyperparameters = context.settings.hyperparameters
+        self._layout = policy_layout(design_of(context.spec, context.settings, context.folder))
+        self._step = self._version = self._held = 0
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def rows_per_update(self) -> int:
+        return self._hyperparameters.buffer_size
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        self._step += batch.num_rows
+        self._held += batch.num_rows
+
+    def ready(self) -> bool:
+        return self._held >= self.rows_per_update
+
+    def learn(self) -> int:
+        used, self._held = self._held, 0
+        self._version += 1
+        return used
+
+    def policy(self) -> PolicyUpdate:
+        size = sum(int(np.prod(shape)) for _, shape in self._layout)
+        weights = np.full(size, self._version * self._hyperparameters.stride, np.float32)
+        return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self._step, "version": self._version, "held": self._held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._step, self._version, self._held = state["step"], state["version"], state["held"]
+
+
+@pytest.fixture(autouse=True)
+def _wander(monkeypatch):
+    monkeypatch.setitem(TRAINERS, "wander", TrainerKind(f"{__name__}:WanderingTrainer", WanderHyperparameters))
+
+
+def wander(**hyperparameters: Any) -> dict[str, Any]:
+    return cartpole(
+        **INLINE, behaviors__CartPole__trainer_type="wander", behaviors__CartPole__hyperparameters=hyperparameters
+    )
+
+
+def test_a_trainer_trains_by_its_entry_alone(tmp_path):
+    result = run_here(wander(buffer_size=600), tmp_path, "run").behaviors["CartPole"]
+    assert result.step >= 3000
+    assert result.version >= 3
+    state = read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]
+    assert (state["version"], state["step"]) == (result.version, result.step)
+
+
+def test_its_settings_model_checks_fills_in_and_explains():
+    settings = RunConfig.from_plain(wander(stride=5)).behavior_settings("CartPole")
+    assert settings.hyperparameters == WanderHyperparameters(stride=5)
+    assert RunConfig.from_plain(wander()).to_plain()["behaviors"]["CartPole"]["hyperparameters"] == {
+        "buffer_size": 400,
+        "stride": 3,
+    }
+    with pytest.raises(ConfigError, match=r"hyperparameters\.strid: unknown key; did you mean 'stride'\?"):
+        RunConfig.from_plain(wander(strid=5))
+    with pytest.raises(ConfigError, match=r"unknown key for this trainer_type; it is a key of 'sac'"):
+        RunConfig.from_plain(wander(tau=0.1))
+
+
+def test_it_is_in_the_reference_of_all_keys():
+    assert "`behaviors.<name>.hyperparameters` (`trainer_type: wander`)" in reference()
