@@ -39,13 +39,9 @@ class FileOperations:
         """Do one primitive; `operation` is its name, for tests that let a certain one fail."""
         return function(*args, **kwargs)
 
-    def open(self, path: Path, exclusive: bool = False) -> int:
-        """Create an empty file, or empty an existing one, and return its descriptor.
-
-        Raises:
-            FileExistsError: if it exists and `exclusive` is set.
-        """
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC) | getattr(os, "O_BINARY", 0)
+    def open(self, path: Path) -> int:
+        """Create an empty file, or empty an existing one, and return its descriptor."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
         return self.perform("open", os.open, path, flags, 0o666)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
@@ -84,13 +80,9 @@ class FileOperations:
         """Return the names in a folder, sorted, so that a failure happens at the same place each time."""
         return sorted(self.perform("listdir", os.listdir, path))
 
-    def write_file(self, path: Path, data: bytes | bytearray | memoryview, exclusive: bool = False) -> None:
-        """Write a whole file and make its content durable (its name only after `sync_folder`).
-
-        Raises:
-            FileExistsError: if it exists and `exclusive` is set.
-        """
-        descriptor = self.open(path, exclusive)
+    def write_file(self, path: Path, data: bytes | bytearray | memoryview) -> None:
+        """Write a whole file and make its content durable (its name only after `sync_folder`)."""
+        descriptor = self.open(path)
         try:
             rest = memoryview(data).cast("B")
             while rest:  # a large write may be cut short: Linux stops at 2 GiB

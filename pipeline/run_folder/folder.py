@@ -9,7 +9,8 @@
     run_logs/Player-<n>.log       logs of Unity executables
     checkpoints/                  what `--resume` reads
     streams/                      recordings
-    .lock                         there while a process is running the run
+    .lock                         names the process that is running the run, while it does
+    .lock.guard                   what that process keeps locked
 
 `RunFolder.create` decides whether a run may have its folder: new, resumed, or, with force, after the old one
 has been put aside.
@@ -20,17 +21,17 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 from pipeline.common.errors import RunFolderError
 from pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, write_atomic
-from pipeline.run_folder.lock import RunLock
+from pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
 from pipeline.run_folder.training_status import TrainingStatus
 
 CONFIGURATION = "configuration.yaml"
-LOCK = ".lock"
 RESERVED = ("run_logs", "checkpoints", "streams", "Pipeline")
 """Folders that no behaviour may have for its own."""
 
@@ -87,15 +88,15 @@ class RunFolder:
         elif not _never_began(path):
             if path.exists():
                 if not force:
-                    raise RunFolderError(_already_there(path))
+                    raise _already_there(path)
                 _archive(path, files)
             files.make_folder(results)
             try:
                 files.mkdir(path)  # not "if missing": of two processes that start at once, one gets the folder
             except FileExistsError as error:
-                raise RunFolderError(_already_there(path)) from error
+                raise _already_there(path) from error
             files.sync_folder(results)
-        folder = cls(path, files, RunLock.acquire(path / LOCK, files))
+        folder = cls(path, files, RunLock(path, files))
         try:
             folder._lay_out()
             write_atomic(path / CONFIGURATION, configuration.encode(), files=files)
@@ -206,11 +207,9 @@ def _check_run_id(run_id: str) -> None:
         )
 
 
-def _already_there(path: Path) -> str:
-    held = RunLock.held_by(path / LOCK)
-    if held is not None:
-        return held
-    return (
+def _already_there(path: Path) -> RunFolderError:
+    check_unused(path)
+    return RunFolderError(
         f"{path} exists: a run with the id {path.name!r} was made before. Use --resume to go on with it, "
         "--force to put it aside and start anew, or another --run-id"
     )
@@ -221,7 +220,7 @@ def _never_began(path: Path) -> bool:
     if not (path / CONFIGURATION).is_file():
         return False
     empty = ("checkpoints", "streams", "Pipeline")
-    others = {inner.name for inner in path.iterdir()} - {CONFIGURATION, LOCK, "run_logs", *empty}
+    others = {inner.name for inner in path.iterdir()} - {CONFIGURATION, LOCK, GUARD, "run_logs", *empty}
     return not others and not any(any((path / name).glob("*")) for name in empty)
 
 
@@ -242,14 +241,15 @@ def _nothing_to_resume(results: Path, run_id: str) -> str:
 
 def _archive(path: Path, files: FileOperations) -> None:
     """Put a folder aside under the first free `<run-id>-archived-<n>`, unless a process is running it."""
-    lock = RunLock.acquire(path / LOCK, files)
+    guard = hold(path)
     try:
+        if sys.platform == "win32":
+            guard.release()  # an open file keeps its folder from being renamed there
         number = 1
         while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
             number += 1
         files.replace(path, aside)
-    except BaseException:
-        lock.release()
-        raise
+    finally:
+        guard.release()
     files.sync_folder(path.parent)
-    files.remove(aside / LOCK)
+    files.remove(aside / LOCK)  # left by a process that was killed

@@ -1,148 +1,84 @@
-"""The lock of a run's folder: one process at a time runs a run, and a dead one's lock is taken over."""
+"""The lock of a run's folder: one process at a time runs a run.
+
+The operating system holds the lock, and lets go of it when the process ends, however it ends. The file `.lock` names
+the process for people and messages; nothing depends on it.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
 import socket
-import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, Timeout
 
 from pipeline.common.errors import RunFolderError
 from pipeline.run_folder.atomic_files import FileOperations
 
-
-@dataclass(frozen=True)
-class _Holder:
-    """The process that a lock file names."""
-
-    pid: int
-    host: str
-    started: str
-    """When the process started, in the system's own terms; empty where it does not say. Pids are used
-    again; in a container the next process nearly always has the same one."""
-
-    @classmethod
-    def this_process(cls) -> _Holder:
-        return cls(os.getpid(), socket.gethostname(), _process_state(os.getpid())[1])
-
-    @classmethod
-    def read(cls, path: Path) -> _Holder | None:
-        """Return who holds a lock, None if nobody does, and pid 0 if the file does not say."""
-        try:
-            content = json.loads(path.read_bytes())
-            return cls(int(content["pid"]), str(content["host"]), str(content["started"]))
-        except FileNotFoundError:
-            return None
-        except (ValueError, LookupError, TypeError):
-            return cls(0, "", "")
-
-    def as_bytes(self) -> bytes:
-        return json.dumps({"pid": self.pid, "host": self.host, "started": self.started}).encode()
-
-    def may_run(self) -> bool:
-        """Return False only if it is certain that the process is gone."""
-        if self.pid <= 0 or self.host != socket.gethostname():
-            return True
-        alive, started = _process_state(self.pid)
-        # Where either start is not known (a hardened /proc), the pid alone decides.
-        return alive and (not self.started or not started or started == self.started)
+LOCK = ".lock"
+GUARD = ".lock.guard"
 
 
 class RunLock:
-    """A lock file, held."""
+    """The lock of a run that this process is running.
 
-    def __init__(self, path: Path, files: FileOperations) -> None:
-        self._path = path
+    Args:
+        run_folder: `results/<run-id>`.
+        files: file operations.
+
+    Raises:
+        RunFolderError: if another process holds the lock.
+    """
+
+    def __init__(self, run_folder: Path, files: FileOperations) -> None:
         self._files = files
-
-    @classmethod
-    def acquire(cls, path: Path, files: FileOperations) -> RunLock:
-        """Create the lock file, or take over that of a process that is gone.
-
-        Raises:
-            RunFolderError: if another process has it.
-        """
-        while True:
-            try:
-                files.write_file(path, _Holder.this_process().as_bytes(), exclusive=True)
-                return cls(path, files)
-            except FileExistsError:
-                pass
-            except OSError:  # such as a full disk: an empty lock would keep everybody out
-                with contextlib.suppress(OSError):
-                    files.remove(path)
-                raise
-            holder = _Holder.read(path)
-            if holder is not None and holder.may_run():
-                raise RunFolderError(_in_use(path, holder))
-            if holder is not None:
-                _take_away(path, holder, files)
-
-    @staticmethod
-    def held_by(path: Path) -> str | None:
-        """In words for the user, who holds a lock; None if nobody does, or nobody that still runs."""
-        holder = _Holder.read(path)
-        return _in_use(path, holder) if holder is not None and holder.may_run() else None
+        self._path = run_folder / LOCK
+        self._guard = hold(run_folder)
+        try:
+            files.write_file(self._path, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Give the lock up."""
-        self._files.remove(self._path)
+        try:
+            self._files.remove(self._path)
+        finally:
+            self._guard.release()
 
 
-def _take_away(path: Path, holder: _Holder, files: FileOperations) -> None:
-    """Remove a stale lock file.
+def hold(run_folder: Path) -> BaseFileLock:
+    """Lock a run's folder without naming this process as the one that is running it.
 
-    Two processes may have found it stale. Were both just to remove it, the slower would remove the lock that
-    the faster has made by then. A rename gives the file to one of them, which then sees what it has got.
+    Raises:
+        RunFolderError: if another process holds the lock.
     """
-    taken = path.with_name(f"{path.name}.{os.getpid()}")
+    guard = FileLock(run_folder / GUARD, timeout=0, thread_local=False)
     try:
-        files.replace(path, taken)
-    except FileNotFoundError:
-        return
-    if _Holder.read(taken) == holder:
-        files.remove(taken)
-    else:
-        files.replace(taken, path)
+        guard.acquire()
+    except Timeout as error:
+        raise RunFolderError(
+            f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use another --run-id"
+        ) from error
+    return guard
 
 
-def _in_use(lock: Path, holder: _Holder) -> str:
-    path = lock.parent
-    if not holder.pid:
-        return f"{path} is locked, and {lock} does not say by whom; if nothing is running it, delete that file"
-    if holder.host != socket.gethostname():
-        return (
-            f"{path} is in use by process {holder.pid} on the machine {holder.host!r}, which can't be asked "
-            f"from here; if it has ended, delete {lock}"
-        )
-    return f"{path} is in use by process {holder.pid}; wait for it, stop it, or use another --run-id"
+def check_unused(run_folder: Path) -> None:
+    """Leave the folder as it is, and raise an error if a process is running the run.
+
+    Raises:
+        RunFolderError: as `hold`.
+    """
+    if (run_folder / GUARD).exists():
+        hold(run_folder).release()
 
 
-def _process_state(pid: int) -> tuple[bool, str]:
-    """Return whether a process of this machine is running, and when it started ("" if that can't be had)."""
-    if sys.platform == "win32":
-        # os.kill(pid, 0) would send Ctrl-C there.
-        handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, pid)  # PROCESS_QUERY_LIMITED_INFORMATION
-        if not handle:
-            return False, ""
-        code = ctypes.c_ulong()
-        ctypes.windll.kernel32.GetExitCodeProcess(handle, ctypes.byref(code))
-        ctypes.windll.kernel32.CloseHandle(handle)
-        return code.value == 259, ""  # STILL_ACTIVE
+def _holder(run_folder: Path) -> str:
     try:
-        # After the command's name, which may hold anything, in parentheses: state, …, start time as the 20th.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return fields[0] not in "ZX", fields[19]  # a zombie runs no more, though nobody has asked for its exit code
-    except (OSError, IndexError):
-        pass
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False, ""
-    except PermissionError:
-        pass
-    return True, ""
+        holder = json.loads((run_folder / LOCK).read_bytes())
+        elsewhere = "" if holder["host"] == socket.gethostname() else f" on the machine {holder['host']!r}"
+        return f"process {holder['pid']}{elsewhere}"
+    except (OSError, ValueError, LookupError, TypeError):  # it is about to write the file, or can't
+        return "another process"

@@ -99,14 +99,6 @@ def test_cleaning_removes_left_over_temporary_files_and_nothing_else(tmp_path):
     assert {entry.name for entry in tmp_path.iterdir()} == {"state", *mine}
 
 
-def test_an_exclusive_write_refuses_an_existing_file(tmp_path):
-    files = FileOperations()
-    files.write_file(tmp_path / "lock", b"1", exclusive=True)
-    with pytest.raises(FileExistsError):
-        files.write_file(tmp_path / "lock", b"2", exclusive=True)
-    assert (tmp_path / "lock").read_bytes() == b"1"
-
-
 def test_making_a_folder_makes_those_above_it_and_may_be_repeated(tmp_path):
     recorder = Recorder()
     for _ in range(2):

@@ -14,7 +14,8 @@ import pytest
 import pipeline.run_folder.folder
 from pipeline.common.errors import RunFolderError
 from pipeline.run_folder.atomic_files import FileOperations
-from pipeline.run_folder.folder import LOCK, RunFolder, folder_name
+from pipeline.run_folder.folder import RunFolder, folder_name
+from pipeline.run_folder.lock import GUARD, LOCK
 from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 
@@ -32,7 +33,7 @@ def test_a_new_run_has_its_layout_and_its_configuration_from_the_start(tmp_path)
     with RunFolder.create(tmp_path / "results", "ppo", configuration="seed: 3\n") as folder:
         assert folder.path == tmp_path / "results" / "ppo"
         assert folder.run_id == "ppo"
-        assert names(folder.path) == {"configuration.yaml", "run_logs", "checkpoints", "streams", LOCK}
+        assert names(folder.path) == {"configuration.yaml", "run_logs", "checkpoints", "streams", LOCK, GUARD}
         assert folder.configuration.read_text() == "seed: 3\n"
         assert folder.behavior("Tennis").is_dir()
 
@@ -176,56 +177,29 @@ def test_the_lock_of_a_killed_process_is_taken_over_that_of_a_living_one_is_not(
         child.wait()
     with RunFolder.create(tmp_path, "ppo", resume=True) as folder:
         assert json.loads((folder.path / LOCK).read_bytes())["pid"] == os.getpid()
-    assert not [name for name in names(folder.path) if name.startswith(LOCK)]
+    assert LOCK not in names(folder.path)
 
 
-def write_lock(path: Path, **changes: object) -> None:
-    """Write the lock that this process would have, with changes."""
-    with RunFolder.create(path.parent, path.name, resume=True):
-        content = json.loads((path / LOCK).read_bytes())
-    (path / LOCK).write_text(json.dumps({**content, **changes}))
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the start of a process can't be had here")
-def test_a_process_that_has_got_the_pid_of_a_dead_one_does_not_count(tmp_path):
+def test_what_a_dead_process_has_left_does_not_count(tmp_path):
     path = make_run(tmp_path)
-    write_lock(path, started="12345")
-    RunFolder.create(tmp_path, "ppo", resume=True).close()
+    for content in (b"", b'{"pid": 1, "host": "elsewhere"}'):
+        (path / LOCK).write_bytes(content)
+        RunFolder.create(tmp_path, "ppo", resume=True).close()
 
 
-def test_a_lock_from_another_machine_is_believed(tmp_path):
-    path = make_run(tmp_path)
-    write_lock(path, host="elsewhere", pid=1)
-    with pytest.raises(RunFolderError, match=r"process 1 on the machine 'elsewhere'.*delete .*\.lock"):
-        RunFolder.create(tmp_path, "ppo", resume=True)
-
-
-def test_a_lock_that_says_nothing_is_believed(tmp_path):
-    path = make_run(tmp_path)
-    (path / LOCK).write_bytes(b"")
-    with pytest.raises(RunFolderError, match="does not say by whom"):
-        RunFolder.create(tmp_path, "ppo", force=True)
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="makes a stale lock by its start time")
-def test_of_two_processes_that_find_a_stale_lock_one_gets_it(tmp_path):
-    path = make_run(tmp_path)
-    write_lock(path, started="12345")
-    faster: list[RunFolder] = []
-
-    class Slower(FileOperations):
-        """Lets another take the lock over between finding it stale and taking it away."""
-
-        def perform(self, operation, function, *args, **kwargs):
-            if operation == "replace" and not faster:
-                faster.append(RunFolder.create(tmp_path, "ppo", resume=True))
-            return super().perform(operation, function, *args, **kwargs)
-
-    with pytest.raises(RunFolderError, match="in use"):
-        RunFolder.create(tmp_path, "ppo", resume=True, files=Slower())
-    assert json.loads((path / LOCK).read_bytes())["pid"] == os.getpid()
-    faster[0].close()
-    assert LOCK not in names(path)
+@pytest.mark.parametrize(
+    ("content", "holder"),
+    [
+        ('{"pid": 7, "host": "elsewhere"}', "process 7 on the machine 'elsewhere'"),
+        ("", "another process"),
+        ("[]", "another process"),
+    ],
+)
+def test_a_process_that_runs_the_run_is_named_as_well_as_its_file_does(tmp_path, content, holder):
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        (folder.path / LOCK).write_text(content)
+        with pytest.raises(RunFolderError, match=f"in use by {holder}; wait for it"):
+            RunFolder.create(tmp_path, "ppo", force=True)
 
 
 class Faulty(FileOperations):
