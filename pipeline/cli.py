@@ -17,6 +17,7 @@ from config import ConfigError, RunConfig, load_config
 from config.load import convert
 from pipeline.command import Request, contradictions, parse, program, understand
 from pipeline.common.errors import CommandError
+from pipeline.common.threads import use_one_thread
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,9 +113,7 @@ def _to_demo(source: str, target: str) -> int:
 
 
 def _run(config: RunConfig) -> int:
-    # Before NumPy is imported: its libraries read these once. Small networks want one thread.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
+    use_one_thread(os.environ)  # before NumPy is imported
     from pipeline.common.errors import RunError, RunFailed, RunFolderError
     from pipeline.reporting.console import configure_logging
     from pipeline.run_folder.checkpoint import CheckpointError

@@ -17,14 +17,12 @@ from typing import Any
 
 import msgpack
 
+from pipeline.common.threads import use_one_thread
 from pipeline.control.channel import SocketControl
 from pipeline.hosts.edges import HostLinks
 from pipeline.hosts.plan import HostPlan
 from queues.links import child_options_of
 from queues.platform import write_ticket
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""One thread per process: for small networks more threads only get into each other's way."""
 
 
 class ProcessHost:
@@ -88,6 +86,5 @@ def child_environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    for name in THREAD_VARIABLES:
-        environment.setdefault(name, "1")
+    use_one_thread(environment)
     return environment
