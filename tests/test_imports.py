@@ -21,7 +21,7 @@ HEAVY_ALLOWED = {
         "stages/environment/gymnasium/checked_vector.py",
         "stages/environment/gymnasium/group.py",
         "stages/environment/spaces/observations.py",
-        "stages/environment/pettingzoo/kinds.py",
+        "stages/environment/pettingzoo/behavior_spaces.py",
         "stages/environment/gymnasium/vectorising.py",
     ),
     "grpc": ("stages/unity/server.py",),

@@ -1,10 +1,10 @@
-"""One PettingZoo environment, whichever its API: what its agents saw, and which of them are to act next.
+"""One PettingZoo environment behind one interface for both of its APIs.
 
-The group sees both APIs alike. After `reset` and after each `step` an instance tells of the agents that
-something happened to: endings first, and then those who decide now. In a parallel environment that is everybody; in
-one that goes by turns (AEC, agent-environment cycle) it is one agent, with all the rewards since its last turn.
+`reset` and `step` return time steps: those of agents that ended first, then those of agents that decide now. In a
+parallel environment these are all agents; in a turn-based one (AEC, agent-environment cycle) one agent decides, with
+all its rewards since its last turn.
 
-Only the methods of PettingZoo's API are used here, none of its classes, so that any object with them will do.
+This module uses the methods of PettingZoo's API, none of its classes, so any object with these methods will do.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError
 
 
-class Sight(NamedTuple):
-    """What an agent sees: at its end, or before it decides."""
+class TimeStep(NamedTuple):
+    """What the environment returns for one agent, at its end or before it decides."""
 
     agent: str
     observation: Any
     reward: float
-    """Since its previous sight."""
+    """Since its previous time step."""
     info: Mapping[str, Any]
     terminated: bool
     truncated: bool
 
     @property
     def ended(self) -> bool:
-        """Whether its episode is over."""
+        """True if its episode is over."""
         return self.terminated or self.truncated
 
 
@@ -40,27 +40,27 @@ class Instance(Protocol):
 
     env: Any
     by_turns: bool
-    """Whether one agent acts after the other."""
+    """True if one agent acts after the other."""
     over: bool
-    """Whether nobody is left."""
+    """True if no agent is left."""
     first_infos: Mapping[str, Mapping[str, Any]]
-    """By agent: the infos that the last reset brought."""
+    """The infos of the last reset, by agent."""
 
-    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[Sight]:
-        """Begin an episode; the environment hears of options only if there are any."""
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode; the environment gets options only if there are any."""
         ...
 
-    def step(self, actions: Mapping[str, Any]) -> list[Sight]:
-        """Go on with the actions of those who were to decide."""
+    def step(self, actions: Mapping[str, Any]) -> list[TimeStep]:
+        """Advance with the actions of all agents that decide."""
         ...
 
     def waiting(self) -> Mapping[str, float]:
-        """What agents have received since their last sight, as far as it is told before their next one."""
+        """Preliminary rewards of waiting agents since their last time step, where the environment has them."""
         ...
 
 
 def api_of(env: Any) -> Literal["parallel", "aec"] | None:
-    """Which of PettingZoo's APIs an object has, None for neither."""
+    """The PettingZoo API that an object has, None for neither."""
     if not all(callable(getattr(env, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
         return None
     by_turns = all(callable(getattr(env, name, None)) for name in ("last", "observe"))
@@ -68,17 +68,17 @@ def api_of(env: Any) -> Literal["parallel", "aec"] | None:
 
 
 def instance_of(env: Any, name: str) -> Instance:
-    """The environment by the API that it has.
+    """Wrap an environment by the API that it has.
 
     Args:
-        env: a ParallelEnv, an AECEnv, or what has the same methods.
+        env: a ParallelEnv, an AECEnv, or an object with the same methods.
         name: what messages call it.
     """
     return TurnInstance(env, name) if api_of(env) == "aec" else ParallelInstance(env, name)
 
 
 class ParallelInstance:
-    """An environment in which all agents act at once; they may die and join."""
+    """An environment in which all agents act at once; agents may die and join."""
 
     by_turns = False
 
@@ -90,18 +90,18 @@ class ParallelInstance:
         self._live: list[str] = []
         self._seen: Mapping[str, Any] = {}
 
-    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[Sight]:
-        """Begin an episode: everybody decides."""
-        with _broken(self._name, "reset"):
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode, in which all agents decide."""
+        with _blaming(self._name, "reset"):
             self._seen, infos = self.env.reset(**_arguments(seed, options))
             self.first_infos = infos
             self._live = list(self.env.agents)
             self.over = not self._live
-            return [Sight(agent, self._seen[agent], 0.0, infos.get(agent, {}), False, False) for agent in self._live]
+            return [TimeStep(agent, self._seen[agent], 0.0, infos.get(agent, {}), False, False) for agent in self._live]
 
-    def step(self, actions: Mapping[str, Any]) -> list[Sight]:
-        """Everybody's endings, then everybody's next decisions."""
-        with _broken(self._name, "step"):
+    def step(self, actions: Mapping[str, Any]) -> list[TimeStep]:
+        """Advance; returns the endings, then the agents that decide next."""
+        with _blaming(self._name, "step"):
             seen, rewards, terminations, truncations, infos = self.env.step(actions)
             left = list(self.env.agents)
         ending, deciding = [], []
@@ -115,29 +115,29 @@ class ParallelInstance:
             if agent in seen:
                 observation = seen[agent]
             elif terminated:
-                observation = self._seen[agent]  # nothing is made of what came after, but a row needs some
+                observation = self._seen[agent]  # not learned from, but a row needs one
             else:
                 raise BrokenEnvironmentError(f"{self._name}: step() gave no observation for agent '{agent}'")
-            sight = Sight(
+            time_step = TimeStep(
                 agent, observation, float(rewards.get(agent, 0.0)), infos.get(agent, {}), terminated, truncated
             )
             if over:
-                ending.append(_kept(sight))
+                ending.append(_copied(time_step))
             else:
-                deciding.append(sight)
-        ended = {sight.agent for sight in ending}
+                deciding.append(time_step)
+        ended = {time_step.agent for time_step in ending}
         known = {*self._live}
         for agent in left:
             if agent not in known:
-                with _broken(self._name, "step"):
-                    deciding.append(Sight(agent, seen[agent], 0.0, infos.get(agent, {}), False, False))
+                with _blaming(self._name, "step"):
+                    deciding.append(TimeStep(agent, seen[agent], 0.0, infos.get(agent, {}), False, False))
         self._seen = seen
         self._live = [agent for agent in left if agent not in ended]
         self.over = not self._live
         return ending + deciding
 
     def waiting(self) -> Mapping[str, float]:
-        """Nothing: everybody has a sight at each step."""
+        """No rewards, as each agent has a time step at each step."""
         return {}
 
 
@@ -152,62 +152,62 @@ class TurnInstance:
         self.first_infos: Mapping[str, Mapping[str, Any]] = {}
         self._name = name
 
-    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[Sight]:
-        """Begin an episode: whoever is first decides."""
-        with _broken(self._name, "reset"):
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode, in which the first agent decides."""
+        with _blaming(self._name, "reset"):
             self.env.reset(**_arguments(seed, options))
             self.first_infos = dict(getattr(self.env, "infos", {}))
             return self._up_to_next_turn()
 
-    def step(self, actions: Mapping[str, Any]) -> list[Sight]:
-        """The endings that this move led to, and whoever is next."""
+    def step(self, actions: Mapping[str, Any]) -> list[TimeStep]:
+        """Advance by one action; returns the endings, then the agent that decides next."""
         (action,) = actions.values()
-        with _broken(self._name, "step"):
+        with _blaming(self._name, "step"):
             self.env.step(action)
             return self._up_to_next_turn()
 
     def waiting(self) -> Mapping[str, float]:
-        """What `last()` would tell of each agent if it were its turn, where the environment has PettingZoo's books.
+        """The reward that `last()` would return for each agent, where the environment keeps it as PettingZoo's do.
 
-        The name is private, but it is the one that PettingZoo's wrappers let through as well.
+        The attribute is private, but PettingZoo's wrappers pass it on as well.
         """
-        with _broken(self._name, "step"):
+        with _blaming(self._name, "step"):
             received = getattr(self.env, "_cumulative_rewards", None)
             if not isinstance(received, Mapping):
                 return {}
             return {agent: float(received[agent]) for agent in self.env.agents if agent in received}
 
-    def _up_to_next_turn(self) -> list[Sight]:
-        """Let the dead leave, as PettingZoo wants it: each is selected once more, and steps with None."""
-        sights: list[Sight] = []
+    def _up_to_next_turn(self) -> list[TimeStep]:
+        """Step dead agents with None, as PettingZoo demands, until a live agent is selected."""
+        time_steps: list[TimeStep] = []
         while self.env.agents:
             agent = self.env.agent_selection
             observation, reward, terminated, truncated, info = self.env.last()
-            sight = Sight(agent, observation, float(reward), info, bool(terminated), bool(truncated))
-            if not sight.ended:
-                sights.append(sight)
+            time_step = TimeStep(agent, observation, float(reward), info, bool(terminated), bool(truncated))
+            if not time_step.ended:
+                time_steps.append(time_step)
                 break
-            if any(other.agent == agent for other in sights):
+            if any(other.agent == agent for other in time_steps):
                 raise BrokenEnvironmentError(
                     f"{self._name}: agent '{agent}' was stepped with None at its end, and is still selected"
                 )
-            sights.append(_kept(sight))
+            time_steps.append(_copied(time_step))
             self.env.step(None)
         self.over = not self.env.agents
-        return sights
+        return time_steps
 
 
 def _arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"seed": seed, "options": dict(options)} if options else {"seed": seed}
 
 
-def _kept(sight: Sight) -> Sight:
-    """The sight with an observation of its own: the environment goes on before it is made a row."""
-    return sight._replace(observation=copy.deepcopy(sight.observation))
+def _copied(time_step: TimeStep) -> TimeStep:
+    """A time step with a copy of its observation, as the environment advances before its row is made."""
+    return time_step._replace(observation=copy.deepcopy(time_step.observation))
 
 
 @contextmanager
-def _broken(name: str, call: str) -> Iterator[None]:
+def _blaming(name: str, call: str) -> Iterator[None]:
     try:
         yield
     except BrokenEnvironmentError:

@@ -1,6 +1,6 @@
-"""Who plays what: the behaviour name and the team of each agent, by `environment.behaviors`.
+"""Role assignment: the behaviour name and the team of each agent, by `environment.behaviors`.
 
-Agents are told apart by their names only, which is all that PettingZoo gives them. Without a map, all agents must have
+Patterns match agents by their names, which are all that PettingZoo gives them. Without patterns, all agents must have
 equal spaces and are one behaviour; two of them are opponents unless they are a group, more are a team.
 """
 
@@ -26,22 +26,22 @@ _NAMES_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What an agent is."""
+    """An agent's behaviour, side and group."""
 
     behavior: str
     """Behaviour name."""
     team: int
-    """Its side; which team plays it can change from episode to episode."""
+    """Its side; the team that plays it can change from episode to episode."""
     grouped: bool = False
-    """Whether it works for a common reward, together with those of its behaviour's groups that are in its team."""
+    """True if it shares rewards with the other agents of its team that are in groups."""
 
 
-class Casting:
-    """Gives agents their roles, and remembers them.
+class RoleAssignment:
+    """Assigns roles to agents, and keeps them.
 
     Args:
-        roles: `environment.behaviors`; empty: all agents are `behavior`.
-        behavior: behaviour name where a role names none; may be empty if all do.
+        roles: `environment.behaviors`; if empty, all agents are of `behavior`.
+        behavior: behaviour name of roles that name none; may be empty if all name one.
         spaces_of: an agent's spaces.
         owner: the environment's name, for messages.
     """
@@ -50,7 +50,7 @@ class Casting:
         self, roles: Mapping[str, RoleSettings], behavior: str, spaces_of: Callable[[str], Spaces], owner: str
     ) -> None:
         self.roles: dict[str, Role] = {}
-        """By agent, in the order in which they were cast."""
+        """By agent, in the order of assignment."""
         self._settings = dict(roles) or {"*": RoleSettings()}
         self._behavior = behavior
         self._spaces_of = spaces_of
@@ -59,12 +59,12 @@ class Casting:
 
     @property
     def teams(self) -> int:
-        """How many sides there are."""
+        """The number of sides."""
         return 1 + max(role.team for role in self.roles.values())
 
     @property
-    def sides_are_alike(self) -> bool:
-        """Whether there are several sides, and all have the same behaviours."""
+    def symmetric(self) -> bool:
+        """True if there are several sides, all with the same behaviours."""
         sides: dict[int, set[str]] = {}
         for role in self.roles.values():
             sides.setdefault(role.team, set()).add(role.behavior)
@@ -74,16 +74,16 @@ class Casting:
         """The spaces of the agents of a behaviour."""
         return self._spaces[behavior][1]
 
-    def cast(self, agents: Sequence[str], *, everybody: bool) -> None:
-        """Give roles to the agents that the environment starts with.
+    def assign(self, agents: Sequence[str], *, everybody: bool) -> None:
+        """Assign roles to the agents that the environment starts with.
 
         Args:
             agents: their names, in the environment's order.
-            everybody: whether no others will ever join; then each pattern has to fit somebody.
+            everybody: True if no others can join; then each pattern has to fit an agent.
 
         Raises:
-            StageError: if an agent has no role, a pattern fits nobody, teams have gaps, or agents of one behaviour
-                differ in their spaces.
+            StageError: if an agent has no role, a pattern fits no agent, team numbers have gaps, or agents of one
+                behaviour differ in their spaces.
         """
         patterns = {agent: self._pattern(agent) for agent in agents}
         if everybody:
@@ -104,10 +104,10 @@ class Casting:
         self._check_teams()
 
     def join(self, agent: str) -> Role:
-        """Give a role to an agent that was not there at the start.
+        """Assign a role to an agent that was absent at the start.
 
         Raises:
-            StageError: as `cast`, and if it would be a team of its own.
+            StageError: as `assign`, and if its team would be a new one.
         """
         pattern = self._pattern(agent)
         behavior, team = self._behavior_of(pattern), self._settings[pattern].team
@@ -147,8 +147,8 @@ class Casting:
                 continue
             if any(fnmatchcase(agent, pattern) for agent in agents):
                 raise StageError(
-                    f"{self._owner}: {_KEY}.{pattern}: all its agents are taken by patterns before it; the first that "
-                    "fits counts, so put the more particular ones first",
+                    f"{self._owner}: {_KEY}.{pattern}: all its agents fit patterns before it; the first that fits "
+                    "counts, so put the more specific ones first",
                     key=(*_PATH, pattern),
                 )
             close = difflib.get_close_matches(pattern, [_pattern_for(agent) for agent in agents], n=1)
@@ -156,7 +156,7 @@ class Casting:
             raise StageError(f"{self._owner}: {_KEY}.{pattern}: fits none of its agents; {hint}", key=(*_PATH, pattern))
 
     def _check_spaces(self, names: Mapping[str, str]) -> None:
-        """Agents of one behaviour share a network, and so need equal spaces."""
+        """Check that agents of one behaviour, which share a network, have equal spaces."""
         for agent, behavior in names.items():
             spaces = self._spaces_of(agent)
             first, expected = self._spaces.setdefault(behavior, (agent, spaces))
@@ -176,7 +176,7 @@ class Casting:
         missing = sorted(set(range(max(teams) + 1)) - teams)
         if missing:
             raise StageError(
-                f"{self._owner}: {_KEY}: nobody is in team {missing[0]}, but somebody in team {max(teams)}; number "
+                f"{self._owner}: {_KEY}: team {missing[0]} has no agents, but team {max(teams)} has; number "
                 "the teams 0, 1, … without gaps",
                 key=_PATH,
             )

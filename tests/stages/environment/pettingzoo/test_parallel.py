@@ -372,7 +372,7 @@ def test_agents_that_no_one_spoke_of_before_may_bring_masks():
 
 
 def test_an_episode_that_is_over_at_once_is_told():
-    with pytest.raises(BrokenEnvironmentError, match="over at its reset, before anybody could act"):
+    with pytest.raises(BrokenEnvironmentError, match="over at its reset, before any agent could act"):
         group_of(Crowd({"a": (1, 2, 0.0)})).reset(0)
 
 

@@ -1,4 +1,4 @@
-"""Who won: from the rewards of each team to the result of a game.
+"""The results of games, from the rewards of each team.
 
 Axis letters: g games, T teams.
 """
@@ -19,8 +19,8 @@ _TIE = 1e-6
 """Scores that differ by less, relative to their size, are equal: sums of floats in another order are."""
 
 
-class Score:
-    """What the agents of each team received in the running game of one instance.
+class TeamScores:
+    """The rewards of each team in the running game of one instance.
 
     Args:
         teams: T.
@@ -33,28 +33,28 @@ class Score:
         self._last = [0.0] * teams
 
     def add(self, team: int, reward: float, *, at_the_end: bool) -> None:
-        """Note an agent's reward; `at_the_end` if it came with its episode's end."""
+        """Add an agent's reward; `at_the_end` if it came with its episode's end."""
         self._total[team] += reward
         if at_the_end:
             self._last[team] += reward
 
     def by(self, rule: OutcomeRule) -> list[float]:
-        """[T] what the winner is found by."""
+        """[T] the scores that decide the game by a rule."""
         return self._total if rule == "return" else self._last
 
 
 def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name: str) -> None:
-    """See that the scores [g, T] of games say who was better.
+    """Check that the scores [g, T] of games are finite.
 
-    Rewards that reach rows are checked there; those of an agent that never acted count in its game alone.
+    Rewards in rows are checked with the rows, but those of an agent that never acted count in its game alone.
 
     Args:
-        scores: of the games that ended.
+        scores: the scores of the games that ended.
         env_ids: [g] their instances.
         name: what messages call the environment.
 
     Raises:
-        NotFiniteError: if a team's is NaN or infinite.
+        NotFiniteError: if a team's score is NaN or infinite.
     """
     finite = np.isfinite(np.asarray(scores, np.float64))
     if not finite.all():
@@ -62,12 +62,12 @@ def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name
         raise NotFiniteError(
             f"{name}: the rewards of team {team} in instance {env_ids[game]}'s game add up to "
             f"{scores[game][team]:.6g}, expected a finite number; look for a division by zero where rewards are "
-            "reckoned"
+            "computed"
         )
 
 
-def outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.float32]:
-    """[g, T] of scores [g, T]: 1 for the best team, 0 for the others; best ones that are equal drew, 0.5 each."""
+def game_outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.float32]:
+    """Outcomes [g, T] of scores [g, T]: 1 for the best team, 0 for the others; equal best teams draw, 0.5 each."""
     values = np.asarray(scores, np.float64).reshape(len(scores), teams)
     best = values.max(axis=1, keepdims=True)
     top = values >= best - _TIE * np.maximum(1.0, np.abs(best))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stages.environment.pettingzoo.games import Score, outcomes
+from stages.environment.pettingzoo.outcomes import TeamScores, game_outcomes
 
 
 @pytest.mark.parametrize(
@@ -22,19 +22,19 @@ from stages.environment.pettingzoo.games import Score, outcomes
     ],
 )
 def test_the_best_wins_and_equals_draw(scores, expected):
-    np.testing.assert_array_equal(outcomes([scores], len(scores)), np.array([expected], np.float32))
+    np.testing.assert_array_equal(game_outcomes([scores], len(scores)), np.array([expected], np.float32))
 
 
 def test_several_games_are_judged_apart():
-    np.testing.assert_array_equal(outcomes([[1, 2], [3, 0], [1, 1]], 2), [[0, 1], [1, 0], [0.5, 0.5]])
+    np.testing.assert_array_equal(game_outcomes([[1, 2], [3, 0], [1, 1]], 2), [[0, 1], [1, 0], [0.5, 0.5]])
 
 
 def test_no_games_have_no_outcomes_for_each_team():
-    assert outcomes([], 3).shape == (0, 3)
+    assert game_outcomes([], 3).shape == (0, 3)
 
 
 def test_a_score_is_the_return_or_what_came_last():
-    score = Score(2)
+    score = TeamScores(2)
     score.add(0, 2.0, at_the_end=False)
     score.add(0, -0.5, at_the_end=True)
     score.add(1, 1.0, at_the_end=True)

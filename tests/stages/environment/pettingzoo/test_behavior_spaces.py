@@ -8,14 +8,14 @@ from gymnasium import spaces
 
 from config import ObservationSettings
 from queues.messages import ActionBatch
-from stages.environment.pettingzoo.kinds import Kind, check_names
+from stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
 from stages.errors import BrokenEnvironmentError, StageError
 
 BOARD = spaces.Box(0, 1, (3, 3, 2), np.int8)
 
 
-def kind(observation, action, settings=None):
-    return Kind("Four", observation, action, settings or {}, False, "Zoo")
+def behavior_spaces(observation, action, settings=None):
+    return BehaviorSpaces("Four", observation, action, settings or {}, False, "Zoo")
 
 
 def masked(width, action, inner=BOARD):
@@ -23,7 +23,7 @@ def masked(width, action, inner=BOARD):
 
 
 def test_the_mask_beside_the_observation_becomes_ours():
-    four = kind(*masked(9, spaces.Discrete(9)), {"observation": ObservationSettings(kind="vector")})
+    four = behavior_spaces(*masked(9, spaces.Discrete(9)), {"observation": ObservationSettings(kind="vector")})
     spec = four.spec("Four?team=1")
 
     assert (spec.behavior_id, spec.actions.masked, spec.actions.discrete_branches) == ("Four?team=1", True, (9,))
@@ -36,7 +36,7 @@ def test_the_mask_beside_the_observation_becomes_ours():
 
 
 def test_masks_of_several_branches_stand_side_by_side_or_one_by_one():
-    both = kind(*masked(5, spaces.MultiDiscrete([2, 3])))
+    both = behavior_spaces(*masked(5, spaces.MultiDiscrete([2, 3])))
     flat = np.array([1, 0, 1, 1, 0])
     apart = (np.array([1, 0]), np.array([1, 1, 0]))
 
@@ -46,7 +46,7 @@ def test_masks_of_several_branches_stand_side_by_side_or_one_by_one():
 
 
 def test_an_agent_without_a_mask_may_do_everything():
-    plain = kind(BOARD, spaces.Discrete(3))
+    plain = behavior_spaces(BOARD, spaces.Discrete(3))
     plain.expect_masks({"action_mask": [1, 1, 1]})
     seen = np.zeros((3, 3, 2), np.int8)
 
@@ -56,16 +56,16 @@ def test_an_agent_without_a_mask_may_do_everything():
 
 
 def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_told():
-    plain = kind(BOARD, spaces.Discrete(3))
+    plain = behavior_spaces(BOARD, spaces.Discrete(3))
     plain.expect_masks({})
 
     assert plain.masks([(None, {})]) is None
-    with pytest.raises(StageError, match=r"Zoo: the infos of Four bring an action_mask now, .* in the infos of reset"):
+    with pytest.raises(StageError, match=r"Zoo: the infos of Four have an action_mask now, .* in the infos of reset"):
         plain.masks([(None, {}), (None, {"action_mask": [0, 1, 0]})])
 
 
 def test_masks_for_actions_that_can_not_be_masked_are_no_masks():
-    boxed = kind(BOARD, spaces.Box(-1, 1, (2,)))
+    boxed = behavior_spaces(BOARD, spaces.Box(-1, 1, (2,)))
     boxed.expect_masks({"action_mask": [1, 1]})
 
     assert not boxed.masked
@@ -77,14 +77,14 @@ def test_masks_for_actions_that_can_not_be_masked_are_no_masks():
 )
 def test_a_mask_that_does_not_fit_the_actions_is_told(width, action):
     with pytest.raises(StageError, match=f"Zoo: Four observes an action_mask of {width} entries, but its action space"):
-        kind(*masked(width, action))
+        behavior_spaces(*masked(width, action))
 
 
 @pytest.mark.parametrize(
     ("mask", "message"), [([1, 1], "has 2 entries, expected 3"), ([0, 0, 0], "forbids every choice")]
 )
 def test_masks_that_make_no_sense_are_told(mask, message):
-    plain = kind(BOARD, spaces.Discrete(3))
+    plain = behavior_spaces(BOARD, spaces.Discrete(3))
     plain.expect_masks({"action_mask": mask})
 
     with pytest.raises(BrokenEnvironmentError, match=message):
@@ -96,10 +96,10 @@ def batch(continuous, discrete):
 
 
 def test_actions_come_one_by_one():
-    grid = kind(BOARD, spaces.Discrete(3, start=1))
-    several = kind(BOARD, spaces.MultiDiscrete([2, 3]))
-    arm = kind(BOARD, spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32)))
-    pair = kind(BOARD, spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,)))))
+    grid = behavior_spaces(BOARD, spaces.Discrete(3, start=1))
+    several = behavior_spaces(BOARD, spaces.MultiDiscrete([2, 3]))
+    arm = behavior_spaces(BOARD, spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32)))
+    pair = behavior_spaces(BOARD, spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,)))))
 
     assert [int(action) for action in grid.actions(batch(np.zeros((2, 0)), [[0], [2]]), 2)] == [1, 3]
     assert [action.tolist() for action in several.actions(batch(np.zeros((1, 0)), [[1, 2]]), 1)] == [[1, 2]]
@@ -109,7 +109,7 @@ def test_actions_come_one_by_one():
 
 
 def test_the_number_of_agents_may_differ_from_tick_to_tick():
-    arm = kind(BOARD, spaces.Box(-2, 2, (1,)))
+    arm = behavior_spaces(BOARD, spaces.Box(-2, 2, (1,)))
 
     for count in (3, 1, 5):
         actions = arm.actions(batch(np.full((count, 1), 0.5), np.zeros((count, 0))), count)
@@ -123,8 +123,8 @@ def test_settings_are_for_the_behaviours_that_have_such_observations():
 
     check_names(said, [nested, BOARD], "Zoo")
 
-    (place,) = kind(nested, spaces.Discrete(3), said).spec("A").observations
-    (board,) = kind(BOARD, spaces.Discrete(3), said).spec("B").observations
+    (place,) = behavior_spaces(nested, spaces.Discrete(3), said).spec("A").observations
+    (board,) = behavior_spaces(BOARD, spaces.Discrete(3), said).spec("B").observations
     assert [(o.name, o.kind) for o in (place, board)] == [("state.place", "vector"), ("observation", "image")]
 
 

@@ -1,8 +1,7 @@
-"""What the agents of one behaviour have in common: how their observations, masks and actions become columns.
+"""The spaces of one behaviour: conversion between single agents' observations, masks and actions and columns.
 
-Spaces are Gymnasium's, so how they are read is in `stages.environment.spaces.observations` and `.actions`. Here is what
-PettingZoo adds: the mask that stands beside the observation under the key `action_mask` (or, as in newer
-environments, in the agent's info), and rows that are gathered agent by agent.
+Spaces are Gymnasium's, read by `stages.environment.spaces`. This module adds what PettingZoo has beside them: rows that
+come agent by agent, and the action mask, under the key `action_mask` of the observation or (newer) of the info.
 
 Axis letters: k observations, d decisions.
 """
@@ -31,21 +30,21 @@ Space = spaces.Space[Any]
 MASK = "action_mask"
 
 
-class Kind:
-    """One behaviour's spaces as columns.
+class BehaviorSpaces:
+    """The spaces of the agents of one behaviour.
 
     Args:
         behavior: the behaviour name.
         observation_space: the space of each of its agents; `action_mask` in it is no observation.
         action_space: of each of its agents.
-        settings: `environment.observations`; what is about other behaviours' observations is passed over.
-        grouped: whether its agents belong to groups.
+        settings: `environment.observations`; settings of other behaviours' observations are ignored.
+        grouped: True if its agents belong to groups.
         owner: the environment's name, for messages.
 
     Attributes:
         behavior: the behaviour name.
         owner: the environment's name.
-        masked: whether agents tell what they may do; once the spec is out, this stays.
+        masked: True if agents have action masks; fixed once the spec is made.
 
     Raises:
         StageError: if a space is not supported, or the settings do not fit it.
@@ -66,9 +65,9 @@ class Kind:
         self._seen_space = without_mask(observation_space)
         self._mask_observed = self._seen_space is not observation_space
         self._action_space = action_space
-        own = set(_names(self._seen_space))
-        said = {observation: about for observation, about in settings.items() if observation in own}
-        self._parts = observation_parts(self._seen_space, owner, said)
+        names = set(_names(self._seen_space))
+        own = {name: observation for name, observation in settings.items() if name in names}
+        self._parts = observation_parts(self._seen_space, owner, own)
         self._mapping = lru_cache(maxsize=64)(self._make_mapping)
         one = self._mapping(1)
         self._actions = one.spec
@@ -79,7 +78,7 @@ class Kind:
             self._check_mask_width(observation_space)
 
     def expect_masks(self, info: Mapping[str, Any]) -> None:
-        """Look whether agents' infos bring masks; only before the spec is asked for."""
+        """Look for a mask in an agent's info; to be called before the spec is made."""
         self.masked = self.masked or (self._maskable and MASK in info)
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
@@ -90,7 +89,7 @@ class Kind:
         return BehaviorSpec(behavior_id, tuple(part.spec for part in self._parts), actions, grouped=self._grouped)
 
     def observations(self, seen: Sequence[Any]) -> tuple[Array, ...]:
-        """One new array [k, *shape] per observation of the spec, of k observations as the environment gives them.
+        """Convert k observations of the environment to one new array [k, *shape] per observation of the spec.
 
         Raises:
             BrokenEnvironmentError: if one does not fit its space.
@@ -118,8 +117,8 @@ class Kind:
         if not self.masked:
             if self._maskable and any(MASK in info for _, info in seen):
                 raise StageError(
-                    f"{self.owner}: the infos of {self.behavior} bring an {MASK} now, but had none at the first "
-                    "reset, so its policy was made without masks and would play what they forbid; expected "
+                    f"{self.owner}: the infos of {self.behavior} have an {MASK} now, but had none at the first "
+                    "reset, so its policy was made without masks and would take forbidden actions; expected "
                     f"{MASK} in the infos of reset() too, for at least one agent of {self.behavior} (ones where "
                     "everything is allowed), or in the observation space"
                 )
@@ -143,7 +142,7 @@ class Kind:
         return masks
 
     def actions(self, batch: ActionBatch, count: int) -> list[Any]:
-        """What the environment is given for d = `count` decisions, one by one.
+        """Convert the actions of d = `count` decisions to single actions for the environment.
 
         Raises:
             StageError: if the batch is of another size.
@@ -168,17 +167,17 @@ class Kind:
 
 
 def without_mask(space: Space) -> Space:
-    """An observation space without the mask that may stand in it; the same object if there is none."""
+    """An observation space without its action mask; the same object if it has none."""
     if not isinstance(space, spaces.Dict) or MASK not in space.spaces:
         return space
     return spaces.Dict({key: inner for key, inner in space.spaces.items() if key != MASK})
 
 
 def check_names(settings: Mapping[str, ObservationSettings], observation_spaces: Sequence[Space], owner: str) -> None:
-    """Check that every observation that `environment.observations` speaks of is there, of some behaviour.
+    """Check that some behaviour has each observation named in `environment.observations`.
 
     Raises:
-        StageError: if one is not.
+        StageError: if none has it.
     """
     every = list(dict.fromkeys(name for space in observation_spaces for name in _names(without_mask(space))))
     for name in settings:
@@ -189,7 +188,7 @@ def check_names(settings: Mapping[str, ObservationSettings], observation_spaces:
 
 
 def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """The names that `observation_parts` gives to a space's observations."""
+    """The names of a space's observations, as `observation_parts` gives them."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, below in inner:
@@ -199,7 +198,7 @@ def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def _flat(mask: Any) -> NDArray[np.bool_]:
-    """A mask as one row; it may be an array per branch, as `MultiDiscrete.sample` takes it."""
+    """A mask as one row; it may be an array per branch, as for `MultiDiscrete.sample`."""
     if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
         return np.concatenate([_flat(part) for part in mask])
     return np.ravel(np.asarray(mask)).astype(np.bool_)

@@ -1,4 +1,4 @@
-"""Groups in games that go by turns: each agent's rows tell what its mates received since its last one."""
+"""Group rewards in turn-based games: each agent's rows hold its mates' rewards since its last one."""
 
 from __future__ import annotations
 
