@@ -52,7 +52,8 @@ from config.reward_signals import (
     RewardSignalSettings,
     RNDSettings,
 )
-from config.run import CheckpointSettings, RunConfig, TorchSettings
+from config.run import RunConfig
+from config.sections import CheckpointSettings, TorchSettings
 from config.self_play import SelfPlaySettings
 from config.streams import RecordSettings, ReplaySettings
 from config.trainers import TRAINERS, TrainerKind

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
+from config.behaviors import BehaviorSettings
 from config.errors import Finding, KeyPath
 from config.fields import changed
 from config.learning_cautions import learning_cautions
 from config.parameters import Curriculum
+from config.sections import Sections
 from config.trainers import declared_kind
-
-if TYPE_CHECKING:
-    from config.behaviors import BehaviorSettings
-    from config.run import RunConfig
 
 _UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas", "side_channels")
 _EXECUTABLES_ALONE = {
@@ -23,7 +20,7 @@ _EXECUTABLES_ALONE = {
 }
 
 
-def cautions(config: RunConfig) -> list[Finding]:
+def cautions(config: Sections) -> list[Finding]:
     """Give a warning, at its key, for each thing in a valid configuration that its writer should know."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     for path, settings in config.blocks():
@@ -35,13 +32,13 @@ def cautions(config: RunConfig) -> list[Finding]:
     return found
 
 
-def _plays_only(config: RunConfig, settings: BehaviorSettings) -> bool:
+def _plays_only(config: Sections, settings: BehaviorSettings) -> bool:
     """Return True if nothing is learned from the agents' actions."""
     imitates = declared_kind(settings.trainer_type).imitates
     return config.checkpoint_settings.inference or config.replay is not None or imitates
 
 
-def _about_start(config: RunConfig, settings: BehaviorSettings) -> Iterator[Finding]:
+def _about_start(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.init_path is None:
         return
     source = config.checkpoint_settings.initialize_from
@@ -52,7 +49,7 @@ def _about_start(config: RunConfig, settings: BehaviorSettings) -> Iterator[Find
         yield Finding(("init_path",), message)
 
 
-def _about_checkpoints(config: RunConfig) -> Iterator[Finding]:
+def _about_checkpoints(config: Sections) -> Iterator[Finding]:
     settings = config.checkpoint_settings
     if settings.load_model:
         yield Finding(("checkpoint_settings", "load_model"), "is deprecated; it was taken for 'resume: true'")
@@ -63,7 +60,7 @@ def _about_checkpoints(config: RunConfig) -> Iterator[Finding]:
         yield Finding(("checkpoint_settings", "initialize_from"), message)
 
 
-def _about_unity(config: RunConfig) -> Iterator[Finding]:
+def _about_unity(config: Sections) -> Iterator[Finding]:
     if config.environment is None:
         if config.env_settings.env_path is None and config.replay is None:
             yield from _about_editor(config)
@@ -75,7 +72,7 @@ def _about_unity(config: RunConfig) -> Iterator[Finding]:
         yield Finding(("engine_settings",), "has no effect, because only Unity takes it")
 
 
-def _about_editor(config: RunConfig) -> Iterator[Finding]:
+def _about_editor(config: Sections) -> Iterator[Finding]:
     for section, names in _EXECUTABLES_ALONE.items():
         for name in changed(getattr(config, section)):
             if name in names:
@@ -84,7 +81,7 @@ def _about_editor(config: RunConfig) -> Iterator[Finding]:
                 yield Finding((section, name), message)
 
 
-def _about_roles(config: RunConfig) -> Iterator[Finding]:
+def _about_roles(config: Sections) -> Iterator[Finding]:
     roles = config.environment.behaviors if config.environment is not None else {}
     for pattern, role in roles.items():
         if role.behavior is None or role.behavior in config.behaviors:
@@ -98,7 +95,7 @@ def _about_roles(config: RunConfig) -> Iterator[Finding]:
             yield Finding(("environment", "behaviors", pattern), message)
 
 
-def _about_curricula(config: RunConfig) -> Iterator[Finding]:
+def _about_curricula(config: Sections) -> Iterator[Finding]:
     if config.environment_parameters and config.replay is not None:
         message = "has no effect, because 'replay' stands in place of the environment"
         yield Finding(("environment_parameters",), message)
@@ -123,7 +120,7 @@ def _about_curricula(config: RunConfig) -> Iterator[Finding]:
                 yield Finding((*path, "measure"), message)
 
 
-def _never_rated_up_to(config: RunConfig, behavior: str, threshold: float) -> bool:
+def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> bool:
     """Whether a behaviour's rating begins and stays where it does not exceed a threshold.
 
     It stays if the behaviour meets nobody but itself as it is; against other behaviours its newest policy is rated.

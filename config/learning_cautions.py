@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from config.behaviors import BehaviorSettings
 from config.errors import Finding
 from config.fields import changed
 from config.hyperparameters import Hyperparameters
 from config.trainers import declared_kind
-
-if TYPE_CHECKING:
-    from config.behaviors import BehaviorSettings
 
 _SHAPE = ("num_layers", "vis_encode_type", "goal_conditioning_type")
 """What a network of the user's own gets told and may do as it likes about; the other keys are of use beside it too."""

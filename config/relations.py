@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
+from config.behaviors import BehaviorSettings
 from config.errors import Finding, KeyPath
 from config.parameters import Curriculum
-
-if TYPE_CHECKING:
-    from config.behaviors import BehaviorSettings
-    from config.run import RunConfig
+from config.sections import Sections
 
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
@@ -20,7 +17,7 @@ MOST_UNITY_PROGRAMS = 256
 """Of one actor: agents' ids leave no room for more."""
 
 
-def relate(config: RunConfig) -> list[Finding]:
+def relate(config: Sections) -> list[Finding]:
     """Find what contradicts itself between sections."""
     return [
         *_about_behaviors(config),
@@ -33,7 +30,7 @@ def relate(config: RunConfig) -> list[Finding]:
     ]
 
 
-def _about_behaviors(config: RunConfig) -> Iterator[Finding]:
+def _about_behaviors(config: Sections) -> Iterator[Finding]:
     if not config.behaviors and config.default_settings is None:
         message = "lists nothing to train; add a behaviour, or give default_settings"
         yield Finding(_BEHAVIORS, message, (_BEHAVIORS, _DEFAULT))
@@ -43,7 +40,7 @@ def _about_behaviors(config: RunConfig) -> Iterator[Finding]:
             yield Finding((*_BEHAVIORS, name), message)
 
 
-def _about_teachers(config: RunConfig) -> Iterator[Finding]:
+def _about_teachers(config: Sections) -> Iterator[Finding]:
     behaviors: list[tuple[KeyPath, str | None, BehaviorSettings]] = [
         ((*_BEHAVIORS, name), name, settings) for name, settings in config.behaviors.items()
     ]
@@ -61,7 +58,7 @@ def _about_teachers(config: RunConfig) -> Iterator[Finding]:
             yield from _listed(config, where, teacher)
 
 
-def _about_environment(config: RunConfig) -> Iterator[Finding]:
+def _about_environment(config: Sections) -> Iterator[Finding]:
     environment = config.environment
     if environment is None:
         if config.replay is None:
@@ -83,7 +80,7 @@ def _about_environment(config: RunConfig) -> Iterator[Finding]:
         yield Finding(("environment",), message, (("environment", "behavior"), _BEHAVIORS, _DEFAULT))
 
 
-def _about_unity(config: RunConfig) -> Iterator[Finding]:
+def _about_unity(config: Sections) -> Iterator[Finding]:
     settings, replicas = config.env_settings, config.pipeline.hosts.actors.replicas
     if settings.env_path is None:
         involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
@@ -104,14 +101,14 @@ def _about_unity(config: RunConfig) -> Iterator[Finding]:
         yield Finding(("env_settings", "num_envs"), f"{message}.actors.replicas instead", ())
 
 
-def _about_roles(config: RunConfig) -> Iterator[Finding]:
+def _about_roles(config: Sections) -> Iterator[Finding]:
     roles = config.environment.behaviors if config.environment is not None else {}
     for pattern, role in roles.items():
         if role.behavior is not None:
             yield from _listed(config, ("environment", "behaviors", pattern, "behavior"), role.behavior)
 
 
-def _about_names(config: RunConfig) -> Iterator[Finding]:
+def _about_names(config: Sections) -> Iterator[Finding]:
     if config.record is not None and config.record.behaviors != "all":
         for index, name in enumerate(config.record.behaviors):
             yield from _listed(config, ("record", "behaviors", index), name)
@@ -120,7 +117,7 @@ def _about_names(config: RunConfig) -> Iterator[Finding]:
             yield from _listed(config, ("pipeline", "stages", number, "behaviors", index), name)
 
 
-def _about_lessons(config: RunConfig) -> Iterator[Finding]:
+def _about_lessons(config: Sections) -> Iterator[Finding]:
     for parameter, value in (config.environment_parameters or {}).items():
         lessons = value.curriculum if isinstance(value, Curriculum) else ()
         for number, lesson in enumerate(lessons):
@@ -135,7 +132,7 @@ def _about_lessons(config: RunConfig) -> Iterator[Finding]:
                 yield Finding((*path, "measure"), message, ((*path, "measure"), _BEHAVIORS, _DEFAULT))
 
 
-def _listed(config: RunConfig, path: KeyPath, name: str) -> Iterator[Finding]:
+def _listed(config: Sections, path: KeyPath, name: str) -> Iterator[Finding]:
     """Check that a behaviour is listed, unless there are defaults for those that are not."""
     if name in config.behaviors or config.default_settings is not None:
         return
@@ -144,7 +141,7 @@ def _listed(config: RunConfig, path: KeyPath, name: str) -> Iterator[Finding]:
     yield Finding(path, f"'{name}' is not listed under behaviors; {hint}", (path, _BEHAVIORS, _DEFAULT))
 
 
-def _about_ghosts(config: RunConfig) -> Iterator[Finding]:
+def _about_ghosts(config: Sections) -> Iterator[Finding]:
     for index, stage in enumerate(config.pipeline.stages):
         names = stage.behaviors or tuple(config.behaviors)
         known = [config.behaviors.get(name, config.default_settings) for name in names] or [config.default_settings]

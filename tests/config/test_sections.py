@@ -16,7 +16,7 @@ from config import (
     StagePlacement,
     UniformSampler,
 )
-from config.run import CheckpointSettings
+from config.sections import CheckpointSettings
 
 ONE = "behaviors: {B: {}}\n"
 TWO = "behaviors: {B: {}, C: {}}\n"

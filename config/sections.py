@@ -1,0 +1,94 @@
+"""All sections of the YAML as one model, without what spans several of them; `config.run` checks that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from config.behaviors import BehaviorSettings
+from config.environment import EnvironmentSettings, EvaluationSettings
+from config.errors import KeyPath
+from config.fields import Flag, Settings, Text
+from config.parameters import EnvironmentParameter
+from config.pipeline import PipelineSettings
+from config.streams import RecordSettings, ReplaySettings
+from config.unity import EngineSettings, EnvSettings
+
+
+def _folder_name(value: object) -> object:
+    if isinstance(value, str) and (value in ("", ".", "..") or any(sign in value for sign in '/\\:*?"<>|\0')):
+        raise ValueError(f"'{value}' is no name for a folder; use letters, digits, '-', '_' and '.'")
+    return value
+
+
+class CheckpointSettings(Settings):
+    """Which run this is, where it goes, and what it starts from."""
+
+    run_id: Annotated[Text, BeforeValidator(_folder_name)] = Field(
+        "ppo", description="Name of the run, and of its folder under `results_dir`."
+    )
+    initialize_from: Annotated[Text | None, BeforeValidator(_folder_name)] = Field(
+        None, description="Run id whose weights to start from, at step 0."
+    )
+    load_model: Flag = Field(False, description="Deprecated name of `resume`; a warning says so.")
+    resume: Flag = Field(False, description="Continue the run from its last checkpoint.")
+    force: Flag = Field(False, description="Put an existing run of this id aside and start anew.")
+    train_model: Flag = Field(False, description="Deprecated and without meaning; a warning says so.")
+    inference: Flag = Field(False, description="Act without learning, and save nothing.")
+    results_dir: Text = Field("results", min_length=1, description="Folder of all runs.")
+
+    @model_validator(mode="after")
+    def _renamed(self) -> CheckpointSettings:
+        if self.load_model:
+            self._fill(resume=True)
+        return self
+
+
+def _device(value: object) -> object:
+    if isinstance(value, str):
+        kind, _, index = value.partition(":")
+        if not kind.isalpha() or (":" in value and not index.isdigit()):
+            raise ValueError(f"'{value}' is no torch device; expected 'cpu', 'cuda', 'cuda:1' or the like")
+    return value
+
+
+class TorchSettings(Settings):
+    """How torch computes."""
+
+    device: Annotated[Text | None, BeforeValidator(_device)] = Field(
+        None,
+        description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if there is one.",
+    )
+
+
+class Sections(Settings):
+    """The sections of the YAML. Attributes are called as its keys."""
+
+    behaviors: dict[str, BehaviorSettings] = Field(default_factory=dict, description="How to learn, by behaviour name.")
+    default_settings: BehaviorSettings | None = Field(
+        None, description="Merged under every behaviour, and used for behaviours that are not listed."
+    )
+    environment: EnvironmentSettings | None = Field(None, description="What to run when it is not Unity.")
+    env_settings: EnvSettings = Field(default_factory=EnvSettings, description="How environments are started.")
+    engine_settings: EngineSettings = Field(default_factory=EngineSettings, description="The Unity engine.")
+    environment_parameters: dict[str, EnvironmentParameter] | None = Field(
+        None, description="Parameters sent to the environment: each a number, a sampler or a curriculum."
+    )
+    checkpoint_settings: CheckpointSettings = Field(
+        default_factory=CheckpointSettings, description="Which run this is, and what it starts from."
+    )
+    torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="How torch computes.")
+    debug: Flag = Field(False, description="Log in detail.")
+    evaluation: EvaluationSettings | None = Field(None, description="Deterministic play beside training; null: none.")
+    pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues, stages.")
+    record: RecordSettings | None = Field(None, description="Streams to write; null: none.")
+    replay: ReplaySettings | None = Field(None, description="Streams to learn from; null: act instead.")
+
+    def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
+        """Give the blocks that say how to learn, with their keys; `default_settings` is one where it stands alone."""
+        for name, settings in self.behaviors.items():
+            yield ("behaviors", name), settings
+        if self.default_settings is not None and not self.behaviors:
+            yield ("default_settings",), self.default_settings
