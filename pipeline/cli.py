@@ -60,7 +60,7 @@ def _follow(arguments: Sequence[str] | None) -> int:
 
 def _validate(config: RunConfig) -> int:
     """Show the pipeline, if all that is named for it can be found."""
-    from pipeline.common.graph import describe
+    from pipeline.command.description import describe
     from pipeline.main.references import all_names
 
     mistakes = all_names(config)

@@ -15,7 +15,7 @@ import yaml
 
 from config import RunConfig
 from pipeline.common.errors import RunError, RunFailed
-from pipeline.common.graph import demonstrated
+from pipeline.common.graph import offline_demonstrations
 from pipeline.common.seeds import choose_seed
 from pipeline.common.versions import version_information
 from pipeline.main.coordinator import Coordinator
@@ -199,7 +199,7 @@ def _result(config: RunConfig, coordinator: Coordinator, folder: RunFolder) -> R
 
 
 def _check(config: RunConfig) -> None:
-    offline = demonstrated(config)
+    offline = offline_demonstrations(config)
     others = [name for name in config.behaviors if name not in offline]
     if offline and others:
         raise RunError(

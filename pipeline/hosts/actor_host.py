@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from config import RunConfig, TrainerKind
-from pipeline.common.graph import placed
+from pipeline.common.graph import placements_after
 from pipeline.control.channel import ControlEnd
 from pipeline.control.credits import CreditRequest, Grant
 from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
@@ -98,7 +98,7 @@ class ActorHost:
 
     async def _work(self) -> None:
         runtime = self._runtime
-        placements = placed(runtime.config, "agent_processor", in_main=False)
+        placements = placements_after(runtime.config, "agent_processor", in_main=False)
         outlet: Any = self._router
         async with asyncio.TaskGroup() as tasks:
             policies = tasks.create_task(self._follow_policies())

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from pipeline.common.graph import TRAINER, demonstrated, learner_name, part_name, placed
+from pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
 from pipeline.hosts.actor_host import rows_per_batch
@@ -48,7 +48,7 @@ class ReplayHost:
     async def _work(self) -> None:
         runtime = self._runtime
         whole_way = runtime.plan.replay_edge == "agent_processor"
-        placements = placed(runtime.config, "agent_processor", in_main=False) if whole_way else []
+        placements = placements_after(runtime.config, "agent_processor", in_main=False) if whole_way else []
         context = runtime.context("replay")
         self._source.start(context)
         for spec in self._source.behavior_specs.values():
@@ -101,7 +101,7 @@ def _make_source(runtime: HostRuntime) -> ReplaySource | DemonstrationSource:
     config = runtime.config
     if config.replay is not None:
         return ReplaySource(config.replay.streams, runtime.plan.replay_edge, speed=config.replay.speed)
-    paths = demonstrated(config)
+    paths = offline_demonstrations(config)
     return DemonstrationSource(paths, rows_per_batch(config), config.source_folder, _steps_before(runtime, paths))
 
 

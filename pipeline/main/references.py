@@ -13,7 +13,7 @@ from typing import Any
 from config import BehaviorSettings, RunConfig
 from config.errors import KeyPath, dotted
 from config.trainers import TRAINERS
-from pipeline.common.graph import demonstrated
+from pipeline.common.graph import offline_demonstrations
 from pipeline.hosts.custom_stages import check_stages
 from pipeline.main.self_play import check_samplers
 from pipeline.reporting.writers import check_writers
@@ -46,7 +46,7 @@ def in_place(config: RunConfig, key: KeyPath, message: str) -> str:
 
 
 def _of_environment(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    if config.replay is not None or demonstrated(config):
+    if config.replay is not None or offline_demonstrations(config):
         return
     folder, settings = config.source_folder, config.environment
     if settings is None:

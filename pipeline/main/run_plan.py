@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from config import RunConfig
-from pipeline.common.graph import Route, demonstrated, expected_parts, route, students_of, teacher_of
+from pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import RunFolder
 from stages.replay.recording import TRAINER_EDGE, recorded_behaviors, recorded_edge
@@ -42,7 +42,7 @@ class RunPlan:
         """
         if self.config.replay is not None:
             return recorded_edge(self.config.replay.streams)
-        return TRAINER_EDGE if demonstrated(self.config) else ""
+        return TRAINER_EDGE if offline_demonstrations(self.config) else ""
 
     @cached_property
     def _recorded_at_trainers(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from config import RunConfig
-from pipeline.common.graph import Route, main_stage_name, placed
+from pipeline.common.graph import Route, main_stage_name, placements_after
 from pipeline.hosts.custom_stages import LOCAL_BOUND, build_stage
 from pipeline.main.self_play import SelfPlay
 from pipeline.main.stages import MainStages
@@ -127,7 +127,7 @@ class TrajectoryPath:
         for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
             if after == "ghost" and self._self_play is not None:
                 stages.append((main_stage_name("ghost", behavior), self._self_play.trajectory_stage()))
-            for placement in placed(self._config, after, in_main=True):
+            for placement in placements_after(self._config, after, in_main=True):
                 if placement.name in names:
                     name = main_stage_name(placement.name, behavior)
                     stages.append((name, build_stage(placement, self._config)))

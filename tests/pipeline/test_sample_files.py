@@ -11,7 +11,7 @@ from sample_files import FILES, name_of
 from trainer_samples import CONTINUOUS, VECTOR, demonstrations
 
 from config import BCHyperparameters, BehaviorSettings, RunConfig, load_config
-from pipeline.common.graph import describe
+from pipeline.command.description import describe
 from queues.specs import BehaviorSpec
 from stages.trainer import Trainer, TrainerContext
 from stages.trainer.factory import make_trainer

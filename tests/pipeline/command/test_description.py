@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from config import RunConfig
-from pipeline.common.graph import describe
+from pipeline.command.description import describe
 
 
 @pytest.mark.parametrize(

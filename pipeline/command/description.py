@@ -1,0 +1,79 @@
+"""`--validate`: the pipeline that a configuration describes, in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from config import Curriculum, EnvironmentParameter, RunConfig
+from pipeline.common.graph import GHOST, offline_demonstrations, placements_after, route
+
+ACTOR_STAGES = ("environment", "agent_processor")
+
+
+def describe(config: RunConfig) -> str:
+    """Return the lines that `--validate` prints."""
+    hosts = config.pipeline.hosts
+    lines = []
+    if config.replay is not None:
+        lines.append(f"replay of {', '.join(config.replay.streams)} (speed {config.replay.speed})")
+    elif offline_demonstrations(config):
+        lines.append(f"demonstrations for {', '.join(offline_demonstrations(config))}, over and over; nobody acts")
+    else:
+        custom = [placement.name for placement in placements_after(config, "agent_processor", in_main=False)]
+        lines.append(
+            f"{hosts.actors.replicas} actor host{'s' if hosts.actors.replicas > 1 else ''} ({hosts.actors.kind}): "
+            + " → ".join([*ACTOR_STAGES, *custom])
+        )
+        lines.append(f"  environment: {_environment(config)}")
+    lines += [
+        f"environment parameter {name}: {_parameter(each)}"
+        for name, each in (config.environment_parameters or {}).items()
+    ]
+    for name, settings in config.behaviors.items():
+        lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind)
+    if config.evaluation is not None:
+        lines.append(f"evaluation every {config.evaluation.every} steps, {config.evaluation.episodes} episodes")
+    lag = config.pipeline.max_policy_lag
+    lines.append(
+        f"policy lag: at most {lag} update{'' if lag == 1 else 's'}"
+        + (", deterministic" if config.pipeline.deterministic else "")
+    )
+    return "\n".join(lines)
+
+
+def _environment(config: RunConfig) -> str:
+    """Describe the environments that the agents act in."""
+    environment, unity = config.environment, config.env_settings
+    if environment is not None:
+        what = environment.id or environment.factory
+        return f"{environment.kind} {what}, {environment.num_envs} instances per actor"
+    if unity.env_path is None:
+        return "the Unity Editor, on port 5004"
+    last = unity.base_port + unity.num_envs * config.pipeline.hosts.actors.replicas - 1
+    ports = f"ports {unity.base_port} to {last}" if last > unity.base_port else f"port {last}"
+    if not unity.base_port:
+        ports = "any free ports"
+    return f"unity {unity.env_path}, {unity.num_envs} instances per actor, on {ports}"
+
+
+def _parameter(parameter: EnvironmentParameter) -> str:
+    """Describe an environment parameter."""
+    if isinstance(parameter, Curriculum):
+        return "lessons " + " → ".join(lesson.name for lesson in parameter.curriculum)
+    if isinstance(parameter, float):
+        return f"{parameter:g}"
+    drawn = parameter.sampler_parameters.model_dump(exclude={"seed"})
+    return f"{parameter.sampler_type}, " + ", ".join(f"{name} {value}" for name, value in drawn.items())
+
+
+def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence[str]:
+    path = route(config, name)
+    ghost = (GHOST,) if path.self_play else ()
+    middle = [f"{stage} (main)" for stage in (*path.before_ghost, *ghost, *path.after_ghost)]
+    settings = config.behavior_settings(name)
+    return [
+        f"behavior {name}: "
+        + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
+        f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
+        f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",
+    ]
