@@ -87,7 +87,7 @@ class BehaviorStarter:
         if not self._plan.replay_edge:  # a recording acts by nobody's policy
             await self._launcher.open_policies(slot, spec.behavior_id)
             self._broadcaster.catch_up(slot, spec.behavior_id)
-        if self._plan.config.evaluation is not None:
+        if self._plan.config.evaluation is not None and not self._plan.playing:
             evaluation = await self._launcher.join_evaluation(spec.behavior_id)
             if evaluation is not None:
                 self._broadcaster.catch_up(evaluation, spec.behavior_id)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.end_to_end
 
 
 QUICK = (
-    *("ppo discrete", "ppo continuous", "sac discrete", "ppo recurrent discrete", "ppo gail+bc discrete"),
+    *("ppo discrete", "ppo continuous", "sac discrete", "ppo gail+bc discrete"),
     *("poca discrete", "poca sacrifice", "ppo sacrifice"),
 )
 SEEDS = range(5)

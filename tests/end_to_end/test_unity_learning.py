@@ -71,13 +71,17 @@ def last(measures, behavior_id):
     return float(np.mean([each for program in measures for each in program[behavior_id][-LAST:]]))
 
 
-@pytest.mark.parametrize("actions", [("--continuous", 1), ("--branches", 2)])
+DISCRETE = ("--branches", 2)
+CONTINUOUS = ("--continuous", 1)
+
+
+@pytest.mark.parametrize("actions", [CONTINUOUS, pytest.param(DISCRETE, marks=pytest.mark.slow)])
 def test_ppo_learns_where_to_go(tmp_path, actions):
     measures = play(tmp_path, "Simple", ("--agents", 4, *actions), PPO)
     assert last(measures, "Simple?team=0") > 0.9
 
 
-@pytest.mark.parametrize("actions", [("--continuous", 1), ("--branches", 2)])
+@pytest.mark.parametrize("actions", [pytest.param(CONTINUOUS, marks=pytest.mark.slow), DISCRETE])
 def test_sac_learns_where_to_go(tmp_path, actions):
     measures = play(tmp_path, "Simple", ("--agents", 4, *actions), SAC)
     assert last(measures, "Simple?team=0") > 0.9
@@ -99,7 +103,9 @@ def test_pictures_that_come_as_png_tell_where_to_go(tmp_path):
     assert last(measures, "Simple?team=0") > 0.9
 
 
-@pytest.mark.parametrize(("trainer", "groups"), [("ppo", ()), ("poca", ("--groups",))])
+@pytest.mark.parametrize(
+    ("trainer", "groups"), [pytest.param("ppo", (), marks=pytest.mark.slow), ("poca", ("--groups",))]
+)
 def test_agents_that_come_and_go_learn_to_work(tmp_path, trainer, groups):
     settings = {**PPO, "trainer_type": trainer, "max_steps": 10000}
     if trainer == "poca":
