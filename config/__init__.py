@@ -1,5 +1,6 @@
 """The YAML of a run: its schema, and how it is read and checked. Imports nothing heavy."""
 
+from config.behavioral_cloning import BehavioralCloningSettings
 from config.behaviors import BehaviorSettings
 from config.environment import (
     EnvironmentSettings,
@@ -7,6 +8,17 @@ from config.environment import (
     ObservationSettings,
     RoleSettings,
     WrapperSettings,
+)
+from config.environment_parameters import (
+    CompletionCriteria,
+    ConstantSampler,
+    Curriculum,
+    EnvironmentParameter,
+    GaussianSampler,
+    Lesson,
+    MultiRangeSampler,
+    Sampler,
+    UniformSampler,
 )
 from config.errors import ConfigError, Mistake
 from config.hyperparameters import (
@@ -18,21 +30,9 @@ from config.hyperparameters import (
     SACHyperparameters,
     Schedule,
 )
-from config.imitation import BehavioralCloningSettings
 from config.load import load_config
-from config.network import Activation, MemorySettings, NetworkSettings
+from config.network_settings import Activation, MemorySettings, NetworkSettings
 from config.overrides import EACH, Override
-from config.parameters import (
-    CompletionCriteria,
-    ConstantSampler,
-    Curriculum,
-    EnvironmentParameter,
-    GaussianSampler,
-    Lesson,
-    MultiRangeSampler,
-    Sampler,
-    UniformSampler,
-)
 from config.pipeline import (
     STAGE_GROUP,
     ActorHosts,
@@ -44,6 +44,7 @@ from config.pipeline import (
     StagePlacement,
     WriterSettings,
 )
+from config.record_replay import RecordSettings, ReplaySettings
 from config.reward_signals import (
     CuriositySettings,
     ExtrinsicSettings,
@@ -52,10 +53,9 @@ from config.reward_signals import (
     RewardSignalSettings,
     RNDSettings,
 )
-from config.run import RunConfig
+from config.run_config import RunConfig
 from config.sections import CheckpointSettings, TorchSettings
 from config.self_play import SelfPlaySettings
-from config.streams import RecordSettings, ReplaySettings
 from config.trainers import TRAINERS, TrainerKind
 from config.unity import EngineSettings, EnvSettings
 

@@ -15,12 +15,12 @@ from pydantic import (
     model_validator,
 )
 
+from config.behavioral_cloning import BehavioralCloningSettings
+from config.error_messages import explain
 from config.errors import Finding, FindingsError
-from config.explain import explain
 from config.fields import Flag, Int, PlainMap, Settings, Text, is_reference, report
 from config.hyperparameters import Hyperparameters
-from config.imitation import BehavioralCloningSettings
-from config.network import NetworkSettings
+from config.network_settings import NetworkSettings
 from config.reward_signals import ExtrinsicSettings, LearnedSignalSettings, RewardSignals, RewardSignalSettings
 from config.self_play import SelfPlaySettings
 from config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind, hyperparameters_model

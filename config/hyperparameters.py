@@ -7,10 +7,10 @@ from typing import Literal, Protocol
 
 from pydantic import Field, model_validator
 
+from config.behavioral_cloning import DEMONSTRATIONS
 from config.errors import Finding
 from config.fields import Flag, Float, Int, Settings, Text, report
-from config.imitation import DEMONSTRATIONS
-from config.network import NetworkSettings
+from config.network_settings import NetworkSettings
 from config.reward_signals import LearnedSignalSettings
 
 Schedule = Literal["linear", "constant"]
@@ -34,7 +34,7 @@ class Hyperparameters(Settings):
         """Find what contradicts the rest of the behaviour's block; paths start at the block."""
         yield from ()
 
-    def cautions(self, block: Block) -> Iterator[Finding]:
+    def warnings(self, block: Block) -> Iterator[Finding]:
         """Find what is valid but hardly does what was meant; paths start at the block."""
         yield from ()
 
@@ -91,7 +91,7 @@ class PPOHyperparameters(OnPolicyHyperparameters):
 class POCAHyperparameters(OnPolicyHyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `poca`; its critic looks at the whole group."""
 
-    def cautions(self, block: Block) -> Iterator[Finding]:
+    def warnings(self, block: Block) -> Iterator[Finding]:
         """Find reward signals that judge agents one by one."""
         for name in block.learned_signals:
             message = (
@@ -151,7 +151,7 @@ class SACHyperparameters(Hyperparameters):
             other = ("network_settings", "memory", "sequence_length")
             yield Finding(("hyperparameters", "buffer_size"), message, (other,))
 
-    def cautions(self, block: Block) -> Iterator[Finding]:
+    def warnings(self, block: Block) -> Iterator[Finding]:
         """Find sizes by which little or nothing would be learned."""
         if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
             message = "has no effect, because none of the reward signals learns"

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config.check import check
+from config.default_settings import merge_default_settings
+from config.error_messages import show
 from config.errors import ConfigError, Finding, KeyPath, Mistake, dotted
-from config.explain import show
-from config.inherit import complete
-from config.legacy import Modern, as_yaml, modernise
+from config.legacy import ConvertedDocument, as_yaml, convert_document
 from config.overrides import Override, apply, parse
-from config.run import RunConfig
+from config.run_config import RunConfig
+from config.validation import check
 from config.yaml_reader import Document, read_file, read_text
 
 _CONVERTED = "# Written by run-pipeline --convert. It learns as the old file did.\n"
@@ -52,7 +52,7 @@ def load_config(
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConvertedFile:
     """A file in today's form."""
 
     text: str
@@ -63,7 +63,7 @@ class Converted:
 
 def convert(
     path: Path | str, curriculum: Path | str | None = None, sampler: Path | str | None = None, lesson: int = 0
-) -> Converted:
+) -> ConvertedFile:
     """Write a file of any version of ML-Agents in today's form.
 
     Args:
@@ -78,14 +78,16 @@ def convert(
     modern = _read(path, curriculum, sampler, lesson)
     warnings = _check(modern, ()).warnings
     if modern.unchanged:
-        return Converted(Path(path).read_text(encoding="utf-8-sig"), warnings)
-    return Converted(f"{_CONVERTED}{as_yaml(modern.data, modern.notes.comments)}", warnings)
+        return ConvertedFile(Path(path).read_text(encoding="utf-8-sig"), warnings)
+    return ConvertedFile(f"{_CONVERTED}{as_yaml(modern.data, modern.notes.comments)}", warnings)
 
 
-def _read(path: Path | str | None, curriculum: Path | str | None, sampler: Path | str | None, lesson: int) -> Modern:
+def _read(
+    path: Path | str | None, curriculum: Path | str | None, sampler: Path | str | None, lesson: int
+) -> ConvertedDocument:
     document = read_text("default_settings: {}", "") if path is None else read_file(Path(path))
     _expect_map(document)
-    return modernise(
+    return convert_document(
         document,
         curriculum=None if curriculum is None else Path(curriculum),
         sampler=None if sampler is None else Path(sampler),
@@ -93,14 +95,14 @@ def _read(path: Path | str | None, curriculum: Path | str | None, sampler: Path 
     )
 
 
-def _check(modern: Modern, overrides: Sequence[str | Override]) -> RunConfig:
+def _check(modern: ConvertedDocument, overrides: Sequence[str | Override]) -> RunConfig:
     given, wrong_arguments = parse(overrides)
     data, sets, misplaced = apply(modern.data, given)
     mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
     yields = _resume_yields(data, sets)
     if yields:
         data = {**data, "checkpoint_settings": {**data["checkpoint_settings"], "resume": False}}
-    completed, inherited = complete(data)
+    completed, inherited = merge_default_settings(data)
     places = _Places(modern, sets)
     try:
         config = check(RunConfig, completed, places)
@@ -138,7 +140,7 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
 class _Places:
     """Knows where keys stand. Configurations are equal wherever theirs do."""
 
-    modern: Modern = field(compare=False)
+    modern: ConvertedDocument = field(compare=False)
     overrides: Sequence[Override] = field(compare=False)
 
     def __call__(self, path: KeyPath, message: str) -> Mistake:

@@ -11,8 +11,8 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from config.run import RunConfig
-from config.schema import alternatives, fields_of, is_model, tags_of, trainers_of
+from config.run_config import RunConfig
+from config.schema_lookup import alternatives, fields_of, is_model, tags_of, trainers_of
 
 _INTRODUCTION = """# The configuration file
 

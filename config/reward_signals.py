@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from config.behavioral_cloning import DEMONSTRATIONS
 from config.errors import Finding
 from config.fields import Flag, Float, Int, Settings, Text, report
-from config.imitation import DEMONSTRATIONS
-from config.network import NetworkSettings
+from config.network_settings import NetworkSettings
 
 _ABSENT: dict[str, Any] = {"absent": True}
 """For the documentation: a signal is there or not; null can't be written."""

@@ -1,4 +1,4 @@
-"""All sections of the YAML as one model, without what spans several of them; `config.run` checks that."""
+"""All sections of the YAML as one model, without what spans several of them; `config.run_config` checks that."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from config.behaviors import BehaviorSettings
 from config.environment import EnvironmentSettings, EvaluationSettings
+from config.environment_parameters import EnvironmentParameter
 from config.errors import KeyPath
 from config.fields import Flag, Settings, Text
-from config.parameters import EnvironmentParameter
 from config.pipeline import PipelineSettings
-from config.streams import RecordSettings, ReplaySettings
+from config.record_replay import RecordSettings, ReplaySettings
 from config.unity import EngineSettings, EnvSettings
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from config.errors import ConfigError, KeyPath, Mistake
-from config.legacy.old import Notes, Old, Place, Target, integral, truth
+from config.legacy.old_values import Notes, Old, Place, Target, integral, truth
 from config.yaml_reader import last_of_repeated, read_file
 
 T = TypeVar("T")

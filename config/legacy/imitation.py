@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from config.legacy import keys
-from config.legacy.old import Old, Target, above_zero, integral, is_number
+from config.legacy import flat_keys
+from config.legacy.old_values import Old, Target, above_zero, integral, is_number
 
 _HYPER = "hyperparameters"
 
@@ -44,9 +44,9 @@ def _warn_of_the_other(other: Old | None, online: bool, target: Target) -> None:
 
 
 def _convert_amounts(flat: Mapping[str, Old], section: Old, target: Target, *, online: bool) -> None:
-    shipped = keys.SHIPPED["bc"]
+    shipped = flat_keys.SHIPPED["bc"]
     batch = above_zero(flat.get("batch_size"), shipped["batch_size"], target.notes)
-    batches = above_zero(flat.get("batches_per_epoch"), keys.BATCHES_PER_EPOCH, target.notes)
+    batches = above_zero(flat.get("batches_per_epoch"), flat_keys.BATCHES_PER_EPOCH, target.notes)
     each_time = integral(batch * batches)
     if "batches_per_epoch" in flat:
         old, message = (

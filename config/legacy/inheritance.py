@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from config.behaviors import BehaviorSettings
 from config.errors import KeyPath
-from config.legacy.old import is_number
-from config.schema import fields_of, models_at
+from config.legacy.old_values import is_number
+from config.schema_lookup import fields_of, models_at
 
 _PACE, _SIGNALS_PACE = "steps_per_update", "reward_signal_steps_per_update"
 _SAVE, _TURN, _SAVES_IN_A_TURN = "save_steps", "team_change", 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from config.error_messages import suggest
 from config.errors import ConfigError, Mistake
-from config.explain import suggest
-from config.legacy.old import Old, Target
+from config.legacy.old_values import Old, Target
 from config.yaml_reader import last_of_repeated, read_file
 
 _INTERVALS = ("resampling-interval", "resampling_interval")

@@ -22,7 +22,7 @@ from config import (
     MultiRangeSampler,
     UniformSampler,
 )
-from config.parameters import ParameterValue
+from config.environment_parameters import ParameterValue
 from stages.environment.parameters import EnvironmentParameters
 from stages.trainer.stage import TrainerReport
 

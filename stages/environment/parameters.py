@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
-from config.parameters import ParameterValue
+from config.environment_parameters import ParameterValue
 from stages.environment.protocol import EnvironmentGroup
 from stages.errors import StageError
 

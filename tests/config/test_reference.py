@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 import config
 from config.reference import reference
-from config.schema import fields_of
+from config.schema_lookup import fields_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 MODELS = [each for each in vars(config).values() if isinstance(each, type) and issubclass(each, BaseModel)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from config import EngineSettings
-from config.parameters import ParameterValue
+from config.environment_parameters import ParameterValue
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.protocol import Measured
 from stages.unity.side_channels import (

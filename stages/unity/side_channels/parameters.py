@@ -8,7 +8,7 @@ from enum import IntEnum
 from itertools import chain
 
 from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
-from config.parameters import ParameterValue
+from config.environment_parameters import ParameterValue
 from stages.unity.errors import ChannelMisused
 from stages.unity.side_channels.channel import SendingChannel
 from stages.unity.side_channels.messages import OutgoingMessage

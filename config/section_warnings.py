@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from config.behavior_warnings import behavior_warnings
 from config.behaviors import BehaviorSettings
+from config.environment_parameters import Curriculum
 from config.errors import Finding, KeyPath
 from config.fields import changed
-from config.learning_cautions import learning_cautions
-from config.parameters import Curriculum
 from config.sections import Sections
 from config.trainers import declared_kind
 
@@ -20,11 +20,11 @@ _EXECUTABLES_ALONE = {
 }
 
 
-def cautions(config: Sections) -> list[Finding]:
+def section_warnings(config: Sections) -> list[Finding]:
     """Give a warning, at its key, for each thing in a valid configuration that its writer should know."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     for path, settings in config.blocks():
-        below = (*learning_cautions(settings), *_about_start(config, settings))
+        below = (*behavior_warnings(settings), *_about_start(config, settings))
         found += [Finding((*path, *each.path), each.message) for each in below]
         if settings.network_settings.deterministic and not _plays_only(config, settings):
             message = "nothing new is tried while learning, which seldom goes well; it is meant for --inference"

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from config.error_messages import explain
 from config.errors import ConfigError, Finding, KeyPath, Locate
-from config.explain import explain
 
 Model = TypeVar("Model", bound=BaseModel)
 
-COMPLETE = {"complete": True}
-"""Context of a validation of data that `complete` has seen: doing it again would undo what was taken out."""
+MERGED = {"default_settings": "merged"}
+"""Context of validating data into which `default_settings` is merged: merging again would undo what was dropped."""
 
 _TAGS = ("kind", "sampler_type", "trainer_type", "use")
 """Keys that say what their whole map means: when one is wrong, the keys beside it can't be judged."""
@@ -38,7 +38,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
     removed: list[KeyPath] = []
     while True:
         try:
-            valid = model.model_validate(data, context=COMPLETE)
+            valid = model.model_validate(data, context=MERGED)
         except ValidationError as error:
             findings = explain(model, error, data)
         else:

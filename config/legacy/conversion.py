@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 from config.errors import KeyPath, Mistake
-from config.legacy import current, keys
-from config.legacy.block import convert_block
+from config.legacy import flat_keys, outdated_keys
 from config.legacy.curricula import convert_curriculum, curricula_in, is_curriculum, read_curricula, skip_lessons
-from config.legacy.flat import DEFAULT, convert_sections
+from config.legacy.flat_block import convert_block
+from config.legacy.flat_file import DEFAULT, convert_sections
 from config.legacy.inheritance import in_order
-from config.legacy.old import Notes, Old, Place, Target
+from config.legacy.old_values import Notes, Old, Place, Target
 from config.legacy.samplers import convert_samplers, is_samplers, read_samplers
-from config.run import RunConfig
-from config.schema import fields_of
+from config.run_config import RunConfig
+from config.schema_lookup import fields_of
 from config.yaml_reader import Document, last_of_repeated
 
 _PARAMETERS = "environment_parameters"
-_OLD_KEYS = ("curriculum", "parameter_randomization", *current.HARDWARE)
+_OLD_KEYS = ("curriculum", "parameter_randomization", *outdated_keys.HARDWARE)
 _TODAYS_PARTS = ("trainer_type", "hyperparameters", "network_settings")
 
 Kind = Literal["today's", "flat", "curricula", "samplers"]
 
 
-class Modern:
+class ConvertedDocument:
     """A file in today's form."""
 
     def __init__(self, document: Document, notes: Notes, data: Any) -> None:
@@ -66,9 +66,9 @@ class Modern:
         return Place(self.document.name, self.document.line_of(()))
 
 
-def modernise(
+def convert_document(
     document: Document, curriculum: Path | None = None, sampler: Path | None = None, lesson: int = 0
-) -> Modern:
+) -> ConvertedDocument:
     """Give a file's plain data in today's form.
 
     Args:
@@ -82,7 +82,7 @@ def modernise(
     """
     notes = Notes()
     if not isinstance(document.data, dict):
-        return Modern(document, notes, document.data)
+        return ConvertedDocument(document, notes, document.data)
     kind = _kind(document.data)
     if kind != "today's":
         document, repeated = last_of_repeated(document)
@@ -95,7 +95,7 @@ def modernise(
     if sampler is not None:
         made.samplers.append(read_samplers(sampler))
     data = made.with_parameters()
-    modern = Modern(document, notes, document.data if data == document.data else data)
+    modern = ConvertedDocument(document, notes, document.data if data == document.data else data)
     lesson = max(lesson, made.lesson)
     if lesson and _PARAMETERS in data:
         begun = skip_lessons(lesson, data[_PARAMETERS], notes, modern.place)
@@ -123,7 +123,7 @@ def _is_block(name: str, body: Any) -> bool:
     """Whether something at the top of a file is a flat block."""
     if not isinstance(body, dict) or any(part in body for part in _TODAYS_PARTS):
         return False
-    return name == DEFAULT or any(key in keys.TELLING for key in body)
+    return name == DEFAULT or any(key in flat_keys.TELLING for key in body)
 
 
 class _Conversion:
@@ -158,7 +158,7 @@ class _Conversion:
         made = Target(self._notes, (_PARAMETERS,))
         given = self._whole.value.get(_PARAMETERS)
         if isinstance(given, dict):
-            current.unfold_lessons(self._whole.at(_PARAMETERS), made)
+            outdated_keys.unfold_lessons(self._whole.at(_PARAMETERS), made)
         for behavior, old, strict in self.curricula:
             convert_curriculum(behavior, old, made, strict=strict)
         for old in self.samplers:
@@ -191,20 +191,20 @@ class _Conversion:
                 self._take_blocks(key, old)
             elif key == "checkpoint_settings" and isinstance(old.value, dict):
                 made = Target(self._notes, (key,))
-                moved, self.lesson = current.convert_checkpoints(old, made)
+                moved, self.lesson = outdated_keys.convert_checkpoints(old, made)
                 self._top.data[key] = made.data
-            elif key in current.HARDWARE:
-                current.convert_hardware(key, old, self._top.data, self._notes)
+            elif key in outdated_keys.HARDWARE:
+                outdated_keys.convert_hardware(key, old, self._top.data, self._notes)
             elif key in ("curriculum", "parameter_randomization"):
                 self._take_parameters(key, old)
             elif key not in sections and key not in self._top.data:
                 self._top.data[key] = old.value
-        current.give_to_blocks(moved, self._top.data, self._notes)
+        outdated_keys.give_to_blocks(moved, self._top.data, self._notes)
 
     def _take_blocks(self, key: str, old: Old) -> None:
         """Take `behaviors` or `default_settings`, whose blocks may be flat."""
         blocks = dict(old.items()) if key == "behaviors" else {key: old}
-        flat = {name: block for name, block in blocks.items() if current.is_flat(block.value)}
+        flat = {name: block for name, block in blocks.items() if outdated_keys.is_flat(block.value)}
         if not blocks:
             self._top.data[key] = old.value  # null, or what the schema refuses
             return
@@ -220,7 +220,7 @@ class _Conversion:
             if name in flat:
                 convert_block(dict(block.items()), block, made)
             else:
-                current.convert_current(block, made)
+                outdated_keys.convert_current(block, made)
             if name in flat:
                 made.data = in_order(made.data)
             self._top.put_at(tuple(map(str, made.path)), made.data if isinstance(block.value, dict) else block.value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config.explain import show, suggest
-from config.legacy import keys
-from config.legacy.block import convert_block, lacks
+from config.error_messages import show, suggest
+from config.legacy import flat_keys
+from config.legacy.flat_block import convert_block, lacks
 from config.legacy.inheritance import in_order, own_part
-from config.legacy.old import Notes, Old, Target
+from config.legacy.old_values import Notes, Old, Target
 
 DEFAULT = "default"
 _COUNTED_BY_ENVIRONMENT = {"max_steps": 50000, "summary_freq": 1000}
@@ -85,7 +85,7 @@ def _about_counting(flat: Mapping[str, Old], notes: Notes) -> None:
 
 def _is_whole(flat: Mapping[str, Old]) -> bool:
     trainer = flat["trainer"].value if "trainer" in flat else None
-    if keys.TRAINERS.get(str(trainer)) != "bc":
+    if flat_keys.TRAINERS.get(str(trainer)) != "bc":
         return trainer is not None
     sources = [flat[key].value for key in ("demo_path", "brain_to_imitate") if key in flat]
     # The files that old versions came with have a placeholder there: `<Your_Demo_File>.demo`.

@@ -10,14 +10,14 @@ from typing import Any
 from pydantic import PrivateAttr, ValidationInfo, model_validator
 
 from config.behaviors import BehaviorSettings
-from config.cautions import cautions
-from config.check import COMPLETE, check
+from config.default_settings import merge_default_settings
 from config.environment import EnvironmentSettings
 from config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere
 from config.fields import report
-from config.inherit import complete
-from config.relations import relate
+from config.section_checks import check_sections
+from config.section_warnings import section_warnings
 from config.sections import Sections
+from config.validation import MERGED, check
 
 
 class RunConfig(Sections):
@@ -88,7 +88,7 @@ class RunConfig(Sections):
         Raises:
             ConfigError: with everything that is wrong with it.
         """
-        completed, inherited = complete(plain)
+        completed, inherited = merge_default_settings(plain)
         return check(cls, completed, nowhere).loaded(path, nowhere, (), inherited)
 
     def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
@@ -102,14 +102,14 @@ class RunConfig(Sections):
         """
         self._path = path
         self._locate = locate
-        about_keys = (str(locate(each.path, each.message)) for each in (*findings, *cautions(self)))
+        about_keys = (str(locate(each.path, each.message)) for each in (*findings, *section_warnings(self)))
         self._warnings = (*notes, *about_keys)
         return self
 
     @model_validator(mode="before")
     @classmethod
-    def _complete(cls, data: Any, info: ValidationInfo) -> Any:
-        return data if info.context == COMPLETE or not isinstance(data, dict) else complete(data)[0]
+    def _merge(cls, data: Any, info: ValidationInfo) -> Any:
+        return data if info.context == MERGED or not isinstance(data, dict) else merge_default_settings(data)[0]
 
     @model_validator(mode="after")
     def _relate(self) -> RunConfig:
@@ -118,7 +118,7 @@ class RunConfig(Sections):
             self._run_unity(environment)
         elif environment is not None:
             self._fill(environment=self._filled(environment))
-        report(relate(self))
+        report(check_sections(self))
         return self
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:

@@ -9,7 +9,7 @@ from config.errors import Finding
 from config.trainers import DEFAULT_TRAINER, hyperparameters_model
 
 
-def complete(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     """Merge `default_settings`.
 
     A reward signal of `default_settings` is dropped where a behaviour has null for it, and so is a hyperparameter

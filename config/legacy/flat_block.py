@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from config.explain import suggest
-from config.legacy import keys
+from config.error_messages import suggest
+from config.legacy import flat_keys
 from config.legacy.imitation import convert_bc
-from config.legacy.old import Notes, Old, Target, above_zero, integral, truth
+from config.legacy.old_values import Notes, Old, Target, above_zero, integral, truth
 from config.legacy.signals import PACES, convert_cloning, convert_self_play, convert_signals, pace
 
 Flat = Mapping[str, Old]
@@ -30,7 +30,7 @@ def convert_block(flat: Flat, section: Old, target: Target, told: Collection[str
     if trainer is None:
         return
     _about_other_keys(flat, trainer, target.notes)
-    shipped = keys.SHIPPED[trainer]
+    shipped = flat_keys.SHIPPED[trainer]
     lacking = [key for key in shipped if key not in flat and key not in told]
     if lacking:
         message = f"lacks {', '.join(lacking)}, which old versions asked for; what their files came with is written"
@@ -39,7 +39,7 @@ def convert_block(flat: Flat, section: Old, target: Target, told: Collection[str
         convert_bc(flat, section, target)
     else:
         _convert_paces(flat, trainer, section, target)
-    for key, place in keys.MOVED[trainer].items():
+    for key, place in flat_keys.MOVED[trainer].items():
         if key in flat:
             target.notes.warn(flat[key].place, key, f"is '{place}' now")
             target.put(place, _value(key, flat[key].value), flat[key])
@@ -49,19 +49,19 @@ def convert_block(flat: Flat, section: Old, target: Target, told: Collection[str
     if trainer != "bc":
         _convert_rewards(flat, section, target)
         _convert_more(flat, target)
-    for key in keys.STAYED:
+    for key in flat_keys.STAYED:
         if key in flat and not (trainer == "bc" and key in ("max_steps", "summary_freq")):
             target.put(key, _value(key, flat[key].value), flat[key])
 
 
 def lacks(flat: Flat) -> set[str]:
     """Give the keys that a block of its trainer should have and has not."""
-    trainer = keys.TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
-    return {key for key in keys.SHIPPED.get(str(trainer), ()) if key not in flat}
+    trainer = flat_keys.TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
+    return {key for key in flat_keys.SHIPPED.get(str(trainer), ()) if key not in flat}
 
 
 def _value(key: str, value: Any) -> Any:
-    return value if key in keys.FRACTIONS else truth(integral(value))
+    return value if key in flat_keys.FRACTIONS else truth(integral(value))
 
 
 def _trainer(flat: Flat, section: Old, target: Target) -> str | None:
@@ -75,9 +75,9 @@ def _trainer(flat: Flat, section: Old, target: Target) -> str | None:
         )
         target.notes.wrong(section.place, section.path, message)
         return None
-    trainer = keys.TRAINERS.get(str(old.value))
+    trainer = flat_keys.TRAINERS.get(str(old.value))
     if trainer is None:
-        words = list(keys.TRAINERS)
+        words = list(flat_keys.TRAINERS)
         message = f"{old.value!r} is no trainer; expected one of {', '.join(words)}{suggest(str(old.value), words)}"
         target.notes.wrong(old.place, old.path, message)
         return None
@@ -87,17 +87,17 @@ def _trainer(flat: Flat, section: Old, target: Target) -> str | None:
 
 
 def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
-    known = keys.known(trainer)
+    known = flat_keys.known(trainer)
     for key, old in flat.items():
         if key in known:
             continue
-        if key in keys.GONE:
-            notes.warn(old.place, key, keys.GONE[key])
-        elif key in keys.EVERY:
-            whose = " and ".join(sorted(each for each in keys.MOVED if key in keys.known(each)))
+        if key in flat_keys.GONE:
+            notes.warn(old.place, key, flat_keys.GONE[key])
+        elif key in flat_keys.EVERY:
+            whose = " and ".join(sorted(each for each in flat_keys.MOVED if key in flat_keys.known(each)))
             notes.warn(old.place, key, f"is a key of {whose}, without meaning to {trainer}: left out", idle=True)
         else:
-            hint = suggest(key, sorted(keys.EVERY)) or "; leave it out"
+            hint = suggest(key, sorted(flat_keys.EVERY)) or "; leave it out"
             notes.wrong(old.place, old.path, f"unknown key, also to old versions of ML-Agents{hint}")
 
 
@@ -117,10 +117,10 @@ def _convert_paces(flat: Flat, trainer: str, section: Old, target: Target) -> No
     if "time_horizon" in flat:
         target.put("time_horizon", integral(flat["time_horizon"].value), flat["time_horizon"])
     else:
-        target.put("time_horizon", keys.SHIPPED[trainer]["time_horizon"], section)
+        target.put("time_horizon", flat_keys.SHIPPED[trainer]["time_horizon"], section)
     for key in ("max_steps", "summary_freq"):
         if key not in flat:
-            target.put(key, keys.SHIPPED[trainer][key], section)
+            target.put(key, flat_keys.SHIPPED[trainer][key], section)
 
 
 def _convert_updates(flat: Flat, section: Old, target: Target) -> None:
@@ -167,7 +167,7 @@ def _convert_memory(flat: Flat, target: Target) -> None:
         if not isinstance(wanted, bool):
             message = f"{recurrent.value!r} does not fit; expected true or false"
             target.notes.wrong(recurrent.place, recurrent.path, message)
-    for key, value in (("sequence_length", keys.SEQUENCE_LENGTH), ("memory_size", keys.MEMORY_SIZE)):
+    for key, value in (("sequence_length", flat_keys.SEQUENCE_LENGTH), ("memory_size", flat_keys.MEMORY_SIZE)):
         if key in flat:
             target.notes.warn(flat[key].place, key, f"is '{place}.{key}' now, where use_recurrent was true")
         if wanted is True:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from config.behaviors import BehaviorSettings
+from config.environment_parameters import Curriculum
 from config.errors import Finding, KeyPath
-from config.parameters import Curriculum
 from config.sections import Sections
 
 _BEHAVIORS: KeyPath = ("behaviors",)
@@ -17,7 +17,7 @@ MOST_UNITY_PROGRAMS = 256
 """Of one actor: agents' ids leave no room for more."""
 
 
-def relate(config: Sections) -> list[Finding]:
+def check_sections(config: Sections) -> list[Finding]:
     """Find what contradicts itself between sections."""
     return [
         *_about_behaviors(config),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config.legacy import keys
-from config.legacy.old import Notes, Old, Target, truth
+from config.environment_parameters import Lesson
+from config.legacy import flat_keys
+from config.legacy.old_values import Notes, Old, Target, truth
 from config.legacy.signals import convert_cloning, convert_self_play
-from config.parameters import Lesson
 
 _SIZED = ("curiosity", "gail", "rnd")
 HARDWARE = ("cpu", "multi_gpu")
@@ -30,7 +30,7 @@ def convert_current(block: Old, target: Target) -> None:
     """
     for key, old in block.items():
         if key in _BLOCK_GONE and old.value is not None:  # ML-Agents writes null for what was not given
-            target.notes.warn(old.place, key, keys.GONE[key])
+            target.notes.warn(old.place, key, flat_keys.GONE[key])
         elif key == "trainer" and "trainer_type" not in block.value:
             target.notes.warn(old.place, key, "is 'trainer_type' now")
             target.put("trainer_type", old.value, old)

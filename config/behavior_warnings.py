@@ -1,4 +1,4 @@
-"""Warnings about one behaviour: what is accepted there, but hardly does what was meant; see `cautions`."""
+"""Warnings about one behaviour: what is valid there, but hardly does what was meant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEW_STEPS = 8
 """`time_horizon` up to here need not be talked about with SAC: its pieces may well be as short."""
 
 
-def learning_cautions(settings: BehaviorSettings) -> Iterator[Finding]:
+def behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
     """Give a warning, at its path below the behaviour, for each thing that its writer should know."""
     yield from _about_relics(settings)
     yield from _about_self_play(settings)
@@ -114,7 +114,7 @@ def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:
         if key in kind.without_effect:
             yield _about(key, f"has no effect, because {kind.without_effect[key]}")
     if isinstance(settings.hyperparameters, Hyperparameters):
-        yield from settings.hyperparameters.cautions(settings)
+        yield from settings.hyperparameters.warnings(settings)
         size = getattr(settings.hyperparameters, "buffer_size", 0)
         if size > settings.max_steps and not kind.off_policy:
             yield _about(

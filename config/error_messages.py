@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from config.errors import Finding, FindingsError, KeyPath, dotted
-from config.schema import fields_of, models_at, sections_below, tags_of, trainers_of, value_at
+from config.schema_lookup import fields_of, models_at, sections_below, tags_of, trainers_of, value_at
 
 _MOVED = {
     "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",
