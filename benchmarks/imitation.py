@@ -38,7 +38,7 @@ from pipeline.run import RunOptions, run  # noqa: E402
 from queues.messages import ActionBatch, TrajectoryBatch  # noqa: E402
 from queues.stream_reader import StreamReader  # noqa: E402
 from queues.stream_writer import StreamWriter  # noqa: E402
-from stages.environment.factory import make_group  # noqa: E402
+from stages.environment.factory import EnvironmentRequest, make_group  # noqa: E402
 from stages.environment.protocol import AgentSteps  # noqa: E402
 from stages.policy.protocol import ActingPolicy, Decision  # noqa: E402
 
@@ -106,9 +106,8 @@ def policies_of(folder: Path, newest: int = 1) -> list[ActingPolicy]:
 
 def recorded(expert: Player | Repeater, path: Path) -> Path:
     """A recording of 4000 steps."""
-    settings = load_config(ROOT / "config/examples/pendulum.yaml").environment
-    assert settings is not None, "the example has one"
-    return record(make_group(settings, BEHAVIOR, 1), expert, path, STEPS)
+    config = load_config(ROOT / "config/examples/pendulum.yaml")
+    return record(make_group(EnvironmentRequest(config)), expert, path, STEPS)
 
 
 def batches(path: Path) -> Iterator[TrajectoryBatch]:

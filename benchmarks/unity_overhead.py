@@ -23,8 +23,10 @@ import numpy as np
 
 from config import RunConfig
 from queues.messages import ActionBatch
+from stages.environment.factory import EnvironmentRequest
 from stages.environment.protocol import StepResult
-from stages.environment.unity import UnityGroup, make_unity_group
+from stages.environment.unity.group import UnityGroup
+from stages.environment.unity.making import make_unity_group
 from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader
 from stages.unity.messages import PNG, AgentInfoProto, BrainParametersProto, ListAgentInfoProto
@@ -140,7 +142,7 @@ def unity_group(clients: int, step_ms: float) -> UnityGroup:
     arguments = f"--scene many --agents {AGENTS} --continuous {ACTIONS} --step-ms {step_ms}"
     settings = {"env_path": str(CLIENT), "num_envs": clients, "base_port": 0, "env_args": arguments.split()}
     config = RunConfig.model_validate({"env_settings": settings, "default_settings": {"trainer_type": "ppo"}})
-    return make_unity_group(config, 0)
+    return make_unity_group(EnvironmentRequest(config))
 
 
 async def stepped(group: UnityGroup, result: StepResult, steps: int) -> StepResult:

@@ -1,22 +1,28 @@
-"""The `environment` section: what to run when it is not Unity."""
+"""The `environment` and `evaluation` sections: what to run when it is not Unity."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from config.environment_kinds import ENVIRONMENT_KINDS
+from config.error_messages import not_known
 from config.errors import Finding
 from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, changed, report, to_number
 
 _SHORT = ("vector", "image", "set", "goal")
-_OF_UNITY = {"unity": ("kind", "num_envs"), "mlagents": ("kind", "num_envs", "factory", "options")}
-"""Kinds that speak ML-Agents' interface, and the keys that go with them."""
-_PETTINGZOO_ALONE = ("api", "behaviors", "outcome", "rotate_sides")
+
+
+def _kind(value: object) -> object:
+    if isinstance(value, str) and value not in ENVIRONMENT_KINDS:
+        raise ValueError(not_known(value, [*ENVIRONMENT_KINDS]))
+    return value
 
 
 def _short_form(value: Any) -> Any:
-    """Take `camera: image` for `camera: {kind: image}`, and `goal` for a vector that tells the goal."""
+    """Read `camera: image` as `camera: {kind: image}`, and `goal` as a vector that holds the goal."""
     if not isinstance(value, str):
         return value
     if value not in _SHORT:
@@ -28,7 +34,7 @@ def _short_form(value: Any) -> Any:
 
 
 def _role_in_short(value: Any) -> Any:
-    """Take `agent_*: Prey` for `agent_*: {behavior: Prey}`."""
+    """Read `agent_*: Prey` as `agent_*: {behavior: Prey}`."""
     return {"behavior": value} if isinstance(value, str) else value
 
 
@@ -96,10 +102,8 @@ class RoleSettings(Settings):
 class EnvironmentSettings(Settings):
     """The environment that the agents act in. ML-Agents has no such section; it always runs Unity."""
 
-    kind: Literal["builtin", "gymnasium", "pettingzoo", "mlagents", "unity"] = Field(
-        description="`builtin`: a game that comes with this package; `gymnasium`: any Gymnasium environment; "
-        "`pettingzoo`: any PettingZoo environment, of many agents; `mlagents`: any object with the interface of "
-        "ML-Agents' low-level API; `unity`: what `env_settings` says, as without this section."
+    kind: Annotated[Text, BeforeValidator(_kind)] = Field(
+        description="; ".join(f"`{name}`: {kind.meaning}" for name, kind in ENVIRONMENT_KINDS.items()) + "."
     )
     id: Text | None = Field(
         None,
@@ -155,56 +159,29 @@ class EnvironmentSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _which(self) -> EnvironmentSettings:
-        if self.kind == "builtin":
-            findings = self._about_builtin()
-        elif self.kind in _OF_UNITY:
-            findings = self._about_unity_kinds()
-        else:
-            findings = self._about_what_to_make()
-        report([*findings, *self._about_pettingzoo_keys()])
+    def _fits_its_kind(self) -> EnvironmentSettings:
+        report([*self._about_what_to_make(), *self._about_other_kinds_keys()])
         return self
 
-    def _about_unity_kinds(self) -> list[Finding]:
-        """Behaviours and observations are what the environment itself says."""
-        findings = []
-        if self.kind == "mlagents" and self.factory is None:
-            message = "says not what 'factory' to make it by; add 'factory: my_module:make_environment' or the like"
-            findings.append(Finding((), message, (("factory",),)))
-        strange = [name for name in changed(self) if name not in (*_OF_UNITY[self.kind], *_PETTINGZOO_ALONE)]
-        message = f"does not go with kind '{self.kind}'; leave it out"
-        return [*findings, *(Finding((name,), message, (("kind",),)) for name in strange)]
+    def _about_what_to_make(self) -> Iterator[Finding]:
+        kind = ENVIRONMENT_KINDS[self.kind]
+        given = [name for name in kind.made_by if getattr(self, name) is not None]
+        if kind.made_by and not given:
+            needed = " or ".join(f"'{name}'" for name in kind.made_by)
+            message = f"needs {needed}, which names what to make; add '{kind.example}' or the like"
+            yield Finding((), message, tuple((name,) for name in kind.made_by))
+        for name in given[1:]:
+            yield Finding((name,), f"stands beside '{given[0]}'; keep one of the two", ((given[0],),))
 
-    def _about_pettingzoo_keys(self) -> list[Finding]:
-        if self.kind == "pettingzoo":
-            return []
-        message = f"does not go with kind '{self.kind}', only with kind 'pettingzoo'; leave it out"
-        return [Finding((name,), message, (("kind",),)) for name in changed(self) if name in _PETTINGZOO_ALONE]
-
-    def _about_what_to_make(self) -> list[Finding]:
-        if self.id is None and self.factory is None:
-            example = "CartPole-v1" if self.kind == "gymnasium" else "mpe2.simple_tag_v3"
-            message = f"says neither what 'id' nor what 'factory' to make; add 'id: {example}' or the like"
-            return [Finding((), message, (("id",), ("factory",)))]
-        if self.id is not None and self.factory is not None:
-            return [Finding(("factory",), "stands beside 'id'; keep one of the two", (("id",),))]
-        return []
-
-    def _about_builtin(self) -> list[Finding]:
-        findings = [
-            Finding((name,), "does not go with kind 'builtin', whose games are ready-made; leave it out", (("kind",),))
-            for name in ("wrappers", "observations")
-            if getattr(self, name)
-        ]
-        return [*findings, *self._about_builtin_game()]
-
-    def _about_builtin_game(self) -> list[Finding]:
-        if self.factory is not None:
-            message = "does not go with kind 'builtin'; expected 'id', or kind 'gymnasium' or 'pettingzoo'"
-            return [Finding(("factory",), message, (("kind",),))]
-        if self.id is None:
-            return [Finding((), "needs 'id', the name of the built-in game, such as 'Volley'", (("id",),))]
-        return []
+    def _about_other_kinds_keys(self) -> Iterator[Finding]:
+        kind = ENVIRONMENT_KINDS[self.kind]
+        fitting = {"kind", "num_envs", *kind.made_by, *kind.keys}
+        for name in changed(self):
+            if name in EnvironmentSettings.model_fields and name not in fitting:
+                others = [f"'{key}'" for key, other in ENVIRONMENT_KINDS.items() if name in other.made_by + other.keys]
+                only = f"kind {others[0]}" if len(others) == 1 else f"kinds {', '.join(others[:-1])} and {others[-1]}"
+                message = f"does not go with kind '{self.kind}', only with {only}; leave it out"
+                yield Finding((name,), message, (("kind",),))
 
 
 class EvaluationSettings(Settings):

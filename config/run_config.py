@@ -12,6 +12,7 @@ from pydantic import PrivateAttr, ValidationInfo, model_validator
 from config.behaviors import BehaviorSettings
 from config.default_settings import merge_default_settings
 from config.environment import EnvironmentSettings
+from config.environment_kinds import UNITY
 from config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere
 from config.fields import report
 from config.section_checks import check_sections
@@ -114,7 +115,7 @@ class RunConfig(Sections):
     @model_validator(mode="after")
     def _relate(self) -> RunConfig:
         environment = self.environment
-        if environment is not None and environment.kind == "unity":
+        if environment is not None and environment.kind == UNITY:
             self._run_unity(environment)
         elif environment is not None:
             self._fill(environment=self._filled(environment))
@@ -132,6 +133,7 @@ class RunConfig(Sections):
         update: dict[str, object] = {}
         if "num_envs" not in environment.model_fields_set:
             update["num_envs"] = self.env_settings.num_envs
-        if environment.behavior is None and len(self.behaviors) == 1 and environment.kind != "mlagents":
+        has_one = len(self.behaviors) == 1 and "behavior" in self.environment_kind.keys
+        if has_one and environment.behavior is None:
             (update["behavior"],) = self.behaviors
         return environment.model_copy(update=update)

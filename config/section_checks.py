@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from config.behaviors import BehaviorSettings
+from config.environment_kinds import load_entry
 from config.environment_parameters import Curriculum
 from config.errors import Finding, KeyPath
 from config.sections import Sections
@@ -13,7 +14,7 @@ from config.sections import Sections
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
 _LAST_PORT = 65535
-MOST_UNITY_PROGRAMS = 256
+_MOST_UNITY_PROGRAMS = 256
 """Of one actor: agents' ids leave no room for more."""
 
 
@@ -59,28 +60,44 @@ def _about_teachers(config: Sections) -> Iterator[Finding]:
 
 
 def _about_environment(config: Sections) -> Iterator[Finding]:
-    environment = config.environment
-    if environment is None:
-        if config.replay is None:
-            yield from _about_unity(config)
-        if config.evaluation is not None:
-            message = "needs 'environment', which says what to play; Unity is not played beside training"
-            yield Finding(("evaluation",), message, (("environment",),))
-    elif environment.behavior is not None:
-        yield from _listed(config, ("environment", "behavior"), environment.behavior)
-    elif environment.kind == "pettingzoo":
-        if any(role.behavior is None for role in environment.behaviors.values()) or not environment.behaviors:
-            message = (
-                f"needs 'behaviors', which agents are what, since {len(config.behaviors)} behaviours are listed; "
-                "such as {adversary_*: Predator, agent_*: Prey}"
-            )
-            yield Finding(("environment",), message, (("environment", "behaviors"), _BEHAVIORS, _DEFAULT))
-    elif environment.kind == "gymnasium":
+    if config.environment is not None and config.environment.behavior is not None:
+        yield from _listed(config, ("environment", "behavior"), config.environment.behavior)
+    if config.environment_kind.check is not None:
+        yield from load_entry(config.environment_kind.check)(config)
+
+
+def check_behavior(config: Sections) -> Iterator[Finding]:
+    """Find that agents of one kind have no behaviour."""
+    if config.environment is not None and config.environment.behavior is None:
         message = f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed"
-        yield Finding(("environment",), message, (("environment", "behavior"), _BEHAVIORS, _DEFAULT))
+        involved = (("environment", "behavior"), _BEHAVIORS, _DEFAULT)
+        yield Finding(("environment",), message, involved)
 
 
-def _about_unity(config: Sections) -> Iterator[Finding]:
+def check_roles(config: Sections) -> Iterator[Finding]:
+    """Find that some agents of an environment of many have no behaviour."""
+    environment = config.environment
+    if environment is None or environment.behavior is not None:
+        return
+    if any(role.behavior is None for role in environment.behaviors.values()) or not environment.behaviors:
+        message = (
+            f"needs 'behaviors', which agents are what, since {len(config.behaviors)} behaviours are listed; "
+            "such as {adversary_*: Predator, agent_*: Prey}"
+        )
+        involved = (("environment", "behaviors"), _BEHAVIORS, _DEFAULT)
+        yield Finding(("environment",), message, involved)
+
+
+def check_unity(config: Sections) -> Iterator[Finding]:
+    """Find what other sections contradict in a run that plays Unity."""
+    if config.evaluation is not None:
+        message = "needs 'environment', which says what to play; Unity is not played beside training"
+        yield Finding(("evaluation",), message, (("environment",),))
+    if config.replay is None:
+        yield from _about_unity_programs(config)
+
+
+def _about_unity_programs(config: Sections) -> Iterator[Finding]:
     settings, replicas = config.env_settings, config.pipeline.hosts.actors.replicas
     if settings.env_path is None:
         involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
@@ -96,8 +113,8 @@ def _about_unity(config: Sections) -> Iterator[Finding]:
             "the next one; choose a lower one, or 0 for any that are free"
         )
         yield Finding(("env_settings", "base_port"), message, (("env_settings", "num_envs"),))
-    if settings.num_envs > MOST_UNITY_PROGRAMS:
-        message = f"{settings.num_envs} are more than the {MOST_UNITY_PROGRAMS} of one actor; raise pipeline.hosts"
+    if settings.num_envs > _MOST_UNITY_PROGRAMS:
+        message = f"{settings.num_envs} are more than the {_MOST_UNITY_PROGRAMS} of one actor; raise pipeline.hosts"
         yield Finding(("env_settings", "num_envs"), f"{message}.actors.replicas instead", ())
 
 

@@ -68,7 +68,7 @@ def _about_unity(config: Sections) -> Iterator[Finding]:
     for name in changed(config.env_settings):
         if name in _UNITY_ALONE:
             yield Finding(("env_settings", name), "has no effect, because 'environment' says what to run")
-    if changed(config.engine_settings) and config.environment.kind != "mlagents":
+    if changed(config.engine_settings) and not config.environment_kind.takes_engine_settings:
         yield Finding(("engine_settings",), "has no effect, because only Unity takes it")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from config.behaviors import BehaviorSettings
 from config.environment import EnvironmentSettings, EvaluationSettings
+from config.environment_kinds import ENVIRONMENT_KINDS, UNITY, EnvironmentKind, load_entry
 from config.environment_parameters import EnvironmentParameter
 from config.errors import KeyPath
 from config.fields import Flag, Settings, Text
@@ -70,7 +71,9 @@ class Sections(Settings):
     default_settings: BehaviorSettings | None = Field(
         None, description="Merged under every behaviour, and used for behaviours that are not listed."
     )
-    environment: EnvironmentSettings | None = Field(None, description="What to run when it is not Unity.")
+    environment: SerializeAsAny[EnvironmentSettings] | None = Field(
+        None, description="What to run when it is not Unity."
+    )
     env_settings: EnvSettings = Field(default_factory=EnvSettings, description="How environments are started.")
     engine_settings: EngineSettings = Field(default_factory=EngineSettings, description="The Unity engine.")
     environment_parameters: dict[str, EnvironmentParameter] | None = Field(
@@ -85,6 +88,17 @@ class Sections(Settings):
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues, stages.")
     record: RecordSettings | None = Field(None, description="Streams to write; null: none.")
     replay: ReplaySettings | None = Field(None, description="Streams to learn from; null: act instead.")
+
+    @field_validator("environment", mode="wrap")
+    @classmethod
+    def _by_kind(cls, value: Any, handler: Any) -> Any:
+        kind = ENVIRONMENT_KINDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
+        return handler(value) if kind is None else load_entry(kind.settings).model_validate(value)
+
+    @property
+    def environment_kind(self) -> EnvironmentKind:
+        """The kind of the run's environments."""
+        return ENVIRONMENT_KINDS[UNITY if self.environment is None else self.environment.kind]
 
     def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
         """Give the blocks that say how to learn, with their keys; `default_settings` is one where it stands alone."""

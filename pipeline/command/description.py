@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from config import Curriculum, EnvironmentParameter, RunConfig
+from config.environment_kinds import load_entry
 from pipeline.common.graph import GHOST, offline_demonstrations, placements_after, route
 
 ACTOR_STAGES = ("environment", "agent_processor")
@@ -24,7 +25,7 @@ def describe(config: RunConfig) -> str:
             f"{hosts.actors.replicas} actor host{'s' if hosts.actors.replicas > 1 else ''} ({hosts.actors.kind}): "
             + " → ".join([*ACTOR_STAGES, *custom])
         )
-        lines.append(f"  environment: {_environment(config)}")
+        lines.append(f"  environment: {load_entry(config.environment_kind.description)(config)}")
     lines += [
         f"environment parameter {name}: {_parameter(each)}"
         for name, each in (config.environment_parameters or {}).items()
@@ -41,19 +42,24 @@ def describe(config: RunConfig) -> str:
     return "\n".join(lines)
 
 
-def _environment(config: RunConfig) -> str:
-    """Describe the environments that the agents act in."""
-    environment, unity = config.environment, config.env_settings
-    if environment is not None:
-        what = environment.id or environment.factory
-        return f"{environment.kind} {what}, {environment.num_envs} instances per actor"
-    if unity.env_path is None:
+def describe_environment(config: RunConfig) -> str:
+    """Describe the environments of a run with an `environment` section in a line."""
+    environment = config.environment
+    assert environment is not None, "there is a section"
+    named = (environment.kind, environment.id or environment.factory or "")
+    return f"{' '.join(named).strip()}, {environment.num_envs} instances per actor"
+
+
+def describe_unity(config: RunConfig) -> str:
+    """Describe the Unity programs of a run in a line."""
+    settings = config.env_settings
+    if settings.env_path is None:
         return "the Unity Editor, on port 5004"
-    last = unity.base_port + unity.num_envs * config.pipeline.hosts.actors.replicas - 1
-    ports = f"ports {unity.base_port} to {last}" if last > unity.base_port else f"port {last}"
-    if not unity.base_port:
+    last = settings.base_port + settings.num_envs * config.pipeline.hosts.actors.replicas - 1
+    ports = f"ports {settings.base_port} to {last}" if last > settings.base_port else f"port {last}"
+    if not settings.base_port:
         ports = "any free ports"
-    return f"unity {unity.env_path}, {unity.num_envs} instances per actor, on {ports}"
+    return f"unity {settings.env_path}, {settings.num_envs} instances per actor, on {ports}"
 
 
 def _parameter(parameter: EnvironmentParameter) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,9 @@ from queues.stream_writer import StreamWriter, next_stream_path
 from stages.actor.actor import Actor, ActorPort
 from stages.actor.credit_gate import CreditGate
 from stages.agent import AgentProcessor
-from stages.environment.factory import make_group
+from stages.environment.factory import EnvironmentRequest, make_group
 from stages.environment.lineup import Lineups, nobody
 from stages.environment.parameters import EnvironmentParameters
-from stages.environment.protocol import EnvironmentGroup
 from stages.environment.stage import EnvironmentStage
 from stages.loop import run_source
 from stages.policy.design import design_of
@@ -66,7 +66,7 @@ class ActorHost:
             self._told.set()
         lineups = Lineups(policy_maker(config, plan.folder), self_play_of(config))
         environment = EnvironmentStage(
-            group_maker(config, plan.seed, plan.replica, plan.folder),
+            partial(make_group, EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)),
             lineups,
             plan.replica * AGENT_ID_RANGE,
             deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
@@ -237,31 +237,6 @@ def self_play_of(config: RunConfig) -> Callable[[str], bool]:
     if config.checkpoint_settings.inference:
         return nobody
     return lambda name: config.behavior_settings(name).self_play is not None
-
-
-def group_maker(
-    config: RunConfig, seed: int = 0, replica: int = 0, run_folder: Path | None = None
-) -> Callable[[], EnvironmentGroup]:
-    """What builds an actor's environments.
-
-    Args:
-        config: the run's configuration.
-        seed: the run's; with `replica` and `run_folder` it is of interest to Unity, which is numbered over all actors.
-        replica: of the actor; who is none (evaluation) is behind them.
-        run_folder: `results/<run-id>`.
-    """
-    settings = config.environment
-    if settings is None:
-        from stages.environment.unity import make_unity_group
-
-        return lambda: make_unity_group(config, seed, replica, run_folder)
-    if settings.kind == "mlagents":
-        from stages.environment.low_level import make_low_level_group
-
-        first = replica * settings.num_envs
-        return lambda: make_low_level_group(settings, config.engine_settings, config.source_folder, first, seed)
-    told = bool(config.environment_parameters)
-    return lambda: make_group(settings, settings.behavior or "", settings.num_envs, config.source_folder, told)
 
 
 def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:

@@ -8,13 +8,14 @@ from typing import Any
 from pipeline.common.curriculum import final_parameters
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import Evaluated, OpenEdge
-from pipeline.hosts.actor_host import group_maker, policy_maker
+from pipeline.hosts.actor_host import policy_maker
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.runtime import Edges, HostRuntime, run_host
 from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from queues.ends import Inlet
 from queues.messages import PolicyUpdate
+from stages.environment.factory import EnvironmentRequest, make_group
 from stages.environment.parameters import EpisodeParameters, tell
 from stages.environment.protocol import EnvironmentGroup
 from stages.evaluation import Evaluation, EvaluationStage
@@ -63,9 +64,10 @@ class EvaluationHost:
         parameters = EpisodeParameters()
         # Always those of the last lessons: scores mean the same all along, and the best is the best at what is wanted.
         parameters.take(final_parameters(runtime.config.environment_parameters))
+        request = EnvironmentRequest(config, runtime.plan.seed, config.pipeline.hosts.actors.replicas)
         stage = EvaluationStage(
             behavior_id,
-            lambda: _told(group_maker(config, runtime.plan.seed, config.pipeline.hosts.actors.replicas)(), parameters),
+            lambda: _told(make_group(request), parameters),
             policy_maker(runtime.config, runtime.plan.folder),
             every=settings.every,
             episodes=settings.episodes,

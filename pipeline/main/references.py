@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from config import BehaviorSettings, RunConfig
+from config.environment_kinds import load_entry
 from config.errors import KeyPath, dotted
 from config.trainers import TRAINERS
 from pipeline.common.graph import offline_demonstrations
@@ -48,18 +49,7 @@ def in_place(config: RunConfig, key: KeyPath, message: str) -> str:
 def _of_environment(config: RunConfig) -> Iterator[Callable[[], Any]]:
     if config.replay is not None or offline_demonstrations(config):
         return
-    folder, settings = config.source_folder, config.environment
-    if settings is None:
-        for index in range(len(config.env_settings.side_channels)):
-            from stages.environment.unity.making import find_side_channel  # with gRPC, which others need not wait for
-
-            yield partial(find_side_channel, config, index)
-        return
-    from stages.environment.factory import find_maker, find_wrapper
-
-    yield partial(find_maker, settings, folder)
-    for index in range(len(settings.wrappers)):
-        yield partial(find_wrapper, settings, index, folder)
+    yield from load_entry(config.environment_kind.references)(config)
 
 
 def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:

@@ -10,7 +10,7 @@ from acceptance.harness import BESIDE, Case, Demonstrations, configuration, fina
 from acceptance.recording import record
 
 from config import RunConfig
-from stages.environment.factory import make_group
+from stages.environment.factory import EnvironmentRequest, make_group
 from stages.trainer.imitation import load_demonstrations
 
 TINY = {
@@ -98,7 +98,7 @@ def test_recorded_actions_are_those_that_the_environment_got(tmp_path):
 def test_every_case_is_a_valid_configuration_of_an_environment_that_there_is(name, tmp_path):
     config = RunConfig.from_plain(configuration(CASES[name], tmp_path), BESIDE)
 
-    group = make_group(config.environment, "Task", config.environment.num_envs, BESIDE.parent)
+    group = make_group(EnvironmentRequest(config))
 
     assert list(group.behavior_specs) == ["Task"]
     assert group.num_envs == CASES[name].num_envs

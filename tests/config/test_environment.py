@@ -142,7 +142,7 @@ def test_a_role_that_is_misspelt_is_named_where_defaults_would_take_it(load):
 
 def test_pettingzoo_needs_something_to_make(load):
     with pytest.raises(
-        ConfigError, match="says neither what 'id' nor what 'factory' to make; add 'id: mpe2.simple_tag"
+        ConfigError, match="needs 'id' or 'factory', which names what to make; add 'id: mpe2.simple_tag"
     ):
         load("behaviors: {B: {}}\nenvironment: {kind: pettingzoo}\n")
 

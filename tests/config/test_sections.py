@@ -219,17 +219,26 @@ MISTAKES = [
         "environment: {kind: gymnasum, id: A}",
         "environment.kind: 'gymnasum' is not known; expected 'builtin', 'gymnasium'",
     ),
-    ("environment: {kind: unity, id: A}", "environment.id: does not go with kind 'unity'; leave it out"),
+    (
+        "environment: {kind: unity, id: A}",
+        "environment.id: does not go with kind 'unity', only with kinds 'builtin', 'gymnasium' and",
+    ),
     (
         "environment: {kind: unity, outcome: last_reward}",
         "environment.outcome: does not go with kind 'unity', only with",
     ),
-    ("environment: {kind: mlagents}", "environment: says not what 'factory' to make it by"),
+    (
+        "environment: {kind: mlagents}",
+        "environment: needs 'factory', which names what to make; add 'factory: my_module:make_environment'",
+    ),
     (
         "environment: {kind: mlagents, factory: 'a:b', behavior: B}",
         "environment.behavior: does not go with kind 'mlagents'",
     ),
-    ("environment: {kind: gymnasium}", "environment: says neither what 'id' nor what 'factory' to make"),
+    (
+        "environment: {kind: gymnasium}",
+        "environment: needs 'id' or 'factory', which names what to make; add 'id: CartPole-v1'",
+    ),
     (CARTPOLE % ", factory: 'a:b'", "environment.factory: stands beside 'id'; keep one of the two"),
     (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
     (CARTPOLE % ", options: [1]", "environment.options: a list does not fit; expected a map"),
@@ -238,7 +247,7 @@ MISTAKES = [
         "environment: {kind: gymnasium, factory: a.b}",
         "environment.factory: 'a.b' is not of the form module:Name",
     ),
-    ("environment: {kind: builtin}", "environment: needs 'id', the name of the built-in game"),
+    ("environment: {kind: builtin}", "environment: needs 'id', which names what to make; add 'id: Volley'"),
     (
         "environment: {kind: builtin, id: V, factory: 'a:b'}",
         "environment.factory: does not go with kind 'builtin'",

@@ -16,7 +16,6 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from stages.environment.spaces.wrapping import Wrappers, chained
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, StageError
 
@@ -104,11 +103,6 @@ def vectorise(
         raise
     except Exception as error:
         raise BrokenEnvironmentError(f"{name}: making {num_envs} of it raised {describe_error(error)}") from error
-
-
-def wrapping(wrappers: Wrappers, name: str) -> Wrap:
-    """Make one function of several Gymnasium wrappers; see `chained`."""
-    return chained(wrappers, name, lambda env: isinstance(env, gymnasium.Env), "a gymnasium.Env")
 
 
 def _register(env_id: str, name: str) -> None:

@@ -2,6 +2,6 @@
 
 from stages.environment.pettingzoo.group import PettingZooGroup
 from stages.environment.pettingzoo.instances import api_of, instance_of
-from stages.environment.pettingzoo.making import make_instances, maker_of, wrapping
+from stages.environment.pettingzoo.making import make_instances, maker_of
 
-__all__ = ["PettingZooGroup", "api_of", "instance_of", "make_instances", "maker_of", "wrapping"]
+__all__ = ["PettingZooGroup", "api_of", "instance_of", "make_instances", "maker_of"]

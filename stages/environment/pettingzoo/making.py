@@ -16,10 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from stages.environment import factory
+from stages.environment.pettingzoo.group import PettingZooGroup
 from stages.environment.pettingzoo.instances import Instance, api_of, instance_of
-from stages.environment.spaces.wrapping import Wrappers, chained
+from stages.environment.protocol import EnvironmentGroup
+from stages.environment.wrappers import chain_wrappers
 from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, LoadError, StageError
+from stages.errors import BrokenEnvironmentError, LoadError, StageError, blaming
 from stages.loading import import_module
 
 Api = Literal["auto", "parallel", "aec"]
@@ -30,6 +33,33 @@ _INSTALL = "python -m pip install 'headrace[pettingzoo]'"
 _OURS = ("pettingzoo", "mpe2")
 """What our extra brings."""
 _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymunk", "pygame", "shimmy")
+
+
+def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
+    """Make the group that the settings describe; raises as `factory.make_group`."""
+    settings, folder = request.settings, request.folder
+    make: Callable[[], Any]
+    if settings.id is not None:
+        name = f"PettingZoo environment {settings.id!r}"
+        with blaming("environment", "id"):
+            found = maker_of(settings.id, settings.api, folder, name)
+        make = partial(found, **factory.arguments_for(found, settings.options, {}, name))
+        made = factory.call(make, name)
+    else:
+        name = f"environment factory {settings.factory!r}"
+        made, make = factory.call_factory(request, name)
+        if isinstance(made, EnvironmentGroup):
+            return factory.check_own_group(made, settings, name)
+    wrap = chain_wrappers(settings, folder, name, lambda env: api_of(env) is not None, "a PettingZoo environment")
+    return PettingZooGroup(
+        make_instances(made, make, settings.num_envs, settings.api, name, wrap),
+        settings.behavior or "",
+        name,
+        settings.behaviors,
+        settings.observations,
+        settings.outcome,
+        settings.rotate_sides,
+    )
 
 
 def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
@@ -90,11 +120,6 @@ def make_instances(
             if callable(getattr(env, "close", None)):
                 env.close()
         raise
-
-
-def wrapping(wrappers: Wrappers, name: str) -> Callable[[Any], Any]:
-    """Make one function of several PettingZoo wrappers; see `chained`."""
-    return chained(wrappers, name, lambda env: api_of(env) is not None, "a PettingZoo environment")
 
 
 def _called(make: Callable[[], Any], name: str) -> Any:

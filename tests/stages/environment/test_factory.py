@@ -7,11 +7,11 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from environment_requests import group_of
 
 import stages
 from config import EnvironmentSettings, ObservationSettings, RoleSettings, WrapperSettings
 from queues.messages import ActionBatch
-from stages.environment.factory import make_group
 from stages.environment.gymnasium.group import GymnasiumGroup
 from stages.environment.pettingzoo import PettingZooGroup
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
@@ -74,7 +74,7 @@ def by_factory(attribute, **options):
 
 
 def test_a_gymnasium_id_gives_a_gymnasium_group():
-    group = make_group(EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", options={"g": 3.0}), "P", 3)
+    group = group_of(EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", options={"g": 3.0}), "P", 3)
 
     assert isinstance(group, GymnasiumGroup)
     assert group.num_envs == 3
@@ -86,7 +86,7 @@ def test_a_gymnasium_id_gives_a_gymnasium_group():
 def test_an_id_may_name_a_module_next_to_the_yaml(folder):
     settings = EnvironmentSettings(kind="gymnasium", id="factory_module:FactoryTest-v0")
 
-    group = make_group(settings, "P", 2, folder)
+    group = group_of(settings, "P", 2, folder)
 
     assert group.num_envs == 2
     group.close()
@@ -96,12 +96,12 @@ def test_a_missing_module_of_an_id_is_told(folder):
     settings = EnvironmentSettings(kind="gymnasium", id="factory_modul:FactoryTest-v0")
 
     with pytest.raises(LoadError, match=r"'factory_modul:FactoryTest-v0': no module named .*mean 'factory_module'\?"):
-        make_group(settings, "P", 2, folder)
+        group_of(settings, "P", 2, folder)
 
 
 @pytest.mark.parametrize("attribute", ["single", "vector"])
 def test_a_factory_may_give_single_environments_or_a_vector_of_them(folder, attribute):
-    group = make_group(by_factory(attribute, g=2.5), "P", 3, folder)
+    group = group_of(by_factory(attribute, g=2.5), "P", 3, folder)
 
     assert isinstance(group, GymnasiumGroup)
     steps = group.reset(4).steps["P"]
@@ -111,7 +111,7 @@ def test_a_factory_may_give_single_environments_or_a_vector_of_them(folder, attr
 
 
 def test_a_group_of_the_users_own_is_used_as_it_is(folder):
-    group = make_group(by_factory("Own", size=8), "P", 3, folder)
+    group = group_of(by_factory("Own", size=8), "P", 3, folder)
 
     assert type(group).__name__ == "Own"
     assert (group.num_envs, group.behavior, group.size) == (3, "P", 8)
@@ -129,7 +129,7 @@ def test_wrappers_go_round_each_environment(folder, made):
     wrapper = WrapperSettings(**{"use": "factory_module:scaled", "with": {"scale": 3.0}})
     wrapped = EnvironmentSettings(kind="gymnasium", wrappers=(wrapper,), **made)
 
-    once, thrice = (reward_of(make_group(settings, "P", 2, folder)) for settings in (plain, wrapped))
+    once, thrice = (reward_of(group_of(settings, "P", 2, folder)) for settings in (plain, wrapped))
 
     assert thrice == pytest.approx(3 * once)
     assert (once != 0).all()
@@ -138,7 +138,7 @@ def test_wrappers_go_round_each_environment(folder, made):
 def test_installed_wrappers_are_found():
     stack = WrapperSettings(**{"use": "gymnasium.wrappers:FrameStackObservation", "with": {"stack_size": 4}})
 
-    group = make_group(EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", wrappers=(stack,)), "P", 1)
+    group = group_of(EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", wrappers=(stack,)), "P", 1)
 
     group.reset(0)
     assert group.behavior_specs["P"].observations[0].shape == (12,)
@@ -156,14 +156,14 @@ def test_a_wrapper_that_is_none_is_told(folder, use, message):
     settings = EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", wrappers=(WrapperSettings(use=use),))
 
     with pytest.raises(LoadError, match=message):
-        make_group(settings, "P", 1, folder)
+        group_of(settings, "P", 1, folder)
 
 
 def test_what_observations_are_taken_for_reaches_the_group(folder):
     asked = {"observation": ObservationSettings(kind="set")}
     settings = EnvironmentSettings(kind="gymnasium", factory="factory_module:table", observations=asked)
 
-    group = make_group(settings, "P", 2, folder)
+    group = group_of(settings, "P", 2, folder)
 
     group.reset(0)
     assert group.behavior_specs["P"].observations[0].kind == "set"
@@ -186,38 +186,38 @@ def test_a_group_of_the_users_own_is_neither_wrapped_nor_taken_for_something_els
     with pytest.raises(
         StageError, match=rf"environment\.{key}: does not go with .* an EnvironmentGroup of its own making"
     ):
-        make_group(settings, "P", 2, folder)
+        group_of(settings, "P", 2, folder)
 
 
 def test_options_that_a_factory_does_not_take_are_told(folder):
     with pytest.raises(StageError, match=r"options do not fit .*'wheels'; it takes \(g=10\.0\)"):
-        make_group(by_factory("single", wheels=3), "P", 3, folder)
+        group_of(by_factory("single", wheels=3), "P", 3, folder)
 
 
 def test_options_that_say_the_number_of_instances_again_are_refused(folder):
     with pytest.raises(StageError, match="num_envs is not an option of environment factory 'factory_module:vector'"):
-        make_group(by_factory("vector", num_envs=3), "P", 3, folder)
+        group_of(by_factory("vector", num_envs=3), "P", 3, folder)
 
 
 def test_a_factory_that_raises_is_told(folder):
     with pytest.raises(BrokenEnvironmentError, match="'factory_module:failing' raised OSError: no such device"):
-        make_group(by_factory("failing"), "P", 3, folder)
+        group_of(by_factory("failing"), "P", 3, folder)
 
 
 def test_a_factory_that_gives_no_environment_is_told(folder):
     with pytest.raises(LoadError, match=r"'factory_module:nothing' gave a int; expected a gymnasium\.Env"):
-        make_group(by_factory("nothing"), "P", 3, folder)
+        group_of(by_factory("nothing"), "P", 3, folder)
 
 
 def test_a_factory_that_can_not_be_called_is_told(folder):
     with pytest.raises(LoadError, match="expected something to call that makes an environment, got 5"):
-        make_group(by_factory("number"), "P", 3, folder)
+        group_of(by_factory("number"), "P", 3, folder)
 
 
 def test_the_built_in_game_is_made_with_its_options():
     settings = EnvironmentSettings(kind="builtin", id="Volley", options={"points_to_win": 2})
 
-    group = make_group(settings, "Ball", 4)
+    group = group_of(settings, "Ball", 4)
 
     assert group.num_envs == 4
     group.reset(0)
@@ -227,18 +227,18 @@ def test_the_built_in_game_is_made_with_its_options():
 
 def test_an_unknown_built_in_game_is_told_with_a_suggestion():
     with pytest.raises(StageError, match=r"no built-in game is called 'Voley'; did you mean 'Volley'\?"):
-        make_group(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
+        group_of(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
     with pytest.raises(StageError, match="no built-in game is called 'Chess'; there are: Volley"):
-        make_group(EnvironmentSettings(kind="builtin", id="Chess"), "B", 1)
+        group_of(EnvironmentSettings(kind="builtin", id="Chess"), "B", 1)
     with pytest.raises(StageError, match=r"'connect_four'; did you mean 'ConnectFour'\?"):
-        make_group(EnvironmentSettings(kind="builtin", id="connect_four"), "B", 1)
+        group_of(EnvironmentSettings(kind="builtin", id="connect_four"), "B", 1)
 
 
 @pytest.mark.parametrize(
     ("game", "behaviors"), [("ConnectFour", {"Ball"}), ("Pursuit", {"Pursuer", "Evader"}), ("Volley", {"Ball"})]
 )
 def test_built_in_games_are_found_by_name(game, behaviors):
-    group = make_group(EnvironmentSettings(kind="builtin", id=game), "Ball", 3)
+    group = group_of(EnvironmentSettings(kind="builtin", id=game), "Ball", 3)
 
     assert group.num_envs == 3
     assert {behavior_id.partition("?")[0] for behavior_id in group.behavior_specs} == behaviors
@@ -249,7 +249,7 @@ def zoo(**more):
 
 
 def test_a_factory_may_give_pettingzoo_environments(folder):
-    group = make_group(zoo(options={"agents": 3}), "Crowd", 4, folder)
+    group = group_of(zoo(options={"agents": 3}), "Crowd", 4, folder)
 
     assert isinstance(group, PettingZooGroup)
     assert len(group.reset(0).steps["Crowd"].agent_ids) == 12
@@ -260,29 +260,29 @@ def test_what_is_said_about_pettingzoo_reaches_the_group(folder):
     roles = {"a_0": RoleSettings(behavior="One", team=1), "*": RoleSettings(behavior="Two", team=0)}
     wrapped = (WrapperSettings(use="factory_module:same"),)
 
-    group = make_group(zoo(behaviors=roles, outcome="last_reward", wrappers=wrapped), "", 1, folder)
+    group = group_of(zoo(behaviors=roles, outcome="last_reward", wrappers=wrapped), "", 1, folder)
 
     group.reset(0)
     assert list(group.behavior_specs) == ["One?team=1", "Two?team=0"]
     with pytest.raises(StageError, match=r"environment\.rotate_sides: its sides can't be changed"):
-        make_group(zoo(behaviors=roles, rotate_sides=True), "", 1, folder)
+        group_of(zoo(behaviors=roles, rotate_sides=True), "", 1, folder)
 
 
 def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
     (folder / "factory_meadow_v0.py").write_text("from small_zoo import Counting as env")
     settings = EnvironmentSettings(kind="pettingzoo", id="factory_meadow_v0", options={"target": 3})
 
-    group = make_group(settings, "Count", 2, folder)
+    group = group_of(settings, "Count", 2, folder)
 
     assert list(group.reset(0).steps) == ["Count?team=0", "Count?team=1"]
     with pytest.raises(StageError, match=r"options do not fit PettingZoo environment 'factory_meadow_v0': .*'goal'"):
-        make_group(settings.model_copy(update={"options": {"goal": 3}}), "Count", 2, folder)
+        group_of(settings.model_copy(update={"options": {"goal": 3}}), "Count", 2, folder)
     sys.modules.pop("factory_meadow_v0")
 
 
 def test_an_option_that_a_built_in_game_does_not_know_is_told():
     with pytest.raises(StageError, match=r"options do not fit built-in game 'Volley': .*'wheels'; it takes"):
-        make_group(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)
+        group_of(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)
 
 
 def test_gymnasium_is_not_imported_before_an_environment_is_made():

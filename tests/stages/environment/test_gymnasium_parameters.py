@@ -5,13 +5,13 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+from environment_requests import group_of
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from config import EnvironmentSettings
 from queues.messages import ActionBatch
-from stages.environment.factory import make_group
 from stages.environment.gymnasium.group import GymnasiumGroup
 from stages.environment.gymnasium.vectorising import make_vector
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, tell
@@ -201,7 +201,7 @@ def test_environments_in_processes_of_their_own_can_t_be_told_and_that_is_said(c
 
 def test_where_there_is_a_choice_environments_that_are_told_are_single_ones():
     settings = EnvironmentSettings(kind="gymnasium", id="CartPole-v1")
-    groups = [make_group(settings, "CartPole", 2, parameters=told) for told in (False, True)]
+    groups = [group_of(settings, "CartPole", 2, environment_parameters=each) for each in (None, {"low": 0.0})]
     assert not isinstance(groups[0]._envs, SyncVectorEnv)
     parameters = EpisodeParameters()
     parameters.take(EnvironmentParameters(0, {"low": 0.04, "high": 0.04}))  # CartPole's own: bounds of its first state

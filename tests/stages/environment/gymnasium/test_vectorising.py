@@ -8,7 +8,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from stages.environment.gymnasium.vectorising import make_vector, vectorise, wrapping
+from config import EnvironmentSettings
+from stages.environment.gymnasium.vectorising import make_vector, vectorise
+from stages.environment.wrappers import chain_wrappers
 from stages.errors import BrokenEnvironmentError, StageError
 
 
@@ -116,11 +118,17 @@ class Shifted(Scaled):
 
 
 def wrap_of(*wrappers):
-    return wrapping([(wrapper.__name__, wrapper, {"scale": scale}) for wrapper, scale in wrappers], "Env")
+    asked = [{"use": f"{__name__}:{wrapper.__name__}", "with": arguments} for wrapper, arguments in wrappers]
+    settings = EnvironmentSettings(kind="gymnasium", id="Env", wrappers=asked)
+    return chain_wrappers(settings, None, "Env", lambda env: isinstance(env, gymnasium.Env), "a gymnasium.Env")
+
+
+def five(env):
+    return 5
 
 
 def test_wrappers_go_round_each_single_environment_the_innermost_first():
-    wrap = wrap_of((Shifted, 3), (Scaled, 10))
+    wrap = wrap_of((Shifted, {"scale": 3}), (Scaled, {"scale": 10}))
     made = {
         "registered": make_vector("CartPole-v1", 2, {}, "CartPole", wrap),
         "factory": vectorise(gymnasium.make("CartPole-v1"), lambda: gymnasium.make("CartPole-v1"), 2, "F", wrap),
@@ -135,18 +143,18 @@ def test_wrappers_go_round_each_single_environment_the_innermost_first():
 
 def test_a_wrapper_that_raises_is_told_with_its_arguments():
     with pytest.raises(
-        StageError, match=r"^Env: environment wrapper 'Scaled' with \{'size': 1\} raised TypeError: .*'size'"
+        StageError, match=r"^Env: environment wrapper '.*:Scaled' with \{'size': 1\} raised TypeError: .*'size'"
     ):
-        make_vector("CartPole-v1", 2, {}, "Env", wrapping([("Scaled", Scaled, {"size": 1})], "Env"))
+        make_vector("CartPole-v1", 2, {}, "Env", wrap_of((Scaled, {"size": 1})))
 
 
 def test_a_wrapper_that_gives_no_environment_is_told():
-    with pytest.raises(StageError, match=r"wrapper 'a:b' gave a int; expected a gymnasium\.Env"):
-        make_vector("CartPole-v1", 2, {}, "Env", wrapping([("a:b", lambda env: 5, {})], "Env"))
+    with pytest.raises(StageError, match=r"wrapper '.*:five' gave a int; expected a gymnasium\.Env"):
+        make_vector("CartPole-v1", 2, {}, "Env", wrap_of((five, {})))
 
 
 def test_wrappers_do_not_go_round_vectorised_implementations():
-    wrap = wrap_of((Scaled, 1))
+    wrap = wrap_of((Scaled, {"scale": 1}))
     with pytest.raises(StageError, match="of which vectorization_mode 'vector_entry_point' has none"):
         make_vector("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, "Env", wrap)
     made = SyncVectorEnv([Reusing, Reusing])

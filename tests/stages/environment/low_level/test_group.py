@@ -7,7 +7,7 @@ import pytest
 from low_level_env import BRAIN, GuessEnv, ScriptedEnv, behavior, decisions, endings, observation
 
 from queues.messages import ActionBatch
-from stages.environment.low_level import LowLevelGroup
+from stages.environment.low_level.group import LowLevelGroup
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
 from stages.environment.protocol import EnvironmentGroup
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from environment_requests import request_of
 from low_level_env import GuessEnv
 from unity_runs import BUILD, reports
 
 from config import EngineSettings, EnvironmentSettings
 from queues.messages import ActionBatch
-from stages.environment.low_level import make_low_level_group
+from stages.environment.low_level.making import make_low_level_group
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
 from stages.environment.protocol import Measured
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
@@ -46,7 +47,7 @@ def make(factory, num_envs=1, **more):
     settings = EnvironmentSettings(
         kind="mlagents", factory=f"low_level_factories:{factory}", num_envs=num_envs, options=more.pop("options", {})
     )
-    return make_low_level_group(settings, EngineSettings(time_scale=6.0), **more)
+    return make_low_level_group(request_of(settings, engine_settings=EngineSettings(time_scale=6.0), **more))
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def test_each_instance_is_made_with_the_options_and_a_number_of_its_own():
     settings = EnvironmentSettings(
         kind="mlagents", factory="low_level_env_factories:GuessEnv", num_envs=2, options={"agents": 5}
     )
-    made = make_low_level_group(settings, EngineSettings(), first=4, seed=100)
+    made = make_low_level_group(request_of(settings, seed=100, replica=2))
     assert [env.made_with for env in made._envs] == [
         {"agents": 5, "length": 3, "seed": 104, "worker_id": 4},
         {"agents": 5, "length": 3, "seed": 105, "worker_id": 5},
@@ -88,7 +89,7 @@ def test_mistakes_say_what_was_expected():
 
 def test_our_own_unity_environment_goes_round(tmp_path):
     arguments = ["--agents", "2", "--branches", "3", "--mask", "--stats"]
-    made = make("through_unity", 2, options={"folder": str(tmp_path), "arguments": arguments}, first=1, seed=50)
+    made = make("through_unity", 2, options={"folder": str(tmp_path), "arguments": arguments}, replica=1, seed=49)
     parameters = EpisodeParameters()
     parameters.take(EnvironmentParameters(1, {"step_size": 0.5}))
     made.set_parameters(parameters)

@@ -8,8 +8,10 @@ from types import ModuleType
 import pytest
 from small_zoo import Counting, Crowd
 
-from stages.environment.pettingzoo import make_instances, maker_of, wrapping
+from config import EnvironmentSettings
+from stages.environment.pettingzoo import make_instances, maker_of
 from stages.environment.pettingzoo.instances import ParallelInstance, TurnInstance, api_of
+from stages.environment.wrappers import chain_wrappers
 from stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MODULE = """
@@ -188,8 +190,22 @@ class Doubled(Crowd):
         super().__init__({agent: (first, last, times * reward) for agent, (first, last, reward) in env.script.items()})
 
 
+def wrap_of(*wrappers):
+    asked = [{"use": f"{__name__}:{name}", "with": arguments} for name, arguments in wrappers]
+    settings = EnvironmentSettings(kind="pettingzoo", id="zoo", wrappers=asked)
+    return chain_wrappers(settings, None, "Zoo", lambda env: api_of(env) is not None, "a PettingZoo environment")
+
+
+def five(env):
+    return 5
+
+
+def fails(env):
+    return 1 / 0
+
+
 def test_wrappers_go_round_each_the_innermost_first():
-    wrap = wrapping([("a:Doubled", Doubled, {}), ("a:Doubled", Doubled, {"times": 5.0})], "Zoo")
+    wrap = wrap_of(("Doubled", {}), ("Doubled", {"times": 5.0}))
 
     instances = make_instances(Crowd({"a": (0, 2, 1.0)}), lambda: Crowd({"a": (0, 2, 3.0)}), 2, "auto", "Zoo", wrap)
 
@@ -199,10 +215,10 @@ def test_wrappers_go_round_each_the_innermost_first():
 @pytest.mark.parametrize(
     ("wrapper", "message"),
     [
-        (lambda env: 5, r"'a:b' gave a int; expected a PettingZoo"),
-        (lambda env: 1 / 0, "'a:b' with {} raised ZeroDivision"),
+        ("five", "'.*:five' gave a int; expected a PettingZoo"),
+        ("fails", "'.*:fails' with {} raised ZeroDivision"),
     ],
 )
 def test_wrappers_that_are_none_are_told(wrapper, message):
     with pytest.raises(StageError, match=message):
-        wrapping([("a:b", wrapper, {})], "Zoo")(Crowd(TWO))
+        wrap_of((wrapper, {}))(Crowd(TWO))

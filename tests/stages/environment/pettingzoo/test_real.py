@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import environment_requests
 import numpy as np
 import pytest
 
 from config import EnvironmentSettings
 from queues.messages import ActionBatch
-from stages.environment.factory import make_group
 
 pettingzoo = pytest.importorskip("pettingzoo", reason="python -m pip install 'headrace[pettingzoo]'")
 pytestmark = [
@@ -20,7 +20,7 @@ TAG = {"adversary_*": {"behavior": "Predator", "team": 0}, "agent_*": {"behavior
 
 def group_of(env_id, num_envs=2, behavior="All", **settings):
     plain = {"kind": "pettingzoo", "id": env_id, **settings}
-    return make_group(EnvironmentSettings.model_validate(plain), behavior, num_envs)
+    return environment_requests.group_of(EnvironmentSettings.model_validate(plain), behavior, num_envs)
 
 
 def at_random(result, group, random):
@@ -64,7 +64,7 @@ def test_connect_four_is_found_as_a_module_and_in_the_registry(env_id):
 def test_connect_four_is_the_same_game_as_the_built_in_one():
     pytest.importorskip("pygame")
     theirs = group_of("classic/connect_four-v3", 4, observations={"observation": {"kind": "vector"}})
-    ours = make_group(EnvironmentSettings(kind="builtin", id="ConnectFour"), "All", 4)
+    ours = environment_requests.group_of(EnvironmentSettings(kind="builtin", id="ConnectFour"), "All", 4)
     random = np.random.default_rng(3)
     assert theirs.reset(0).steps.keys() | ours.reset(0).steps.keys() == set(ours.behavior_specs)
     assert theirs.behavior_specs == ours.behavior_specs

@@ -1,0 +1,50 @@
+"""The table of built-in games, and how one is made from the `environment` section."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from config import RunConfig
+from stages.environment import factory
+from stages.environment.protocol import EnvironmentGroup
+from stages.errors import StageError
+
+BUILTIN_GAMES: Mapping[str, str] = {
+    "Volley": "stages.games.volley:VolleyGroup",
+    "Pursuit": "stages.games.pursuit:PursuitGroup",
+    "ConnectFour": "stages.games.connect_four:ConnectFourGroup",
+}
+"""`module:class` of the games that come with this package, by `environment.id`."""
+
+
+def make_game_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
+    """Make the group of a built-in game; raises as `factory.make_group`."""
+    settings = request.settings
+    assert settings.id is not None, "the schema asks for it"
+    make, name = _find_game(settings.id), f"built-in game {settings.id!r}"
+    offered = {"num_envs": settings.num_envs, "behavior": settings.behavior or ""}
+    made: EnvironmentGroup = factory.call(
+        partial(make, **factory.arguments_for(make, settings.options, offered, name)), name
+    )
+    return made
+
+
+def named_game(config: RunConfig) -> Iterator[Callable[[], Any]]:
+    """Yield a call that imports the game, and raises a StageError if there is none of its name."""
+    if config.environment is not None and config.environment.id is not None:
+        yield partial(_find_game, config.environment.id)
+
+
+def _find_game(game: str) -> Callable[..., Any]:
+    if game not in BUILTIN_GAMES:
+        by_lower = {known.lower(): known for known in BUILTIN_GAMES}
+        close = difflib.get_close_matches(game.lower().replace("_", ""), by_lower, n=1)
+        hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"there are: {', '.join(BUILTIN_GAMES)}"
+        raise StageError(f"environment.id: no built-in game is called {game!r}; {hint}", key=("environment", "id"))
+    module, _, name = BUILTIN_GAMES[game].partition(":")
+    make: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return make
