@@ -1,6 +1,6 @@
 """The `environment_parameters` section: numbers, samplers and curricula that the environment is told.
 
-What becomes of them is elsewhere: lessons advance in `pipeline.common.curriculum`, values are drawn in
+What becomes of them is elsewhere: lessons advance in `pipeline.main.curricula`, values are drawn in
 `stages.environment.parameters`.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pipeline.common.curriculum import final_parameters
+from pipeline.common.lessons import final_parameters
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import Evaluated, OpenEdge
 from pipeline.hosts.actor_host import policy_maker

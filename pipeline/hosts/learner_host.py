@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from config import RunConfig
-from pipeline.common.curriculum import kept_returns
 from pipeline.common.graph import TRAINER, teacher_of
+from pipeline.common.lessons import kept_returns
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import Exported, LearnerReady, OpenEdge, PartFailed, SaveNow, Stop

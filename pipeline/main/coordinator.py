@@ -2,7 +2,7 @@
 
 It decides nothing about learning. Its parts each have a module: `launcher` starts and joins hosts, `behavior_start`
 starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors, `credits` accounts for
-credits, `curriculum` decides on lessons, `checkpointing` gathers checkpoints, `shutdown` ends the run, `reporting`
+credits, `curricula` decides on lessons, `checkpointing` gathers checkpoints, `shutdown` ends the run, `reporting`
 informs people, `trajectory_path` holds the stages that live in main, `supervision` says which hosts may be restarted.
 What is left here is the dispatch of messages: which message causes what, and when.
 """
@@ -17,7 +17,6 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any
 
-from pipeline.common.curriculum import Curricula, Reached
 from pipeline.common.graph import actor_names, teacher_of
 from pipeline.control import messages as control
 from pipeline.control.credits import CreditLedger, CreditRequest, Grant
@@ -27,6 +26,7 @@ from pipeline.hosts.runtime import describe_failure, plain_statistics
 from pipeline.main.behavior_start import BehaviorStarter
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
+from pipeline.main.curricula import Curricula, MeasuredProgress
 from pipeline.main.launcher import Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
@@ -150,7 +150,7 @@ class Coordinator:
         slot = await self._launcher.start_actor(replica, name, old)
         self._ledger.add_source(slot.source)
         if self._curricula:  # it waits for them before it builds its environments
-            slot.handle.control.send(self._curricula.state())
+            slot.handle.control.send(self._curricula.current_parameters())
         if old is not None:
             self.checkpointing.repeat_announcement(slot.handle)
         if self.shutdown.begun:  # it was told to stop before it was there to hear it
@@ -250,9 +250,9 @@ class Coordinator:
         state = behaviors[report.behavior]
         checkpoint_due = state.update(report)
         state.path.on_report(report)
-        self._curricula.take(report)
+        self._curricula.record(report)
         if not self._plan.deterministic:
-            self._weigh_lessons()
+            self._advance_lessons()
         self._starvation.fed(report.behavior, report.step, report.done)
         # First, so that in a deterministic run nobody is given credits for going on before the checkpoint.
         if all(other.done for other in behaviors.values()):
@@ -289,7 +289,7 @@ class Coordinator:
 
     def _grant(self, grants: list[Grant]) -> None:
         if grants and self._plan.deterministic:
-            self._weigh_lessons()  # all stand still: what is known now does not depend on who was how quick
+            self._advance_lessons()  # all stand still: what is known now does not depend on who was how quick
         self._broadcaster.grant(grants)
 
     # Lessons. ------------------------------------------------------------------------------------------------------
@@ -297,15 +297,15 @@ class Coordinator:
     def _lessons(self) -> Mapping[str, int]:
         return self._curricula.lessons
 
-    def _weigh_lessons(self) -> None:
+    def _advance_lessons(self) -> None:
         """Let the lessons begin that have become due; a recording does not change with them."""
-        told = None if self._plan.playing or self._plan.replay_edge else self._curricula.weigh(self._reached)
+        told = None if self._plan.playing or self._plan.replay_edge else self._curricula.advance(self._measures)
         if told is not None:
             self._broadcaster.send_to_sources(told)
 
-    def _reached(self, behavior: str) -> Reached | None:
+    def _measures(self, behavior: str) -> MeasuredProgress | None:
         state = self.starter.behaviors.get(behavior)
-        return Reached(state.step, state.settings.max_steps, state.elo) if state is not None else None
+        return MeasuredProgress(state.step, state.settings.max_steps, state.elo) if state is not None else None
 
     # Checkpoints. --------------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Coordinator:
 
     def _progress(self) -> dict[str, Any]:
         if self._plan.deterministic:
-            self._weigh_lessons()  # before those who resume from here would
+            self._advance_lessons()  # before those who resume from here would
         return {
             "elapsed_s": self.reporter.elapsed_s,
             "seed": self._plan.seed,

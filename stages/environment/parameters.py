@@ -1,6 +1,6 @@
 """Environment parameters as environments hear of them: values that are drawn anew for each episode of each instance.
 
-Which value or sampler a parameter has at a time, main decides (`pipeline.common.curriculum`) and tells the actors in
+Which value or sampler a parameter has at a time, main decides (`pipeline.main.curricula`) and tells the actors in
 full (`EnvironmentParameters`). What comes of a sampler is decided here, beside the environments, so that it differs
 from instance to instance and from episode to episode.
 

@@ -1,7 +1,7 @@
-"""Lessons: which value or sampler each environment parameter has at a time, and when the next lesson begins.
+"""Curricula: decides which value or sampler each environment parameter has, and when the next lesson begins.
 
-Main decides this, since it alone hears of all trainers. It takes in what they report and weighs it from time to time;
-what comes of a sampler is drawn in the actors (`stages.environment.parameters`). Pure: no clock, no messages sent.
+Main decides, as it alone receives the reports of all trainers. Samplers are drawn from in the actors
+(`stages.environment.parameters`). Pure: no clock, no messages sent.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from config import (
     UniformSampler,
 )
 from config.environment_parameters import ParameterValue
+from pipeline.common.lessons import all_criteria, kept_returns, lessons_of, plain_value
 from stages.environment.parameters import EnvironmentParameters
 from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)
 
 SMOOTHING = 0.25
-"""Weight of the smoothed mean return before, as in ML-Agents."""
+"""Weight of the previous smoothed mean return, as in ML-Agents."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """What a behaviour has reached, as far as criteria measure it beside its episodes."""
+class MeasuredProgress:
+    """Measures of a behaviour that criteria may refer to, beside its returns."""
 
     step: int
     max_steps: int
@@ -42,44 +43,31 @@ class Reached:
     """Rating of its newest policy; None without self-play."""
 
 
-def kept_returns(parameters: Mapping[str, EnvironmentParameter] | None, behavior: str) -> int:
-    """Of how many episodes of a behaviour the mean return is taken; 0 where no lesson's end depends on it."""
-    lengths = [each.min_lesson_length for each in _criteria(parameters) if each.behavior == behavior]
-    return max(1, *lengths) if lengths else 0
-
-
-def final_parameters(parameters: Mapping[str, EnvironmentParameter] | None) -> EnvironmentParameters:
-    """What all lessons lead to: every curriculum at its last lesson."""
-    return EnvironmentParameters(
-        0, {name: _plain(_course(each)[-1].value) for name, each in (parameters or {}).items()}
-    )
-
-
 class Curricula:
-    """All environment parameters of a run, and how far their curricula have come.
+    """All environment parameters of a run, with the present lesson of each curriculum.
 
-    A mean return is that of the newest episodes that *began* in the present lessons: those that were under way when a
-    lesson changed, or were reported later, do not count. When any lesson changes, all means begin anew, and so does
-    their smoothing: from its first value, not from zero.
+    A mean return is that of the newest episodes that *began* in the present lessons: episodes under way when a lesson
+    changed do not count. When any lesson changes, all means start over, and so does their smoothing, from its first
+    value instead of zero.
 
     Args:
         parameters: the YAML's `environment_parameters`.
     """
 
     def __init__(self, parameters: Mapping[str, EnvironmentParameter] | None) -> None:
-        self._courses = {name: _course(each) for name, each in (parameters or {}).items()}
+        self._courses = {name: lessons_of(each) for name, each in (parameters or {}).items()}
         self._lessons = {name: 0 for name, each in (parameters or {}).items() if isinstance(each, Curriculum)}
         self._generation = 0
         self._returns = {
             each.behavior: deque[float](maxlen=kept_returns(parameters, each.behavior))
-            for each in _criteria(parameters)
+            for each in all_criteria(parameters)
         }
         self._smoothed: dict[str, float] = {}
         self._steps: dict[str, int] = {}
-        self._news: set[str] = set()
+        self._reported: set[str] = set()
 
     def __bool__(self) -> bool:
-        """Whether there are any parameters."""
+        """Return True if there are any parameters."""
         return bool(self._courses)
 
     @property
@@ -87,63 +75,65 @@ class Curricula:
         """The present lesson, from 0, of each parameter that has a curriculum."""
         return dict(self._lessons)
 
-    def state(self, reset: bool = False) -> EnvironmentParameters:
-        """What environments are told now."""
+    def current_parameters(self, reset: bool = False) -> EnvironmentParameters:
+        """Return the message with the present values and samplers for the environments."""
         values = {name: course[self._lessons.get(name, 0)].value for name, course in self._courses.items()}
-        return EnvironmentParameters(self._generation, {name: _plain(each) for name, each in values.items()}, reset)
+        return EnvironmentParameters(
+            self._generation, {name: plain_value(each) for name, each in values.items()}, reset
+        )
 
-    def take(self, report: TrainerReport) -> None:
-        """Take in what a trainer reports."""
+    def record(self, report: TrainerReport) -> None:
+        """Record a trainer's report."""
         returns = self._returns.get(report.behavior)
         if returns is None:
             return
         counted = report.returns if report.parameter_generation == self._generation else ()
         returns.extend(counted)
-        # A report that brings nothing new must not be weighed again: it would smooth the same mean twice.
+        # A report that brings nothing new must not be judged again: it would smooth the same mean twice.
         if counted or report.step > self._steps.get(report.behavior, 0):
-            self._news.add(report.behavior)
+            self._reported.add(report.behavior)
             self._steps[report.behavior] = report.step
 
-    def weigh(self, reached: Callable[[str], Reached | None]) -> EnvironmentParameters | None:
-        """See which lessons are learned, of the criteria about whose behaviours there is news.
+    def advance(self, measures: Callable[[str], MeasuredProgress | None]) -> EnvironmentParameters | None:
+        """Begin the next lesson of each curriculum whose criteria are met, judging behaviours with new reports only.
 
         Args:
-            reached: gives what a behaviour has reached, None for one that has no trainer.
+            measures: returns a behaviour's measures, None for one without a trainer.
 
         Returns:
-            What the environments are to be told, if any lesson has changed.
+            The message for the environments, None if no lesson has changed.
         """
         passed = {}
         for name, lesson in self._lessons.items():
             criteria = self._courses[name][lesson].criteria
-            if criteria is not None and criteria.behavior in self._news:
-                now = reached(criteria.behavior)
-                reason = self._judge(name, criteria, now) if now is not None else None
+            if criteria is not None and criteria.behavior in self._reported:
+                measured = measures(criteria.behavior)
+                reason = self._judge(name, criteria, measured) if measured is not None else None
                 if reason is not None:
                     passed[name] = reason
-        self._news.clear()
+        self._reported.clear()
         if not passed:
             return None
         self._generation += 1
         self._smoothed.clear()
         for returns in self._returns.values():
             returns.clear()
-        resets = [self._advance(name, reason) for name, reason in passed.items()]
-        return self.state(reset=any(resets))
+        resets = [self._begin_next(name, reason) for name, reason in passed.items()]
+        return self.current_parameters(reset=any(resets))
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data to go on from."""
+        """Return plain data to resume from."""
         return {
             "lessons": dict(self._lessons),
             "generation": self._generation,
             "returns": {behavior: list(returns) for behavior, returns in self._returns.items()},
             "smoothed": dict(self._smoothed),
             "steps": dict(self._steps),
-            "news": sorted(self._news),
+            "news": sorted(self._reported),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; parameters that were not known then begin with their first lesson."""
+        """Resume from a checkpoint; parameters that it lacks begin with their first lesson."""
         for name, lesson in state["lessons"].items():
             if name in self._lessons:
                 last = len(self._courses[name]) - 1
@@ -158,34 +148,34 @@ class Curricula:
                 self._returns[behavior].extend(returns)
         self._smoothed = {name: value for name, value in state["smoothed"].items() if name in self._lessons}
         self._steps = dict(state["steps"])
-        self._news = set(state["news"])
+        self._reported = set(state["news"])
 
     def describe(self) -> list[str]:
-        """Where each curriculum stands, in ML-Agents' words, which other tools look for."""
+        """Describe the present lesson of each curriculum in ML-Agents' words, which other tools look for."""
         return [self._described(name) for name in self._lessons]
 
-    def _judge(self, name: str, criteria: CompletionCriteria, reached: Reached) -> str | None:
-        """Why a parameter's lesson is learned, in words; None if it is not."""
+    def _judge(self, name: str, criteria: CompletionCriteria, measured: MeasuredProgress) -> str | None:
+        """Return why a parameter's lesson is completed; None if it is not."""
         returns, threshold = self._returns[criteria.behavior], criteria.threshold
         if len(returns) < criteria.min_lesson_length:
             log.debug("%s goes on: %d of %d episodes", self._named(name), len(returns), criteria.min_lesson_length)
             return None
         match criteria.measure:
             case "progress":
-                measured, what = reached.step / reached.max_steps, "progress"
+                value, what = measured.step / measured.max_steps, "progress"
             case "Elo":
-                measured, what = math.nan if reached.elo is None else reached.elo, "Elo"
+                value, what = math.nan if measured.elo is None else measured.elo, "Elo"
             case _:
-                measured, what = self._mean_return(name, criteria), "mean reward"
-        said = f"{what} {measured:.6g}"
+                value, what = self._mean_return(name, criteria), "mean reward"
+        text = f"{what} {value:.6g}"
         over = f"over {len(returns)} episode{'' if len(returns) == 1 else 's'}"
-        if not measured > threshold:  # true of NaN too
-            log.debug("%s goes on: %s is not above %.6g %s", self._named(name), said, threshold, over)
+        if not value > threshold:  # true of NaN too
+            log.debug("%s goes on: %s is not above %.6g %s", self._named(name), text, threshold, over)
             return None
-        return f"{said} > {threshold:.6g} {over}"
+        return f"{text} > {threshold:.6g} {over}"
 
     def _mean_return(self, name: str, criteria: CompletionCriteria) -> float:
-        """The mean return of the lesson's newest episodes, smoothed where that is asked for; NaN without any."""
+        """Return the mean return of the lesson's newest episodes, smoothed if configured; NaN without any."""
         returns = self._returns[criteria.behavior]
         mean = math.fsum(returns) / len(returns) if returns else math.nan
         if not criteria.signal_smoothing or not math.isfinite(mean):
@@ -194,10 +184,10 @@ class Curricula:
         self._smoothed[name] = SMOOTHING * before + (1 - SMOOTHING) * mean
         return self._smoothed[name]
 
-    def _advance(self, name: str, reason: str) -> bool:
-        """Begin a parameter's next lesson; whether environments have to be reset for it."""
+    def _begin_next(self, name: str, reason: str) -> bool:
+        """Begin a parameter's next lesson; return True if environments have to be reset for it."""
         criteria = self._courses[name][self._lessons[name]].criteria
-        assert criteria is not None, "it was judged by it"
+        assert criteria is not None, "the lesson was completed by them"
         self._lessons[name] += 1
         log.info("%s: %s", self._named(name), reason)
         log.info("%s", self._described(name))
@@ -205,42 +195,15 @@ class Curricula:
 
     def _described(self, name: str) -> str:
         lesson = self._courses[name][self._lessons[name]]
-        return f"Parameter '{name}' is in lesson '{lesson.name}' and has value '{_in_words(lesson.value)}'."
+        return f"Parameter '{name}' is in lesson '{lesson.name}' and has value '{_format_value(lesson.value)}'."
 
     def _named(self, name: str) -> str:
         lesson = self._lessons[name]
         return f"lesson {lesson + 1} '{self._courses[name][lesson].name}' of '{name}'"
 
 
-@dataclass(frozen=True, slots=True)
-class _Lesson:
-    """A lesson; a parameter without a curriculum has one that never ends."""
-
-    name: str
-    value: ParameterValue
-    criteria: CompletionCriteria | None = None
-
-
-def _course(parameter: EnvironmentParameter) -> tuple[_Lesson, ...]:
-    if not isinstance(parameter, Curriculum):
-        return (_Lesson("", parameter),)
-    *others, last = parameter.curriculum
-    # What stands on the last lesson has no meaning: there is none to go on to.
-    lessons = [_Lesson(lesson.name, lesson.value, lesson.completion_criteria) for lesson in others]
-    return (*lessons, _Lesson(last.name, last.value))
-
-
-def _criteria(parameters: Mapping[str, EnvironmentParameter] | None) -> list[CompletionCriteria]:
-    courses = [_course(each) for each in (parameters or {}).values()]
-    return [lesson.criteria for course in courses for lesson in course if lesson.criteria is not None]
-
-
-def _plain(value: ParameterValue) -> Any:
-    return value if isinstance(value, float) else value.model_dump(mode="json")
-
-
-def _in_words(value: ParameterValue) -> str:
-    """A value as ML-Agents' messages have it."""
+def _format_value(value: ParameterValue) -> str:
+    """Format a value as ML-Agents' messages do."""
     match value:
         case UniformSampler(sampler_parameters=drawn):
             return f"Uniform sampler: min={drawn.min_value}, max={drawn.max_value}"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from config import EnvironmentParameter, RunConfig
-from pipeline.common.curriculum import Curricula, Reached, final_parameters, kept_returns
+from pipeline.common.lessons import final_parameters, kept_returns
+from pipeline.main.curricula import Curricula, MeasuredProgress
 from stages.trainer.stage import TrainerReport
 
 PARAMETERS = TypeAdapter(dict[str, EnvironmentParameter])
@@ -41,11 +42,11 @@ class School:
         self.max_steps, self.elo, self.step = max_steps, elo, 0
 
     def hear(self, *returns, step=None, parameters=None, behavior="Walker"):
-        """Take in a report and weigh it; what environments are told then."""
+        """Record a report, judge the lessons, and return the message for the environments."""
         self.step = self.step + 1 if step is None else step
-        generation = self.curricula.state().generation if parameters is None else parameters
-        self.curricula.take(report(*returns, step=self.step, parameters=generation, behavior=behavior))
-        return self.curricula.weigh(lambda behavior: Reached(self.step, self.max_steps, self.elo))
+        generation = self.curricula.current_parameters().generation if parameters is None else parameters
+        self.curricula.record(report(*returns, step=self.step, parameters=generation, behavior=behavior))
+        return self.curricula.advance(lambda behavior: MeasuredProgress(self.step, self.max_steps, self.elo))
 
     @property
     def lesson(self):
@@ -58,15 +59,15 @@ class School:
 
 def test_constants_samplers_and_first_lessons_are_told_as_they_are():
     curricula = Curricula(parameters(gravity=9.81, mass=UNIFORM, height=curriculum({})))
-    assert curricula.state().parameters == {"gravity": 9.81, "mass": UNIFORM, "height": 0.0}
+    assert curricula.current_parameters().parameters == {"gravity": 9.81, "mass": UNIFORM, "height": 0.0}
     assert curricula.lessons == {"height": 0}, "only what has lessons is in one"
 
 
 def test_without_parameters_there_is_nothing_to_tell():
     curricula = Curricula(None)
     assert not curricula
-    curricula.take(report(1.0, step=5))
-    assert curricula.weigh(lambda behavior: Reached(5, 10)) is None
+    curricula.record(report(1.0, step=5))
+    assert curricula.advance(lambda behavior: MeasuredProgress(5, 10)) is None
 
 
 def test_a_next_lesson_is_told_in_full_under_a_new_generation():
@@ -151,8 +152,8 @@ def test_other_behaviors_do_not_matter():
 
 def test_a_behavior_without_a_trainer_ends_no_lesson():
     curricula = Curricula(parameters(height=curriculum({})))
-    curricula.take(report(5.0, step=1))
-    assert curricula.weigh(lambda behavior: None) is None
+    curricula.record(report(5.0, step=1))
+    assert curricula.advance(lambda behavior: None) is None
 
 
 def test_when_a_lesson_changes_all_means_begin_anew():
@@ -290,7 +291,7 @@ def test_those_that_end_together_change_together_and_one_of_them_may_ask_for_a_r
 
 
 def test_each_decision_is_explained(caplog):
-    caplog.set_level(logging.DEBUG, "pipeline.common.curriculum")
+    caplog.set_level(logging.DEBUG, "pipeline.main.curricula")
     school = School(distance=curriculum({"threshold": 0.8, "min_lesson_length": 2}, names=["Near", "Far"]))
     assert school.curricula.describe() == ["Parameter 'distance' is in lesson 'Near' and has value 'Float: value=0.0'."]
     school.hear(0.5)
@@ -342,7 +343,7 @@ def test_a_resumed_run_decides_as_one_that_went_on(reports, cut):
         "width": curriculum({"measure": "progress", "threshold": 0.01}, {"min_lesson_length": 2, "threshold": 0}),
     }
     whole, resumed = School(**plain), School(**plain)
-    for number, (returns, steps, late, weighed) in enumerate(reports):
+    for number, (returns, steps, late, judged) in enumerate(reports):
         if number == cut:
             state = json.loads(json.dumps(resumed.curricula.state_dict()))
             again = School(**plain)
@@ -350,10 +351,10 @@ def test_a_resumed_run_decides_as_one_that_went_on(reports, cut):
             again.step, resumed = resumed.step, again
         for school in (whole, resumed):
             school.step += steps
-            generation = school.curricula.state().generation - late
-            school.curricula.take(report(*returns, step=school.step, parameters=generation))
-        if weighed:
-            told = [s.curricula.weigh(lambda behavior, s=s: Reached(s.step, 1000)) for s in (whole, resumed)]
+            generation = school.curricula.current_parameters().generation - late
+            school.curricula.record(report(*returns, step=school.step, parameters=generation))
+        if judged:
+            told = [s.curricula.advance(lambda behavior, s=s: MeasuredProgress(s.step, 1000)) for s in (whole, resumed)]
             assert told[0] == told[1]
     assert whole.curricula.state_dict() == resumed.curricula.state_dict()
 

@@ -1,0 +1,57 @@
+"""The lessons of environment parameters, read off the configuration.
+
+Hosts need two facts of them; main decides when the next lesson begins (`main.curricula`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from config import CompletionCriteria, Curriculum, EnvironmentParameter
+from config.environment_parameters import ParameterValue
+from stages.environment.parameters import EnvironmentParameters
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A lesson of an environment parameter; without a curriculum there is one, which never ends."""
+
+    name: str
+    value: ParameterValue
+    criteria: CompletionCriteria | None = None
+
+
+def lessons_of(parameter: EnvironmentParameter) -> tuple[Lesson, ...]:
+    """Return a parameter's lessons, in order."""
+    if not isinstance(parameter, Curriculum):
+        return (Lesson("", parameter),)
+    *others, last = parameter.curriculum
+    # Criteria of the last lesson have no meaning, as no lesson follows.
+    lessons = [Lesson(lesson.name, lesson.value, lesson.completion_criteria) for lesson in others]
+    return (*lessons, Lesson(last.name, last.value))
+
+
+def all_criteria(parameters: Mapping[str, EnvironmentParameter] | None) -> list[CompletionCriteria]:
+    """Return the completion criteria of all lessons of all parameters."""
+    lessons = [lesson for each in (parameters or {}).values() for lesson in lessons_of(each)]
+    return [lesson.criteria for lesson in lessons if lesson.criteria is not None]
+
+
+def plain_value(value: ParameterValue) -> Any:
+    """Return a value or sampler as plain data."""
+    return value if isinstance(value, float) else value.model_dump(mode="json")
+
+
+def kept_returns(parameters: Mapping[str, EnvironmentParameter] | None, behavior: str) -> int:
+    """Return the number of episodes that a behaviour's mean return is taken over; 0 if no lesson depends on it."""
+    lengths = [each.min_lesson_length for each in all_criteria(parameters) if each.behavior == behavior]
+    return max(1, *lengths) if lengths else 0
+
+
+def final_parameters(parameters: Mapping[str, EnvironmentParameter] | None) -> EnvironmentParameters:
+    """Return the parameters with every curriculum at its last lesson."""
+    return EnvironmentParameters(
+        0, {name: plain_value(lessons_of(each)[-1].value) for name, each in (parameters or {}).items()}
+    )
