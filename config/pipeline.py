@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
+from config.error_messages import not_known
 from config.errors import Finding
 from config.fields import (
     Flag,
@@ -21,6 +22,7 @@ from config.fields import (
     not_yet,
     report,
 )
+from config.host_kinds import HOST_KINDS, LATER
 
 STAGE_GROUP = "headrace.stages"
 """Entry-point group under which installed packages offer stages by a short name."""
@@ -42,20 +44,28 @@ def _stage_reference(value: object) -> object:
 
 StageReference = Annotated[str, Strict(), BeforeValidator(_stage_reference)]
 
-HostKind = Annotated[Literal["inline", "process"], not_yet(ray="use 'process' or 'inline'")]
+
+def _host_kind(value: object) -> object:
+    if isinstance(value, str) and value not in HOST_KINDS:
+        raise ValueError(not_known(value, [*HOST_KINDS]))
+    return value
+
+
+HostKindName = Annotated[Text, BeforeValidator(_host_kind), not_yet(**LATER)]
+_KINDS = "; ".join(f"`{name}`: {kind.meaning}" for name, kind in HOST_KINDS.items()) + "."
 
 
 class ActorHosts(Settings):
     """The hosts that hold environments and agent processors."""
 
-    kind: HostKind = Field("process", description="`process`: processes of their own; `inline`: in the main process.")
+    kind: HostKindName = Field("process", description=_KINDS)
     replicas: Int = Field(1, gt=0, description="How many of them, each with `environment.num_envs` instances.")
 
 
 class LearnerHosts(Settings):
     """The hosts that hold trainers, one for each behaviour."""
 
-    kind: HostKind = Field("process", description="`process`: processes of their own; `inline`: in the main process.")
+    kind: HostKindName = Field("process", description=_KINDS)
 
 
 class HostsSettings(Settings):
@@ -150,7 +160,7 @@ class PipelineSettings(Settings):
     def _relate(self) -> PipelineSettings:
         report([*self._against_determinism(), *self._names_twice()])
         if self.deterministic:
-            self._fill(max_policy_lag=0, hosts=_inline(self.hosts))
+            self._fill(max_policy_lag=0, hosts=_in_main(self.hosts))
         return self
 
     def _against_determinism(self) -> list[Finding]:
@@ -166,7 +176,7 @@ class PipelineSettings(Settings):
             findings.append(Finding(("max_policy_lag",), message, involves))
         for which in ("actors", "learners"):
             hosts = getattr(self.hosts, which)
-            if "kind" in hosts.model_fields_set and hosts.kind != "inline":
+            if "kind" in hosts.model_fields_set and not HOST_KINDS[hosts.kind].in_main:
                 message = f"'{hosts.kind}' {against}, which needs 'inline'; drop one of the two"
                 findings.append(Finding(("hosts", which, "kind"), message, involves))
         return findings
@@ -182,8 +192,11 @@ class PipelineSettings(Settings):
         return findings
 
 
-def _inline(hosts: HostsSettings) -> HostsSettings:
+def _in_main(hosts: HostsSettings) -> HostsSettings:
+    def moved(settings: ActorHosts | LearnerHosts) -> dict[str, str]:
+        return {} if HOST_KINDS[settings.kind].in_main else {"kind": "inline"}
+
     return HostsSettings(
-        actors=hosts.actors.model_copy(update={"kind": "inline"}),
-        learners=hosts.learners.model_copy(update={"kind": "inline"}),
+        actors=hosts.actors.model_copy(update=moved(hosts.actors)),
+        learners=hosts.learners.model_copy(update=moved(hosts.learners)),
     )

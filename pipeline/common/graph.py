@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from config import RunConfig, StagePlacement
+from config.host_kinds import joined_directly
 
 GHOST = "ghost"
 """Name of self-play's stage; all behaviours share one part of a checkpoint."""
@@ -27,7 +28,7 @@ class Route:
     after_ghost: tuple[str, ...]
     """Names of the custom stages in main after the ghost stage."""
     joined: bool
-    """True if main joins inline actors to a learner process."""
+    """True if main stands between actors and learner, as hosts of their kinds can't be joined directly."""
     through_main: bool
     """True if trajectories pass through main; otherwise they go straight from actor to learner."""
 
@@ -65,7 +66,7 @@ def route(config: RunConfig, behavior: str) -> Route:
     self_play = config.behavior_settings(behavior).self_play is not None and not config.checkpoint_settings.inference
     hosts = config.pipeline.hosts
     before, after = names("agent_processor"), names("ghost")
-    joined = hosts.actors.kind == "inline" and hosts.learners.kind == "process"
+    joined = not joined_directly(hosts.actors.kind, hosts.learners.kind)
     through_main = self_play or bool(before or after) or joined or bool(students_of(config, behavior))
     return Route(behavior, self_play, before, after, joined, through_main)
 

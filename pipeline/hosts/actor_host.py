@@ -16,8 +16,9 @@ from pipeline.control.credits import CreditRequest, Grant
 from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
 from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
-from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from pipeline.hosts.runtime import HostRuntime, run_host
 from pipeline.policies.inference import make_player
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.columns import Column, memory_column
@@ -55,7 +56,7 @@ class ActorHost:
         edges: opens queue ends.
     """
 
-    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self._runtime = HostRuntime(plan, control, edges)
         config = self._runtime.config
         self._router = Router()

@@ -12,7 +12,7 @@ import msgpack
 
 from pipeline.control.channel import ControlEnd, SocketControl
 from pipeline.control.messages import LogLine
-from pipeline.hosts.edges import ProcessEdges
+from pipeline.hosts.links import ProcessEdges
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.serve import serve
 from queues.platform import open_socket

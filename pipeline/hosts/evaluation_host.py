@@ -10,7 +10,8 @@ from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import Evaluated, OpenEdge
 from pipeline.hosts.actor_host import policy_maker
 from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from pipeline.hosts.protocol import HostEdges
+from pipeline.hosts.runtime import HostRuntime, run_host
 from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from queues.ends import Inlet
@@ -32,7 +33,7 @@ class EvaluationHost:
         edges: opens queue ends.
     """
 
-    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self._runtime = HostRuntime(plan, control, edges)
         self._inlets = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # one per behaviour id
         self._onnx = OnnxExporter(self._runtime.context("evaluation").log)

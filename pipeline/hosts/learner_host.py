@@ -16,7 +16,8 @@ from pipeline.control.messages import Exported, LearnerReady, OpenEdge, PartFail
 from pipeline.hosts.actor_host import agents_of, kind_of_trainer, remembered_columns
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from pipeline.hosts.protocol import HostEdges
+from pipeline.hosts.runtime import HostRuntime, run_host
 from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from pipeline.policies.warm_start import initial_policy, warm_start
@@ -45,7 +46,7 @@ class LearnerHost:
         edges: opens queue ends.
     """
 
-    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self._runtime = HostRuntime(plan, control, edges)
         config = self._runtime.config
         assert plan.spec is not None, "a learner's plan has a spec"

@@ -11,35 +11,69 @@ import asyncio
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
+from config import RunConfig
 from pipeline.common.threads import use_one_thread
 from pipeline.control.channel import SocketControl
-from pipeline.hosts.edges import HostLinks
-from pipeline.hosts.plan import HostPlan
-from queues.links import child_options_of
+from pipeline.control.messages import OpenEdge
+from pipeline.hosts.links import HostLinks, policy_link, trajectory_link
+from pipeline.hosts.plan import HostPlan, HostRole
+from pipeline.hosts.protocol import Feed, HostHandle
+from queues.ends import Inlet, Outlet
+from queues.links import LinkEnd, child_options_of
 from queues.platform import write_ticket
+from queues.shared_receiver import SharedReceiver
+from queues.shared_sender import SharedSender
+
+SPARE_BEHAVIORS = 4
+"""Behaviours beyond the listed ones that an environment may turn out to have."""
+TEAMS = 4
+"""Behaviour ids reckoned with per behaviour name."""
 
 
 class ProcessHost:
     """A running process host."""
+
+    may_hang = True
 
     def __init__(
         self, plan: HostPlan, control: SocketControl, process: asyncio.subprocess.Process, links: HostLinks
     ) -> None:
         self.plan = plan
         self.control = control
-        self.links: HostLinks | None = links
+        self.links = links
+        self.tickets: dict[str, str] = {}
+        """By queue name: which of the host's links it takes."""
         self._process = process
 
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
+    async def inlet(self, name: str) -> Inlet[Any]:
+        """Take a link of the host into use as a queue from it."""
+        return await SharedReceiver.open(name, [self.take("out", name)])
+
+    async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
+        """Take a link of the host into use as a queue to it; the host's role says which of the two kinds these are."""
+        return await SharedSender.open(name, self.take("in", name))
+
+    def take(self, direction: str, name: str) -> LinkEnd:
+        """Take an unused link into use; returns main's end."""
+        self.tickets[name], end = self.links.take(direction)
+        self.open_edge(name)
+        return end
+
+    def open_edge(self, name: str) -> None:
+        """Let the host open its end of a queue."""
+        self.control.send(OpenEdge(name, {"links": [self.tickets[name]]}))
+
+    def settle(self) -> None:
+        """Close main's copies of the host's ends."""
+        self.links.settle()
 
     async def wait(self) -> int:
         """Wait for the process's end; its exit status, negative for a signal."""
@@ -49,6 +83,65 @@ class ProcessHost:
         """Kill the process."""
         with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
+
+    def close(self) -> None:
+        """Close the control channel and all of main's handles of links."""
+        self.control.close()
+        self.links.close()
+
+
+@dataclass(frozen=True)
+class LinkFeed:
+    """One link from each of several hosts."""
+
+    name: str
+    ends: Sequence[LinkEnd]
+
+    async def open(self) -> Inlet[Any]:
+        """Open the consuming end in main."""
+        return await SharedReceiver.open(self.name, self.ends)
+
+
+class ProcessHosts:
+    """Hosts in processes of their own."""
+
+    def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
+        self._names = len(config.behaviors) + SPARE_BEHAVIORS
+        slab_bytes = config.pipeline.queues.slab_bytes
+        self._trajectories = trajectory_link(config.pipeline.queues.trajectories.maxlen, slab_bytes)
+        self._policies = policy_link(slab_bytes)
+
+    async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> ProcessHost:
+        """Start a host; returns when it has its plan."""
+        assert feed is None or isinstance(feed, LinkFeed), "what comes from another kind of host passes through main"
+        assert replaces is None or isinstance(replaces, ProcessHost), "a replacement is of the same kind"
+        links = self._make_links(plan.role, replaces)
+        tickets = {f"feed-{i}": end for i, end in enumerate(feed.ends)} if feed is not None else {}
+        links.born_with |= tickets
+        host = await start_process(plan, links)
+        if feed is not None:
+            host.control.send(OpenEdge(feed.name, {"links": [*tickets]}))
+        if replaces is not None:
+            host.tickets = {name: link for name, link in replaces.tickets.items() if link.startswith("out")}
+            for name in host.tickets:
+                host.open_edge(name)
+        return host
+
+    def gather(self, name: str, hosts: Sequence[ProcessHost]) -> LinkFeed:
+        """Take a link of each host."""
+        return LinkFeed(name, [host.take("out", name) for host in hosts])
+
+    def _make_links(self, role: HostRole, replaces: ProcessHost | None) -> HostLinks:
+        """Make as many links as a host of this role may need, without those that it takes over from a dead one."""
+        match role:
+            case "learner":  # policies out; trajectories in, where they come from main
+                return HostLinks.make(self._policies, 1, self._trajectories, 1)
+            case "evaluation":
+                return HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS)
+        links = HostLinks.make(self._trajectories, 0 if replaces else self._names, self._policies, self._names * TEAMS)
+        if replaces is not None:
+            links.take_over(replaces.links)
+        return links
 
 
 async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:

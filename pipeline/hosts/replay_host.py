@@ -16,8 +16,9 @@ from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, S
 from pipeline.hosts.actor_host import rows_per_batch
 from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
 from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
-from pipeline.hosts.runtime import Edges, HostRuntime, run_host
+from pipeline.hosts.runtime import HostRuntime, run_host
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.messages import Barrier
 from stages.loop import run_source
@@ -34,7 +35,7 @@ class ReplayHost:
         edges: opens queue ends.
     """
 
-    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self._runtime = runtime = HostRuntime(plan, control, edges)
         self._source = _make_source(runtime)
         self._router = Router()

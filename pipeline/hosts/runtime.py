@@ -9,7 +9,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from config import ConfigError
 from pipeline.common.errors import RunError
@@ -18,6 +18,7 @@ from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import CreditsReturned, HostFailed, HostFinished, PartFailed, StatisticsReport
 from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.protocol import HostEdges
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint, write_part
 from queues.ends import Inlet, Outlet, QueueStatistics
@@ -31,22 +32,10 @@ REPORT_EVERY_S = 1.0
 """How often a host sends its statistics and a heartbeat."""
 
 
-class Edges(Protocol):
-    """Opens the queue ends that main tells a host of; what an address is depends on where the host runs."""
-
-    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """The producing end of a queue."""
-        ...
-
-    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """The consuming end of a queue."""
-        ...
-
-
 class HostRuntime:
     """The common part of a host."""
 
-    def __init__(self, plan: HostPlan, control: ControlEnd, edges: Edges) -> None:
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self.plan = plan
         self.config = plan.load_config()
         self.control = control

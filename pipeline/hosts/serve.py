@@ -6,10 +6,11 @@ from typing import Protocol
 
 from pipeline.control.channel import ControlEnd
 from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.runtime import Edges, describe_failure
+from pipeline.hosts.protocol import HostEdges
+from pipeline.hosts.runtime import describe_failure
 
 
-async def serve(plan: HostPlan, control: ControlEnd, edges: Edges) -> bool:
+async def serve(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> bool:
     """Be this host until it has nothing left to do; main is told of every way to end.
 
     Returns:
@@ -37,7 +38,7 @@ class Host(Protocol):
         ...
 
 
-def _build(plan: HostPlan, control: ControlEnd, edges: Edges) -> Host:
+def _build(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
     # Imported here: a learner needs no environment library, an actor no torch.
     if plan.role == "actor":
         from pipeline.hosts.actor_host import ActorHost

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from config import BehaviorSettings
-from pipeline.hosts.handle import HostHandle
+from pipeline.hosts.protocol import HostHandle
 from pipeline.main.trajectory_path import TrajectoryPath
 from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import BehaviorSpec

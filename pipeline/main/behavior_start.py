@@ -15,12 +15,11 @@ from pipeline.common.graph import GHOST
 from pipeline.common.seeds import derive_seed
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.broadcast import Broadcaster
-from pipeline.main.launcher import Launcher
+from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay
 from pipeline.main.stages import MainStages
 from pipeline.main.trajectory_path import TrajectoryPath, drain
-from pipeline.main.wiring import ActorSlot
 from pipeline.policies.inference import InferenceStage, played_file, trained_policy
 from pipeline.reporting.reporter import Reporter
 from queues.messages import PolicyUpdate

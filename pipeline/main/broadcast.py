@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from pipeline.control.credits import Grant
 from pipeline.control.messages import ControlMessage
-from pipeline.main.launcher import Launcher
-from pipeline.main.wiring import ActorSlot
+from pipeline.main.launcher import ActorSlot, Launcher
 from queues.errors import QueueClosed
 from queues.messages import PolicyUpdate
 from stages.publisher import PolicyPublisher, PublisherPort

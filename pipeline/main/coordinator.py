@@ -20,21 +20,19 @@ from typing import Any
 from pipeline.common.graph import actor_names, teacher_of
 from pipeline.control import messages as control
 from pipeline.control.credits import CreditLedger, CreditRequest, Grant
-from pipeline.hosts.edges import LocalEdges
-from pipeline.hosts.handle import HostHandle
+from pipeline.hosts.protocol import HostHandle
 from pipeline.hosts.runtime import describe_failure, plain_statistics
 from pipeline.main.behavior_start import BehaviorStarter
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.curricula import Curricula, MeasuredProgress
-from pipeline.main.launcher import Launcher
+from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import Shutdown
 from pipeline.main.stages import MainStages
 from pipeline.main.starvation import StarvationWatch
 from pipeline.main.supervision import Supervisor
-from pipeline.main.wiring import ActorSlot
 from pipeline.reporting.progress import Progress, ProgressSnapshot
 from pipeline.reporting.reporter import Reporter
 from pipeline.reporting.statistics import StatisticsCollector
@@ -81,9 +79,8 @@ class Coordinator:
         writers = open_writers(plan.config, plan.folder.path, timers, resumed is not None) if training else []
         self.reporter = Reporter(self._collector, writers, progress, plan.elapsed_before_s, training, console)
         self._tasks = asyncio.TaskGroup()
-        local = LocalEdges()
-        self._running = RunningHosts(local, self._tasks)
-        self._launcher = Launcher(plan, self._running, local, self._listen_later)
+        self._running = RunningHosts(plan.config, self._tasks)
+        self._launcher = Launcher(plan, self._running, self._listen_later)
         self._broadcaster = Broadcaster(self._launcher)
         stages = MainStages(plan, self._collector, self._on_credits_returned, self._on_part)
         self.starter = BehaviorStarter(
@@ -180,8 +177,8 @@ class Coordinator:
         said_goodbye = False
         try:
             async for message in host.control.receive():
-                if host.links is not None and host.plan.role != "actor":
-                    host.links.handed_over()
+                if host.plan.role != "actor":  # which may be replaced
+                    host.settle()
                 said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
                 try:
                     with self._timers.timer(type(message).__name__):
@@ -343,8 +340,7 @@ class Coordinator:
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
         if status != 0 and not said_goodbye and not self.shutdown.begun and await self._replace(host, status):
             return
-        if host.links is not None:  # an actor's were kept for a replacement: who takes from it would wait for ever
-            host.links.handed_over()
+        host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
         self._running.mark_ended(host.plan.name)
         if self.shutdown.learners_ended:
             self._launcher.end_evaluation()
@@ -381,7 +377,7 @@ class Coordinator:
                 on_progress(self.reporter.snapshot())
             for name in self._supervisor.silent(now):
                 host = self._running.get(name)
-                if host is not None and host.links is not None and name.startswith("actor"):
+                if host is not None and host.may_hang and name.startswith("actor"):
                     log.warning(
                         "%s has not been heard of for %.0f s (env_settings.timeout_wait): killing it.",
                         name,

@@ -5,42 +5,48 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pipeline.hosts.edges import HostLinks, LocalEdges
-from pipeline.hosts.handle import HostHandle, InlineHost
+from config import RunConfig
+from config.host_kinds import HOST_KINDS
 from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.process import start_process
+from pipeline.hosts.protocol import Feed, HostFactory, HostHandle
+from stages.loading import load_attribute
 
 log = logging.getLogger(__name__)
 
 
 class RunningHosts:
-    """Which hosts were started and which have ended; a replacement takes the dead one's name.
+    """The hosts that were started, and those that have ended; a replacement takes the dead one's name.
 
     Args:
-        local: where ends of queues are put down for hosts within main's event loop.
-        tasks: the group that owns inline hosts' tasks.
+        config: the run's configuration.
+        tasks: the group that owns the tasks of hosts in main's event loop.
     """
 
-    def __init__(self, local: LocalEdges, tasks: asyncio.TaskGroup) -> None:
-        self._local = local
+    def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
+        self._config = config
         self._tasks = tasks
+        self._factories: dict[str, HostFactory] = {}
         self._hosts: dict[str, HostHandle] = {}
         self._ended: set[str] = set()
         self._all_ended = asyncio.Event()
 
-    async def start(self, plan: HostPlan, links: HostLinks | None) -> HostHandle:
-        """Start a host: in a process of its own if it is given links, else within main's event loop."""
-        host: HostHandle
-        if links is None:
-            host = InlineHost(plan, self._local, self._tasks)
-        else:
-            host = await start_process(plan, links)
-        self._hosts[plan.name] = host
+    def factory(self, kind: str) -> HostFactory:
+        """Return the factory of a kind of host."""
+        if kind not in self._factories:
+            made = load_attribute(HOST_KINDS[kind].implementation, None, "host kind")
+            self._factories[kind] = made(self._config, self._tasks)
+        return self._factories[kind]
+
+    async def start(
+        self, kind: str, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None
+    ) -> HostHandle:
+        """Start a host; the arguments are those of `HostFactory.start`."""
+        host = self._hosts[plan.name] = await self.factory(kind).start(plan, feed, replaces)
         self._ended.discard(plan.name)
         return host
 
     def current(self, host: HostHandle) -> bool:
-        """Whether it is the host of its name, and not one that was replaced."""
+        """Return True if it is the host of its name, and not one that was replaced."""
         return self._hosts.get(host.plan.name) is host
 
     def get(self, name: str) -> HostHandle | None:
@@ -54,7 +60,7 @@ class RunningHosts:
             self._all_ended.set()
 
     def has_ended(self, name: str) -> bool:
-        """Whether the host of this name has ended."""
+        """Return True if the host of this name has ended."""
         return name in self._ended
 
     async def wait_all(self) -> None:
@@ -88,7 +94,7 @@ class RunningHosts:
         self.kill_later(seconds)
 
     def kill_all(self) -> None:
-        """Kill whoever is still running."""
+        """Kill the hosts that are still running."""
         for name, host in self._hosts.items():
             if name not in self._ended:
                 host.kill()
@@ -100,6 +106,4 @@ class RunningHosts:
         for host in self._hosts.values():
             host.kill()
         for host in self._hosts.values():
-            host.control.close()
-            if host.links is not None:
-                host.links.close()
+            host.close()

@@ -1,14 +1,12 @@
-"""Queues between hosts: which kind joins two hosts, and how each of them opens its end.
+"""The links of process hosts: sockets and shared memory that a host is born with, and how either side opens its ends.
 
-Hosts in main's process share its event loop: their queues are plain `AgentManagerQueue`s. A process host is born with
-a number of *links* (sockets and shared memory), before anybody knows which behaviours there will be; main holds their
-other ends. A queue to or from the host takes one of its links. Where both sides are process hosts, main hands the
-other end on at the second one's birth, so that batches go straight from actor to learner.
+A process host is born with a number of links before anybody knows which behaviours there will be; main holds their
+other ends. A queue to or from the host takes one of its links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +16,6 @@ from queues.platform import plain
 from queues.shared_receiver import SharedReceiver
 from queues.shared_sender import SharedSender
 from queues.slabs import LinkSpec
-
-Address = dict[str, Any]
 
 SPARE_SLABS = 2
 """Slabs beyond a queue's bound: batches that the consumer holds while it works."""
@@ -44,30 +40,6 @@ def trajectory_link(maxlen: int, slab_bytes: int | None) -> LinkSpec:
 def policy_link(slab_bytes: int | None) -> LinkSpec:
     """The link of a policy queue: the newest policy replaces one that nobody has taken."""
     return LinkSpec(1, slab_bytes or default_slab_bytes(), SPARE_SLABS, "replace_oldest")
-
-
-class LocalEdges:
-    """Ends of queues within main's event loop, for hosts that run there."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, Any] = {}
-        self._made = 0
-
-    def put_down(self, end: Any) -> Address:
-        """Leave a queue's end for a host; the address tells the host which one it is."""
-        self._made += 1
-        self._ends[str(self._made)] = end
-        return {"local": str(self._made)}
-
-    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """The producing end that was put down."""
-        outlet: Outlet[Any] = self._ends.pop(address["local"])
-        return outlet
-
-    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """The consuming end that was put down."""
-        inlet: Inlet[Any] = self._ends.pop(address["local"])
-        return inlet
 
 
 class ProcessEdges:
@@ -128,8 +100,13 @@ class HostLinks:
             )
         return name, self.peers.pop(name)
 
-    def handed_over(self) -> None:
-        """The host will not be replaced: only its own handles count now, so that its end shows at the peers."""
+    def take_over(self, dead: HostLinks) -> None:
+        """Take the links on which a dead host put, in use or not."""
+        self.born_with |= {name: end for name, end in dead.born_with.items() if name.startswith("out")}
+        self.peers |= {name: end for name, end in dead.peers.items() if name.startswith("out")}
+
+    def settle(self) -> None:
+        """Keep nothing for a replacement: only the host's own handles count now, so that its end shows at the peers."""
         for end in self.born_with.values():
             end.close()
         self.born_with.clear()
@@ -138,15 +115,3 @@ class HostLinks:
         """Give up all of main's handles."""
         for end in (*self.born_with.values(), *self.peers.values()):
             end.close()
-
-
-async def open_sender(name: str, end: LinkEnd) -> Outlet[Any]:
-    """Main's producing end of a link."""
-    sender: SharedSender[Any] = await SharedSender.open(name, end)
-    return sender
-
-
-async def open_receiver(name: str, ends: Sequence[LinkEnd]) -> Inlet[Any]:
-    """Main's consuming end, over one link for each producer."""
-    receiver: SharedReceiver[Any] = await SharedReceiver.open(name, ends)
-    return receiver

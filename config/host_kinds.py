@@ -1,0 +1,38 @@
+"""The table of host kinds: where actors and learners can run.
+
+A new kind is one entry here and the class that it names, which starts hosts and makes the queues to and from them
+(`pipeline.hosts.protocol.HostFactory`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HostKind:
+    """One kind of host."""
+
+    meaning: str
+    """For the reference of the YAML."""
+    implementation: str
+    """`module:Class`, a `HostFactory`; loaded when the first host of this kind is started."""
+    in_main: bool = False
+    """True if its hosts run in main's event loop: then any queue whose end main can open can be handed on to them,
+    and a run whose hosts are all of such kinds can be deterministic. Hosts of other kinds can hand queues to hosts of
+    the same kind only; everything else passes through main."""
+
+
+HOST_KINDS: dict[str, HostKind] = {
+    "process": HostKind("processes of their own", "pipeline.hosts.process:ProcessHosts"),
+    "inline": HostKind("in the main process", "pipeline.hosts.inline:InlineHosts", in_main=True),
+}
+"""By `kind`."""
+
+LATER = {"ray": "use 'process' or 'inline'"}
+"""Kinds that come with a later version, and what to do instead."""
+
+
+def joined_directly(sources: str, sink: str) -> bool:
+    """Return True if hosts of one kind can put straight into a queue of a host of another kind."""
+    return sources == sink or HOST_KINDS[sink].in_main

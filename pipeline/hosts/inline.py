@@ -1,0 +1,129 @@
+"""Inline hosts: tasks in main's event loop, joined by plain queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from config import RunConfig
+from pipeline.control.channel import local_pair
+from pipeline.control.messages import OpenEdge
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.protocol import Feed, HostHandle
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import Inlet, Outlet
+
+
+class LocalEdges:
+    """Ends of queues within main's event loop, left by main and opened by one host."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, Any] = {}
+        self._made = 0
+
+    def put_down(self, end: Any) -> dict[str, Any]:
+        """Leave a queue's end for the host; the address names the end."""
+        self._made += 1
+        self._ends[str(self._made)] = end
+        return {"local": str(self._made)}
+
+    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
+        """Return the producing end that was put down."""
+        outlet: Outlet[Any] = self._ends.pop(address["local"])
+        return outlet
+
+    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
+        """Return the consuming end that was put down."""
+        inlet: Inlet[Any] = self._ends.pop(address["local"])
+        return inlet
+
+
+class InlineHost:
+    """A host as a task in main's event loop.
+
+    Args:
+        plan: the host.
+        maxlen: bound of queues in which items wait in line.
+        tasks: the group that owns its task.
+    """
+
+    may_hang = False
+
+    def __init__(self, plan: HostPlan, maxlen: int, tasks: asyncio.TaskGroup) -> None:
+        from pipeline.hosts.serve import serve
+
+        self.plan = plan
+        self.control, theirs = local_pair(plan.name)
+        self._edges = LocalEdges()
+        self._maxlen = maxlen
+        self._task = tasks.create_task(serve(plan, theirs, self._edges), name=plan.name)
+
+    async def inlet(self, name: str) -> Inlet[Any]:
+        """Make a queue from this host."""
+        return self._newest(name)
+
+    async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
+        """Make a queue to this host."""
+        return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
+
+    def hand(self, name: str, end: Any) -> Any:
+        """Let the host open an end of a queue."""
+        self.control.send(OpenEdge(name, self._edges.put_down(end)))
+        return end
+
+    def settle(self) -> None:
+        """Keep nothing: it is never replaced."""
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        await asyncio.wait([self._task])
+        return 0 if not self._task.cancelled() and self._task.exception() is None and self._task.result() else 1
+
+    def kill(self) -> None:
+        """Cancel its task."""
+        self._task.cancel()
+
+    def close(self) -> None:
+        """Close the control channel."""
+        self.control.close()
+
+    def _newest(self, name: str) -> AgentManagerQueue[Any]:
+        queue: AgentManagerQueue[Any] = self.hand(name, AgentManagerQueue(name, 1, "replace_oldest"))
+        return queue
+
+
+@dataclass(frozen=True)
+class LocalFeed:
+    """A queue of this event loop."""
+
+    queue: AgentManagerQueue[Any]
+
+    async def open(self) -> Inlet[Any]:
+        """Return the queue."""
+        return self.queue
+
+
+class InlineHosts:
+    """Hosts in main's event loop."""
+
+    def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
+        self._maxlen = config.pipeline.queues.trajectories.maxlen
+        self._tasks = tasks
+
+    async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
+        """Start a host; its feed may be of any kind."""
+        inlet = await feed.open() if feed is not None else None
+        host = InlineHost(plan, self._maxlen, self._tasks)
+        if inlet is not None:
+            host.hand(inlet.name, inlet)
+        return host
+
+    def gather(self, name: str, hosts: Sequence[InlineHost]) -> LocalFeed:
+        """Make one queue, with a producing end for each host."""
+        queue: AgentManagerQueue[Any] = AgentManagerQueue(name, self._maxlen)
+        ends = [queue.add_producer() for _ in hosts]  # all of them before the first one can close
+        for host, end in zip(hosts, ends, strict=True):
+            host.hand(name, end)
+        return LocalFeed(queue)

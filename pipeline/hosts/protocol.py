@@ -1,0 +1,113 @@
+"""The seam between main and its hosts: what every kind of host offers, whether it is near or far.
+
+Main names queues and asks for its ends of them. How an end comes about (an object in the same event loop, a link that a
+process was born with, an address in a network) is known to the kind alone, and to the host, which finds it in the
+message `OpenEdge`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from config import RunConfig
+from pipeline.control.channel import ControlEnd
+from pipeline.hosts.plan import HostPlan
+from queues.ends import Inlet, Outlet
+
+
+class HostHandle(Protocol):
+    """A running host as main sees it."""
+
+    @property
+    def plan(self) -> HostPlan:
+        """The plan that it was started with."""
+        ...
+
+    @property
+    def control(self) -> ControlEnd:
+        """Main's end of its control channel."""
+        ...
+
+    @property
+    def may_hang(self) -> bool:
+        """True if it can hang while main goes on: main kills such a host when it falls silent."""
+        ...
+
+    async def inlet(self, name: str) -> Inlet[Any]:
+        """Open main's end of a queue from this host, and let the host open the other; the newest item replaces others.
+
+        Raises:
+            LookupError: if it has no queue left.
+        """
+        ...
+
+    async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
+        """Open main's end of a queue to this host, and let the host open the other.
+
+        Args:
+            name: of the queue.
+            newest: a new item replaces one that waits; else items wait in line, as many as the YAML allows.
+
+        Raises:
+            LookupError: if it has no queue left.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Keep nothing for a replacement any more: when this host ends, its peers see it."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end; 0 if it ended well, negative for a signal."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    def close(self) -> None:
+        """Close the control channel and give up whatever main holds of this host."""
+        ...
+
+
+class Feed(Protocol):
+    """The consuming end of a queue into which several hosts of one kind put; opened once, by main or another host."""
+
+    async def open(self) -> Inlet[Any]:
+        """Open it in main."""
+        ...
+
+
+class HostFactory(Protocol):
+    """One kind of host."""
+
+    def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None: ...
+
+    async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> HostHandle:
+        """Start a host.
+
+        Args:
+            plan: the host.
+            feed: what other hosts put straight into this one; a kind that does not run in main gets feeds of its own
+                kind only.
+            replaces: a dead actor of this kind: the new one puts into the same queues.
+        """
+        ...
+
+    def gather(self, name: str, hosts: Sequence[Any]) -> Feed:
+        """Join hosts of this kind, which are let open their ends: all of them put into one queue."""
+        ...
+
+
+class HostEdges(Protocol):
+    """The host's side: opens the queue ends that main names, by addresses that belong to the kind of host."""
+
+    async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
+        """Open the producing end of a queue."""
+        ...
+
+    async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
+        """Open the consuming end of a queue."""
+        ...
