@@ -111,6 +111,7 @@ class World:
         self.unities: list[list[FakeUnity]] = [[] for _ in scripts]
         """Of each instance, its connections, the last one last."""
         self.now_s = 0.0
+        self.result: Any = None
         self._engine = engine or EngineSettings()
         self._waiting = [_connections(each) for each in scripts]
         self.group = UnityGroup(

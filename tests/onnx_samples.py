@@ -20,8 +20,8 @@ MEMORY = {"memory_size": 6, "sequence_length": 4}
 
 
 def design_for(*observed, actions=CONTINUOUS, squashed=False, folder=None, **settings):
-    settings = NetworkSettings.model_validate({"hidden_units": 16, "num_layers": 2, **settings})
-    return PolicyDesign(BehaviorSpec("Test", observed or (VECTOR,), actions), settings, squashed, folder)
+    network = NetworkSettings.model_validate({"hidden_units": 16, "num_layers": 2, **settings})
+    return PolicyDesign(BehaviorSpec("Test", observed or (VECTOR,), actions), network, squashed, folder)
 
 
 def update_for(design, seed=0, step=700):

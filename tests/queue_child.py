@@ -74,5 +74,5 @@ async def _keep(ends: list[LinkEnd]) -> None:
 
 if __name__ == "__main__":
     orders = msgpack.unpackb(sys.stdin.buffer.read())
-    does = {"echo": _echo, "produce": _produce, "keep": _keep}[orders.pop("does")]
+    does: Any = {"echo": _echo, "produce": _produce, "keep": _keep}[orders.pop("does")]
     asyncio.run(does([LinkEnd.from_ticket(ticket) for ticket in orders.pop("tickets")], **orders))

@@ -165,7 +165,7 @@ class Simple(Task):
         self._positions = self._positions.clip(-1.0, 1.0)
         self._t += 1
         # Five steps of 0.2 add up to 1 only nearly.
-        done = (np.abs(self._positions) > 1.0 - 1e-9).all(axis=1)
+        done = np.all(np.abs(self._positions) > 1.0 - 1e-9, axis=1)
         success = self.SUCCESS * self._positions.mean(axis=1) * self._goals
         return np.where(done, success, -self.COST), done, np.zeros_like(done)
 

@@ -169,7 +169,7 @@ class MultiAgent(GroupTask):
         flat = ActionBatch(*(part.reshape(self.alive.size, part.shape[2]) for part in (continuous, discrete)))
         rewards, done, truncated = (result.reshape(self.shape) for result in self._tasks.advance(flat))
         done &= self.alive
-        over = ~(self.alive & ~done).any(axis=1)
+        over = np.all(~self.alive | done, axis=1)
         # Of those who are done at the same time, the last one in order counts as the last.
         last = over[:, None] & done & (np.cumsum(done, axis=1) == done.sum(axis=1, keepdims=True))
         own = np.where(done, np.minimum(-Simple.COST, rewards), rewards)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from queues.messages import ActionBatch, StepBatch, TrajectoryBatch
+from queues.messages import ActionBatch, Array, StepBatch, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter
@@ -55,7 +55,9 @@ def _batches(
 
 
 def _decided(spec: BehaviorSpec, rows: AgentSteps, actions: ActionBatch) -> StepBatch:
-    decisions = {"log_probs": np.zeros((len(actions.continuous), spec.actions.log_prob_size), np.float32)}
+    decisions: dict[str, Array] = {
+        "log_probs": np.zeros((len(actions.continuous), spec.actions.log_prob_size), np.float32)
+    }
     if spec.actions.continuous_size:
         decisions["continuous_actions"] = actions.continuous
     if spec.actions.discrete_branches:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from acceptance.acceptance_envs import Simple
@@ -29,7 +30,7 @@ class Sides:
         options: of `Simple`.
     """
 
-    def __init__(self, num_envs: int, behavior: str, sides: Sequence[str], **options: int) -> None:
+    def __init__(self, num_envs: int, behavior: str, sides: Sequence[str], **options: Any) -> None:
         self.num_envs = num_envs
         self._tasks = {side: Simple(num_envs, side, **options) for side in sides}
         self.behavior_specs: Mapping[str, BehaviorSpec] = {

@@ -186,7 +186,7 @@ def test_a_cue_is_answered_at_the_end_and_guessing_is_worth_nothing(cues):
 
     def answer(rows):
         observation = rows.observations[0][rows.ended :]
-        for agent in np.flatnonzero(observation[:, :-1].any(axis=1)):
+        for agent in np.flatnonzero(observation[:, :-1].any(axis=1)).tolist():
             remembered[agent] = observation[agent, :-1].argmax()
         return ActionBatch(np.zeros((50, 0), np.float32), np.array([[remembered[i]] for i in range(50)], np.int32))
 

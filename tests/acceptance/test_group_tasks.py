@@ -14,8 +14,8 @@ WAIT, PUSH, GO = the_door.WAIT, the_door.PUSH, the_door.GO
 
 def choose(task, *choices):
     """Play on; what there is to tell of the only behaviour."""
-    choices = np.array(choices, np.int32)[:, None]
-    result = task.step({"T": ActionBatch(np.zeros((len(choices), 0), np.float32), choices)})
+    chosen = np.array(choices, np.int32)[:, None]
+    result = task.step({"T": ActionBatch(np.zeros((len(chosen), 0), np.float32), chosen)})
     return result.steps["T"]
 
 

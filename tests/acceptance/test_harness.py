@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from acceptance.acceptance_envs import Simple
@@ -13,7 +15,7 @@ from config import RunConfig
 from stages.environment.factory import EnvironmentRequest, make_group
 from stages.trainer.imitation import load_demonstrations
 
-TINY = {
+TINY: dict[str, Any] = {
     "trainer_type": "ppo",
     "hyperparameters": {"batch_size": 16, "buffer_size": 64},
     "network_settings": {"num_layers": 1, "hidden_units": 8},
@@ -65,7 +67,7 @@ def test_a_control_is_accepted_for_failing(tmp_path):
 
 
 def test_what_is_imitated_is_recorded_and_found(tmp_path):
-    block = {**TINY, "behavioral_cloning": {"demo_path": "<demonstrations>", "strength": 1.0}}
+    block: dict[str, Any] = {**TINY, "behavioral_cloning": {"demo_path": "<demonstrations>", "strength": 1.0}}
     case = tiny(behavior=block, demonstrations=Demonstrations(steps=20))
 
     plain = configuration(case, tmp_path)

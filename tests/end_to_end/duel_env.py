@@ -151,7 +151,7 @@ class Negative(Duel):
 class Oldest:
     """Chooses the oldest snapshot."""
 
-    def choose(self, candidates: list, random: np.random.Generator) -> int:  # type: ignore[type-arg]
+    def choose(self, candidates: list, random: np.random.Generator) -> int:
         return candidates[0].number
 
 
@@ -161,7 +161,7 @@ class Tired:
     def __init__(self, choices: int) -> None:
         self._left = choices
 
-    def choose(self, candidates: list, random: np.random.Generator) -> int:  # type: ignore[type-arg]
+    def choose(self, candidates: list, random: np.random.Generator) -> int:
         self._left -= 1
         if self._left < 0:
             raise ValueError("enough for today")

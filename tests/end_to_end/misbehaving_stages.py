@@ -127,7 +127,7 @@ class BadState(Stage[TrajectoryBatch, TrajectoryBatch]):
 class Coroutine(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Is async, but forgot to yield."""
 
-    async def process(self, batch: TrajectoryBatch) -> Any:
+    async def process(self, batch: TrajectoryBatch) -> Any:  # type: ignore[override]  # the mistake itself
         return None
 
 

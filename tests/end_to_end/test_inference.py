@@ -9,10 +9,9 @@ import pytest
 from run_configs import INLINE, cartpole, changed, remembering, volley
 from runs import Command, run_here
 
-from pipeline.common.errors import RunError, RunFailed
+from pipeline.common.errors import RunError, RunFailed, RunFolderError
 from pipeline.policies.export import load_acting_policy
 from pipeline.run import RunOptions
-from pipeline.run_folder.folder import RunFolderError
 
 PLAIN = cartpole()
 

@@ -17,9 +17,8 @@ from run_folders import digest, read_whole_checkpoint
 from runs import COMMAND, PATIENCE_S, run_here
 
 from config import RunConfig, load_config
-from pipeline.common.errors import RunError, RunFailed
+from pipeline.common.errors import RunError, RunFailed, RunFolderError
 from pipeline.run import RunOptions, RunResult, run, run_async
-from pipeline.run_folder.folder import RunFolderError
 
 PLAIN = changed(cartpole(), INLINE)
 

@@ -121,11 +121,16 @@ def test_a_run_that_was_stopped_and_resumed_is_replayed_from_both_its_recordings
     plain = cartpole(record__edges=["trainer"], behaviors__CartPole__max_steps=10**6, **INLINE)
     for resume in (False, True):
         stop = asyncio.Event()
-        options = RunOptions(stop=stop, on_progress=lambda snapshot, stop=stop: stop.set())
+        options = RunOptions(stop=stop, on_progress=ends(stop))
         assert run_here(plain, tmp_path, "run", options, resume=resume).interrupted
     assert len(streams(tmp_path / "run")) == 2
     run_here({**replaying(plain, tmp_path / "run"), "record": None}, tmp_path, "again")
     assert weights_digest(tmp_path / "again") == weights_digest(tmp_path / "run")
+
+
+def ends(stop):
+    """Set `stop` at the first sign of progress."""
+    return lambda snapshot: stop.set()
 
 
 def replaying(plain, run_folder, **changes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ def test_self_play_has_a_rating(tmp_path):
 # Going on from it. ---------------------------------------------------------------------------------------------------
 
 
-def starts_from(plain: dict, results: Path, caplog: pytest.LogCaptureFixture, **settings: str) -> str:
+def starts_from(plain: dict, results: Path, caplog: pytest.LogCaptureFixture, **settings: Any) -> str:
     """What a run says that it starts from."""
     caplog.set_level("INFO")
     caplog.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -28,7 +29,7 @@ PLAYS = {"save_steps": 200, "team_change": 300, "swap_steps": 40, "window": 4}
 
 
 def duel(referees=1, **changes):
-    plain = {
+    plain: dict[str, Any] = {
         "environment": {
             "kind": "gymnasium",
             "factory": "duel_env:Duel",

@@ -6,12 +6,14 @@ chance comes to about 0 (in `duel`, whose measure is the share of steps in the r
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from runs import Command
 from unity_runs import BUILD, free_port, reports
 
-PPO = {
+PPO: dict[str, Any] = {
     "trainer_type": "ppo",
     "hyperparameters": {
         "batch_size": 64,
@@ -22,7 +24,7 @@ PPO = {
     "network_settings": {"hidden_units": 32, "num_layers": 1},
     "max_steps": 6000,
 }
-SAC = {
+SAC: dict[str, Any] = {
     "trainer_type": "sac",
     "hyperparameters": {
         "batch_size": 32,
