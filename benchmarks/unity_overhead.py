@@ -30,7 +30,7 @@ from stages.environment.unity.making import make_unity_group
 from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader
 from stages.unity.messages import PNG, AgentInfoProto, BrainParametersProto, ListAgentInfoProto
-from stages.unity.png import encoded_png
+from stages.unity.png import encode_png
 
 AGENTS = 64
 FLOATS = 32
@@ -87,7 +87,7 @@ def seeing_agent(number: int) -> Any:
     info.observations.add(
         shape=pixels.shape,
         compression_type=PNG,
-        compressed_data=encoded_png(pixels),
+        compressed_data=encode_png(pixels),
         dimension_properties=[1, 2, 2],
         name="camera",
     )

@@ -14,7 +14,7 @@ from config import EngineSettings
 from queues.messages import ActionBatch
 from stages.environment.unity.group import UnityGroup
 from stages.environment.unity.instance import UnityInstance
-from stages.environment.unity.side_channel_bridge import Telling
+from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.restarts import RestartBudget
 from stages.unity.messages import UnityOutputProto
 
@@ -121,12 +121,12 @@ class World:
     def _make(self, index: int, parameters: Any) -> UnityInstance:
         return UnityInstance(index, lambda: self._connect(index, parameters))
 
-    def _connect(self, index: int, parameters: Any) -> tuple[FakeUnity, Telling]:
+    def _connect(self, index: int, parameters: Any) -> tuple[FakeUnity, SideChannelBridge]:
         unity = self._waiting[index].pop(0)
-        telling = Telling(self._engine, parameters, index, seed=7)
-        unity.channels = telling.channels
+        bridge = SideChannelBridge(self._engine, parameters, index, seed=7)
+        unity.channels = bridge.channels
         self.unities[index].append(unity)
-        return unity, telling
+        return unity, bridge
 
     async def step(self, act: Callable[[Any], Any] | None = None) -> Any:
         """Step the group; each agent's action is what it sees, unless `act` says otherwise."""

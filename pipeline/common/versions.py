@@ -15,7 +15,7 @@ def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
 
 def version_information() -> str:
     """What a report of a problem should say, in lines as ML-Agents has them."""
-    from stages.unity.versions import COMMUNICATION_VERSION
+    from stages.unity.handshake import COMMUNICATION_VERSION
 
     parts = {
         "headrace": version_of("headrace"),

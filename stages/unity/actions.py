@@ -1,4 +1,4 @@
-"""Actions on their way to Unity, and what a behaviour says of those that it takes."""
+"""A behaviour's action spec as Unity announces it, and actions as messages to Unity."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from stages.unity.errors import UnityRefused
 from stages.unity.messages import ListAgentActionProto
 
 _CONTINUOUS = 1
-"""`SpaceTypeProto` of old packages, whose behaviours have either kind of actions."""
+"""Of `SpaceTypeProto`, in packages whose behaviours have one of the two kinds of actions."""
 _SHORT_CHOICES = 128
-"""Choices of a branch up to which each takes one byte."""
+"""Choices of a branch up to which each is one byte."""
 
 
 def action_spec(brain: Any, who: str) -> ActionSpec:
-    """What a behaviour takes, of its `BrainParametersProto`.
-
-    Packages before 2.0 fill other fields than today's.
+    """The action spec of a behaviour's `BrainParametersProto`, whose fields differ in packages before 2.0.
 
     Raises:
         UnityRefused: if the numbers contradict each other.
@@ -95,10 +93,10 @@ def _one_by_one(continuous: NDArray[np.float32], discrete: NDArray[np.int32]) ->
 
 
 class _Pattern:
-    """One agent's actions serialised, into which those of all are written at once.
+    """The serialised actions of one agent, as a pattern into which the actions of all are written at once.
 
-    As long as choices are one byte, agents' bytes differ in nothing but the actions. Filling in messages agent by agent
-    takes three times as long. What protobuf writes where is seen by changing one field at a time.
+    While choices are one byte, the agents' bytes differ only in the actions. Filling in messages agent by agent takes
+    three times as long. The places of the fields are found by changing one field at a time.
     """
 
     def __init__(self, actions: ActionSpec) -> None:

@@ -1,7 +1,7 @@
-"""What Unity says of its agents, in columns: one reader per behaviour.
+"""Unity's agents as columns: one reader per behaviour.
 
-Unity sends a message per agent; everything behind this module is arrays of all agents. What it sends is checked here,
-and whoever is wrong is named: worker, behaviour, agent, observation.
+Unity sends a message per agent; the readers make arrays of all agents. They also check the messages, and name what is
+wrong: worker, behaviour, agent, observation.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from stages.unity.observations import WrongObservation, observation_reader, obse
 
 @dataclass(frozen=True, slots=True)
 class UnityRows:
-    """What one message says of one behaviour: n rows, of which the first `ended` are endings, in Unity's order.
+    """The rows of one behaviour in one message: n rows, of which the first `ended` are endings, in Unity's order.
 
-    The other d = n - ended ask for a decision. An agent that ended and began anew within a step has a row of each.
+    The other d = n - ended ask for a decision. An agent that ended and restarted within a step has a row of each kind.
     """
 
     ids: NDArray[np.int32]
-    """[n] as Unity numbers its agents."""
+    """[n] Unity's agent ids."""
     rewards: NDArray[np.float32]
     """[n] since the agent's previous decision."""
     ended: int
     interrupted: NDArray[np.bool_]
-    """[ended] true where the episode was cut short (by its step limit), not ended by the task."""
+    """[ended] true if the episode was truncated (by its step limit), not terminated by the task."""
     observations: tuple[Array, ...]
     """[n, *shape] per observation spec, in its dtype."""
     action_masks: NDArray[np.bool_] | None
-    """[d, sum of branches] true = allowed; None where there are no discrete actions."""
+    """[d, sum of branches] true = allowed; None without discrete actions."""
     group_ids: NDArray[np.int32]
     """[n] 0 for none."""
     group_rewards: NDArray[np.float32]
@@ -50,18 +50,18 @@ class UnityRows:
 class BehaviorReader:
     """Reads the agents of one behaviour.
 
-    What its observations are is known with its first agent; later agents must be alike.
+    Its first agent determines its observations; later agents must be alike.
 
     Attributes:
-        spec: the behaviour as it was announced.
+        spec: of the behaviour.
 
     Args:
         brain: its `BrainParametersProto`.
-        first: the `AgentInfoProto` of an agent of it.
-        where: who sends it (`Unity worker 3`), for messages.
+        first: the `AgentInfoProto` of one of its agents.
+        where: its sender (`Unity worker 3`), for messages.
 
     Raises:
-        UnityRefused: if the behaviour is nothing that can be learned from.
+        UnityRefused: if the behaviour is not supported.
         UnityBroken: if the first agent's observations can't be read.
     """
 
@@ -80,11 +80,11 @@ class BehaviorReader:
         self._branch_starts = np.cumsum((0, *branches[:-1])) if branches else None
 
     def read(self, infos: Sequence[Any]) -> UnityRows:
-        """Everything that one message says of the behaviour's agents (`AgentInfoProto`).
+        """Convert the behaviour's agents (`AgentInfoProto`) of one message to columns.
 
         Raises:
             UnityBroken: if agents are doubled, a reward or observation is not finite, or an observation or action mask
-                does not fit the spec; the message says which agent's.
+                does not fit the spec; the text names the agent.
         """
         endings = [info for info in infos if info.done]
         rows = [*endings, *(info for info in infos if not info.done)] if endings else list(infos)
@@ -149,7 +149,7 @@ class BehaviorReader:
         width = self.spec.actions.mask_size
         masks = [info.action_mask for info in rows]
         lengths = {len(mask) for mask in masks} - {0}
-        if not lengths:  # an agent that forbids nothing sends no mask
+        if not lengths:  # agents that forbid nothing send no mask
             return np.ones((len(rows), width), np.bool_)
         lengths.discard(width)
         if lengths:

@@ -22,7 +22,7 @@ from stages.errors import StageError
 from stages.unity.columns import BehaviorReader
 from stages.unity.demo import DemoReader, DemoWriter
 from stages.unity.messages import GOAL_SIGNAL, PNG, AgentActionProto, AgentInfoProto, BrainParametersProto
-from stages.unity.png import encoded_png
+from stages.unity.png import encode_png
 
 log = logging.getLogger(__name__)
 
@@ -218,6 +218,6 @@ def _write_observation(proto: Any, spec: ObservationSpec, values: Array) -> None
         proto.observation_type = GOAL_SIGNAL
     if spec.kind == "image" and spec.dtype == "uint8":
         proto.compression_type = PNG
-        proto.compressed_data = encoded_png(values)
+        proto.compressed_data = encode_png(values)
     else:
         proto.float_data.data.extend(values.ravel().tolist())

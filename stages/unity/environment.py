@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 @dataclass
-class _Behavior:
+class _AnnouncedBehavior:
     """A behaviour that Unity has announced, and where its agents are."""
 
     reader: BehaviorReader
@@ -108,9 +108,9 @@ class UnityEnvironment:
             )
         self._where = f"Unity worker {worker_id}"
         self._brains: dict[str, Any] = {}
-        self._behaviors: dict[str, _Behavior] = {}
+        self._behaviors: dict[str, _AnnouncedBehavior] = {}
         self._begun = self._closed = False
-        self._aside = _LoopAside()
+        self._loop_thread = _LoopThread()
         try:
             with as_low_level():
                 self._worker = UnityWorker(
@@ -122,9 +122,9 @@ class UnityEnvironment:
                     timeout_wait,
                     SideChannels(side_channels or (), self._where),
                 )
-                self._aside.call(self._worker.start())
+                self._loop_thread.call(self._worker.start())
         except BaseException:
-            self._aside.close()
+            self._loop_thread.close()
             raise
 
     @property
@@ -135,12 +135,12 @@ class UnityEnvironment:
     @property
     def academy_capabilities(self) -> Any:
         """What this Unity can do beyond the least: a `UnityRLCapabilitiesProto`, of a flag for each capability."""
-        assert self._worker.hello is not None, "the constructor connects"
-        return UnityRLCapabilitiesProto(**dict.fromkeys(self._worker.hello.capabilities, True))
+        assert self._worker.greeting is not None, "the constructor connects"
+        return UnityRLCapabilitiesProto(**dict.fromkeys(self._worker.greeting.capabilities, True))
 
     def reset(self) -> None:
         """Let all agents begin anew; raises as `step`."""
-        self._take(self._worker.reset())
+        self._receive(self._worker.reset())
         self._begun = True
 
     def step(self) -> None:
@@ -157,7 +157,7 @@ class UnityEnvironment:
         if not self._begun:
             self.reset()
             return
-        self._take(self._worker.step({name: _protos(b) for name, b in self._behaviors.items() if len(b.decisions)}))
+        self._receive(self._worker.step({name: _protos(b) for name, b in self._behaviors.items() if len(b.decisions)}))
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
         """Who asks for a decision, and whose episodes ended, since the last step.
@@ -209,22 +209,22 @@ class UnityEnvironment:
         if not self._closed:
             self._closed = True
             try:
-                self._aside.call(self._worker.close())
+                self._loop_thread.call(self._worker.close())
             finally:
-                self._aside.close()
+                self._loop_thread.close()
 
-    def _behavior(self, name: str) -> _Behavior:
+    def _behavior(self, name: str) -> _AnnouncedBehavior:
         if name not in self._behaviors:
             known = ", ".join(self._behaviors) or "none before the first reset"
             raise UnityActionException(f"there is no behaviour {name!r}; there are: {known}")
         return self._behaviors[name]
 
-    def _take(self, exchange: Coroutine[Any, Any, Any]) -> None:
+    def _receive(self, exchange: Coroutine[Any, Any, Any]) -> None:
         if self._closed:
             exchange.close()
             raise UnityEnvironmentException(f"{self._where} was closed")
         with as_low_level():
-            output = self._aside.call(exchange)
+            output = self._loop_thread.call(exchange)
             for behavior in self._behaviors.values():
                 behavior.decisions, behavior.endings = (
                     DecisionSteps.empty(behavior.spec),
@@ -246,12 +246,12 @@ class UnityEnvironment:
                 raise UnityEnvironmentException(f"{self._where} sends agents of {name!r}, which it never announced")
             reader = BehaviorReader(self._brains[name], infos[0], self._where)
             spec = _spec(reader, infos[0])
-            behavior = _Behavior(reader, spec, DecisionSteps.empty(spec), TerminalSteps.empty(spec))
+            behavior = _AnnouncedBehavior(reader, spec, DecisionSteps.empty(spec), TerminalSteps.empty(spec))
             self._behaviors[name] = behavior
         behavior.decisions, behavior.endings = _steps(behavior.reader.read(infos), behavior.spec)
 
 
-class _LoopAside:
+class _LoopThread:
     """An event loop in a thread of its own, for a caller that has none."""
 
     def __init__(self) -> None:
@@ -281,7 +281,7 @@ def _port(base_port: int | None, worker_id: int) -> int:
     return (BASE_PORT if base_port is None else base_port) + worker_id
 
 
-def _protos(behavior: _Behavior) -> Any:
+def _protos(behavior: _AnnouncedBehavior) -> Any:
     actions = behavior.actions
     if actions is None:
         actions = behavior.spec.action_spec.empty_action(len(behavior.decisions))

@@ -1,4 +1,4 @@
-"""How a connection with Unity fails: what a restart may mend, what it can't, and the end that is no failure."""
+"""Errors of a connection with Unity, by their remedy: a restart may help, or it can't, or Unity ended regularly."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from stages.errors import BrokenEnvironmentError, StageError
 
 
 class UnityBroken(BrokenEnvironmentError):
-    """Unity died, hung, spoke nonsense or closed the connection unasked: a restart may mend it."""
+    """Unity died, hung, broke the protocol or dropped the connection: a restart may help."""
 
 
 class UnityLate(UnityBroken):
-    """Unity was silent for longer than it may."""
+    """Unity did not answer in time."""
 
 
 class UnityDied(UnityBroken):
@@ -18,15 +18,15 @@ class UnityDied(UnityBroken):
 
 
 class UnityMisobserved(UnityBroken):
-    """An observation is not what the behaviour's spec says."""
+    """An observation does not fit the behaviour's spec."""
 
 
 class UnityRefused(StageError):
-    """Unity can't be used as it is set up (version, port, executable): no restart mends that."""
+    """Unity can't be used as it is set up (version, port, executable): no restart helps."""
 
 
 class PortUnusable(UnityRefused):
-    """The port that Unity would call is somebody else's."""
+    """Another program uses the port."""
 
 
 class ChannelMisused(UnityRefused):
@@ -34,4 +34,4 @@ class ChannelMisused(UnityRefused):
 
 
 class UnityEnded(StageError):
-    """Unity closed the connection in good order: its Editor was stopped, or its window was closed."""
+    """Unity closed the connection regularly: its Editor was stopped, or its window was closed."""

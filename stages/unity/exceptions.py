@@ -18,7 +18,7 @@ from stages.unity.errors import (
 
 
 class UnityException(Exception):
-    """Anything that is wrong with Unity or with how it is used."""
+    """Base class of all errors of the low-level interface."""
 
 
 class UnityEnvironmentException(UnityException):
@@ -30,23 +30,23 @@ class UnityWorkerInUseException(UnityEnvironmentException):
 
 
 class UnityCommunicationException(UnityException):
-    """Unity dropped the connection, or said what can't be understood."""
+    """Unity dropped the connection, or broke the protocol."""
 
 
 class UnityCommunicatorStoppedException(UnityException):
-    """Unity closed the connection in order."""
+    """Unity closed the connection regularly."""
 
 
 class UnityTimeOutException(UnityException):
-    """Unity was silent for too long."""
+    """Unity did not answer in time."""
 
 
 class UnityObservationException(UnityException):
-    """An observation is not what its spec says."""
+    """An observation does not fit its spec."""
 
 
 class UnityActionException(UnityException):
-    """Actions are not what the behaviour's spec says, or are for nobody."""
+    """Actions do not fit the behaviour's spec, or their agent or behaviour does not exist."""
 
 
 class UnitySideChannelException(UnityException):
@@ -55,7 +55,7 @@ class UnitySideChannelException(UnityException):
 
 @contextmanager
 def as_low_level() -> Iterator[None]:
-    """Turns our errors into those of the low-level interface, with the same words."""
+    """Raise errors of this package as those of the low-level interface, with the same text."""
     try:
         yield
     except PortUnusable as error:

@@ -1,4 +1,4 @@
-"""A Unity executable: where it lies, what it is started with, and where its log is."""
+"""A Unity executable: its path, its command line, its log."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from stages.unity.errors import UnityRefused
 
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
-"""Of all platforms: a path is taken with any of them, and with none."""
+"""Of all platforms: a path may have any of them, or none."""
 _LOG_FLAG = "-logfile"
 _NOT_THE_GAME = "UnityCrashHandler"
 
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A Unity executable and how it is started; the same for all workers but for `no_graphics`."""
+    """A Unity executable and its options, equal for all workers except `no_graphics`."""
 
     path: Path
-    """As the user gave it; with or without the extension of any platform."""
+    """As given by the user, with or without the extension of any platform."""
     arguments: tuple[str, ...] = ()
-    """The user's own, after ours."""
+    """The user's arguments, after ours."""
     no_graphics: bool = False
-    """Without a picture at all, which also means without observations of cameras."""
+    """Without rendering, and so without camera observations."""
     log_folder: Path | None = None
-    """Where `Player-<worker>.log` goes; None leaves that to Unity."""
+    """Folder of `Player-<worker>.log`; None for Unity's default."""
     show_output: bool = False
     """Show its standard output and error among ours, instead of dropping them."""
 
@@ -34,9 +34,9 @@ class Executable:
 def find_executable(path: Path, platform: str = sys.platform) -> Path:
     """Find the file to start.
 
-    A file that is given exactly is taken. Otherwise the extension, of whichever platform, is replaced by this one's:
-    on Linux `.x86_64`, `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the
-    one in the folder `<path>`.
+    An existing file is used as it is. Otherwise any platform's extension is replaced by this platform's: on Linux
+    `.x86_64`, `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the one in the
+    folder `<path>`.
 
     Raises:
         UnityRefused: if there is none.
@@ -75,7 +75,7 @@ def _candidates(path: Path, platform: str) -> Iterator[Path]:
 
 
 def _built_for_another(path: Path, platform: str) -> str:
-    """Say so where there is a build, but of another platform."""
+    """A hint if there is a build for another platform."""
     bare = _bare(path)
     for extension, system in ((".app", "darwin"), (".exe", "win32"), (".x86_64", "linux")):
         found = bare.with_name(f"{bare.name}{extension}")
@@ -85,7 +85,7 @@ def _built_for_another(path: Path, platform: str) -> str:
 
 
 def _is_a_folder(path: Path, platform: str) -> str:
-    """Name the program in a folder that was given in its place."""
+    """A hint if the path is a folder with the program in it."""
     if platform == "darwin" or not path.is_dir():
         return ""
     kinds = ("*.exe",) if platform == "win32" else ("*.x86_64", "*.x86")
@@ -94,7 +94,7 @@ def _is_a_folder(path: Path, platform: str) -> str:
 
 
 def command_line(executable: Executable, port: int, worker_id: int) -> list[str]:
-    """What to start: the program, the standard arguments in the order that Unity's users know, then their own.
+    """The command line: the program, the standard arguments in ML-Agents' order, then the user's.
 
     Raises:
         UnityRefused: if there is no such executable.
@@ -109,12 +109,12 @@ def command_line(executable: Executable, port: int, worker_id: int) -> list[str]
 
 
 def player_log(executable: Executable, worker_id: int) -> Path | None:
-    """The log that the executable was told to write; None if it wasn't told, or told to write to standard output."""
+    """The log file named on the command line; None without one, or if it is standard output."""
     after = iter(executable.arguments)
     for argument in after:
         if argument.lower() == _LOG_FLAG:
-            said = next(after, "-")
-            return None if said == "-" else Path(said)
+            value = next(after, "-")
+            return None if value == "-" else Path(value)
     return None if executable.log_folder is None else _own_log(executable.log_folder, worker_id)
 
 
@@ -127,7 +127,7 @@ def _own_log(folder: Path, worker_id: int) -> Path:
 
 
 def tail(path: Path | None, lines: int = 15) -> str:
-    """The end of a log, indented under a line that says whose it is; empty where there is nothing to show."""
+    """The end of a log, indented under a line with its path; empty if there is nothing to show."""
     if path is None:
         return ""
     try:

@@ -1,9 +1,8 @@
-"""The protocol's messages, made at run time of the compiled `proto/communicator_objects.proto`.
+"""The protocol's messages, made at run time from the compiled `proto/communicator_objects.proto`.
 
-Code that protoc generates refuses other versions of protobuf and grpcio than it was made with; a descriptor set never
-does.
-The classes live in a pool of their own, so Unity's Python package may be imported beside them. `make proto` compiles
-the set anew.
+Code that protoc generates needs the versions of protobuf and grpcio that it was made with; a descriptor set works with
+all. The classes are in a pool of their own, so ML-Agents' package can be imported too. `make proto` compiles
+the set again.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ def _load() -> descriptor_pool.DescriptorPool:
 
 _POOL = _load()
 _CLASSES: list[Any] = []
-"""Of everything that messages are made of: protobuf before 4.25 crashes where the class of a message within a message
-was collected as garbage."""
+"""Keeps the classes of nested messages: protobuf before 4.25 crashes after one was garbage collected."""
 
 
 def _message(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""One observation of all agents of a behaviour: what it is, and how it becomes an array.
+"""Readers of one observation of all agents of a behaviour, and its spec.
 
-Numbers come as floats, pictures as floats or as PNG files (`pictures`). What is read is of the shape that Unity states,
-also where an older package puts a picture's channels last.
+Numbers come as floats, images as floats or as PNG files (`png`). Arrays have the shape that Unity states, also where an
+older package puts an image's channels last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from queues.messages import Array
 from queues.specs import ObservationSpec
 from stages.unity.errors import UnityBroken, UnityRefused
 from stages.unity.messages import GOAL_SIGNAL, PNG, ObservationProto
-from stages.unity.pictures import PictureError, decode_into, size, split
+from stages.unity.png import PngError, decode_into, png_size, split_pngs
 
 _UNSPECIFIED, _NONE, _TRANSLATION, _VARIABLE = 0, 1, 2, 4
 _WORDS = {
@@ -35,15 +35,15 @@ _KINDS = {
     _CHANNELS_FIRST: "image",
     _CHANNELS_LAST: "image",
 }
-"""The dimension properties that something can be learned from, by what they make of the observation."""
+"""Supported dimension properties → kind of the observation."""
 
 
 class WrongObservation(Exception):
     """A row does not fit the spec.
 
     Attributes:
-        row: which one.
-        problem: what is wrong with it, to be put behind the observation's name.
+        row: its number.
+        problem: text that follows the observation's name.
     """
 
     def __init__(self, row: int, problem: str) -> None:
@@ -53,11 +53,11 @@ class WrongObservation(Exception):
 
 
 def observation_spec(proto: Any, index: int, who: str) -> ObservationSpec:
-    """What the observation at `index` of a behaviour is, by its first `ObservationProto`.
+    """The spec of a behaviour's observation number `index`, from its first `ObservationProto`.
 
     Raises:
-        UnityRefused: if it is nothing that can be learned from.
-        UnityBroken: if it is a picture that can't be read.
+        UnityRefused: if it is not supported.
+        UnityBroken: if it is an image that can't be decoded.
     """
     shape = tuple(proto.shape)
     name = proto.name or f"observation_{index}"
@@ -81,8 +81,8 @@ def observation_spec(proto: Any, index: int, who: str) -> ObservationSpec:
     if not compressed:
         return ObservationSpec(name, shape, channels_last=_stated_last(proto, shape), goal=goal)
     try:
-        last = _seen_last(shape, size(split(proto.compressed_data)[0]), stated=_stated_last(proto, shape))
-    except PictureError as error:
+        last = _seen_last(shape, png_size(split_pngs(proto.compressed_data)[0]), stated=_stated_last(proto, shape))
+    except PngError as error:
         raise UnityBroken(f"{what} {error}") from error
     return ObservationSpec(name, shape, "uint8", channels_last=last, goal=goal)
 
@@ -94,10 +94,10 @@ def _word(flags: int) -> str:
 
 
 def _stated_last(proto: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a picture's channels are last, as far as that can be told without seeing it."""
+    """True if an image's channels seem to be last, judged without decoding it."""
     if proto.dimension_properties:
         return tuple(proto.dimension_properties) == _CHANNELS_LAST
-    # Packages too old to state them put the channels last; so do pictures with fewer channels than rows.
+    # Packages too old to state them put the channels last, which shows where channels are fewer than rows.
     return shape[2] < shape[0]
 
 
@@ -105,16 +105,15 @@ def _seen_last(shape: tuple[int, ...], picture: tuple[int, int], *, stated: bool
     first_fits, last_fits = shape[1:] == picture, shape[:2] == picture
     if not first_fits and not last_fits:
         height, width = picture
-        raise PictureError(f"holds a picture of {height}×{width} (height × width), which is not its shape")
+        raise PngError(f"holds a picture of {height}×{width} (height × width), which is not its shape")
     return stated if first_fits and last_fits else last_fits
 
 
-class Numbers:
-    """Reads an observation that is floats.
+class FloatReader:
+    """Reads an observation of floats.
 
-    Agents' protos differ in nothing but the numbers, as a rule. So each is serialised, which protobuf does fast, and
-    all are read at once: where the numbers lie is found by comparing two. Walking through repeated fields takes three
-    times as long.
+    Agents' protos usually differ only in the numbers. So each is serialised, which protobuf does fast, and all are read
+    at once; comparing two finds the place of the numbers. Reading repeated fields takes three times as long.
     """
 
     def __init__(self, spec: ObservationSpec, first: Any) -> None:
@@ -132,10 +131,10 @@ class Numbers:
         self._after = zeros[self._end :]
 
     def read(self, protos: Sequence[Any]) -> Array:
-        """[n, *shape] of n agents' `ObservationProto`.
+        """Read n agents' `ObservationProto` as [n, *shape].
 
         Raises:
-            WrongObservation: if one has not as many numbers as its shape, or one that is not finite.
+            WrongObservation: if one has another number of values than its shape, or one that is not finite.
         """
         numbers = self._all_at_once([proto.SerializeToString() for proto in protos])
         if numbers is None:
@@ -146,7 +145,7 @@ class Numbers:
         return numbers.reshape(len(protos), *self.spec.shape)
 
     def _all_at_once(self, serialised: list[bytes]) -> NDArray[np.float32] | None:
-        """[n, size], or None where one differs from the pattern."""
+        """[n, size], or None if one differs from the pattern."""
         if any(len(one) != self._bytes for one in serialised):
             return None
         rows = np.frombuffer(b"".join(serialised), np.uint8).reshape(len(serialised), self._bytes)
@@ -163,14 +162,14 @@ class Numbers:
         return picture.ravel().astype(np.float32) / np.float32(255)
 
 
-class Pictures:
-    """Reads an observation that is PNG files, into whole numbers from 0 to 255."""
+class ImageReader:
+    """Reads an image of PNG files, as whole numbers from 0 to 255."""
 
     def __init__(self, spec: ObservationSpec) -> None:
         self.spec = spec
 
     def read(self, protos: Sequence[Any]) -> Array:
-        """[n, *shape] of n agents' `ObservationProto`.
+        """Read n agents' `ObservationProto` as [n, *shape].
 
         Raises:
             WrongObservation: if one can't be decoded to the shape.
@@ -185,7 +184,7 @@ class Pictures:
         return pictures
 
     def _of_floats(self, row: int, proto: Any) -> NDArray[np.float32]:
-        # An agent may send its pictures uncompressed while others of its behaviour compress theirs.
+        # An agent may send its image uncompressed while others of its behaviour compress theirs.
         floats = _floats(self.spec, row, proto)
         if not ((floats >= 0) & (floats <= 1)).all():
             raise WrongObservation(
@@ -197,12 +196,12 @@ class Pictures:
         return whole
 
 
-ObservationReader = Numbers | Pictures
+ObservationReader = FloatReader | ImageReader
 
 
 def observation_reader(spec: ObservationSpec, first: Any) -> ObservationReader:
-    """What reads the observation that `observation_spec` made `spec` of, from the same proto."""
-    return Pictures(spec) if spec.dtype == "uint8" else Numbers(spec, first)
+    """The reader of an observation, from the proto that `observation_spec` made its spec from."""
+    return ImageReader(spec) if spec.dtype == "uint8" else FloatReader(spec, first)
 
 
 def _check_shape(spec: ObservationSpec, row: int, proto: Any) -> None:
@@ -223,5 +222,5 @@ def _decode(spec: ObservationSpec, row: int, proto: Any, out: NDArray[np.uint8])
     channels_first = out.transpose(2, 0, 1) if spec.channels_last else out
     try:
         decode_into(channels_first, proto.compressed_data, tuple(proto.compressed_channel_mapping))
-    except PictureError as error:
+    except PngError as error:
         raise WrongObservation(row, str(error)) from error

@@ -1,18 +1,157 @@
-"""Images as PNG, the way that Unity compresses them: three channels a picture, as many pictures as it takes."""
+"""Unity's compressed observations: one or more PNG files of three channels each, one behind the other.
+
+A mapping assigns their channels to those of the observation; older packages send none. By such a mapping Unity averages
+the channels of grey images and stacked grids, and drops the unused channels of the last file.
+"""
 
 from __future__ import annotations
 
 import io
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+Pixels = NDArray[np.uint8]
 
-def encoded_png(image: NDArray[np.uint8]) -> bytes:
-    """An image [C, H, W] as PNG files, one behind the other.
+DROPPED = -1
+"""In a channel mapping: an unused channel of the files."""
 
-    One channel is written three times, so that the mean of the three is that channel; otherwise channels that the last
-    picture has no use for are zeros.
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_SIZE_AT = 16
+"""Offset of width and height, fixed by the format: behind the signature and the first chunk's head."""
+_CHUNK_EXTRA = 12
+"""Bytes of a chunk beside its content: length, type, checksum."""
+
+
+class PngError(Exception):
+    """Bytes that can't be decoded to the expected image."""
+
+
+def split_pngs(data: bytes) -> list[bytes]:
+    """Split concatenated PNG files, chunk by chunk, as compressed content may hold the signature by chance.
+
+    Raises:
+        PngError: if the data is empty, or holds bytes outside PNG files, or the last file is cut off.
+    """
+    files, begin = [], 0
+    while begin < len(data):
+        end = _end(data, begin)
+        files.append(data[begin:end])
+        begin = end
+    if not files:
+        raise PngError("has no data")
+    return files
+
+
+def _end(data: bytes, begin: int) -> int:
+    if not data.startswith(_SIGNATURE, begin):
+        raise PngError(f"has no PNG signature at byte {begin} of {len(data)}")
+    at = begin + len(_SIGNATURE)
+    kind = b""
+    while kind != b"IEND":
+        kind = data[at + 4 : at + 8]
+        at += int.from_bytes(data[at : at + 4], "big") + _CHUNK_EXTRA
+        if at > len(data):
+            raise PngError(f"is cut off: its PNG needs at least {at} bytes, and there are {len(data)}")
+    return at
+
+
+def png_size(file: bytes) -> tuple[int, int]:
+    """Height and width of a PNG file, without decoding it.
+
+    Raises:
+        PngError: if it is too short.
+    """
+    if len(file) < _SIZE_AT + 8:
+        raise PngError("is a PNG without a header")
+    return int.from_bytes(file[_SIZE_AT + 4 : _SIZE_AT + 8], "big"), int.from_bytes(
+        file[_SIZE_AT : _SIZE_AT + 4], "big"
+    )
+
+
+def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None:
+    """Decode an observation.
+
+    Without a mapping an observation of one channel is the mean of the first file's channels, and one of several
+    channels has the files' first ones. Means are rounded to whole numbers, halves up.
+
+    Args:
+        out: [C, H, W], the output, of the expected shape (a transposed view will do).
+        data: the PNG files.
+        mapping: for each channel of the files, the channel of the observation or `DROPPED`; () for no mapping.
+
+    Raises:
+        PngError: if the data isn't PNG files of this height and width, or their channels don't give C.
+    """
+    files = split_pngs(data)
+    for file in files:
+        if png_size(file) != out.shape[1:]:
+            height, width = png_size(file)
+            raise PngError(
+                f"holds a picture of {height}×{width} (height × width), expected {out.shape[1]}×{out.shape[2]}"
+            )
+    channels = _side_by_side([_pixels(file) for file in files], mapping or (0,) * len(out)).transpose(2, 0, 1)
+    if mapping:
+        if len(mapping) != len(channels):
+            raise PngError(f"has a channel mapping for {len(mapping)} channels, its pictures have {len(channels)}")
+        for target, sources in zip(out, _sources(mapping, len(out)), strict=True):
+            target[...] = _mean(channels[list(sources)])
+    elif len(out) == 1:
+        out[0] = _mean(channels[: len(channels) // len(files)])
+    elif len(channels) < len(out):
+        raise PngError(f"has pictures of {len(channels)} channels, expected {len(out)}")
+    else:
+        out[...] = channels[: len(out)]
+
+
+def _pixels(file: bytes) -> Pixels:
+    """[H, W, 1] of a grey file, [H, W, 3] of any other."""
+    from PIL import Image  # only runs with pictures need it
+
+    try:
+        with Image.open(io.BytesIO(file), formats=("PNG",)) as image:
+            if image.mode.startswith("I"):  # 16 bits of grey
+                return (np.asarray(image, np.int64) >> 8).astype(np.uint8)[:, :, None]
+            grey = image.mode in ("1", "L", "LA")
+            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises all three for a damaged file
+        raise PngError(f"can't be decoded: {error}") from error
+    return pixels[:, :, None] if grey else pixels
+
+
+def _side_by_side(pictures: list[Pixels], wanted: tuple[int, ...]) -> Pixels:
+    """[H, W, K]; grey files count one channel if that gives as many as are wanted, else three like all others."""
+    if sum(picture.shape[2] for picture in pictures) != len(wanted):
+        pictures = [np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture for picture in pictures]
+    return np.concatenate(pictures, axis=2) if len(pictures) > 1 else pictures[0]
+
+
+@lru_cache(maxsize=256)
+def _sources(mapping: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], ...]:
+    """For each channel of the observation, the channels of the files that are averaged."""
+    used = sorted(set(mapping) - {DROPPED})
+    if used != list(range(len(used))):
+        raise PngError(f"has the channel mapping {list(mapping)}: expected {DROPPED}, and 0, 1, 2 … without gaps")
+    if len(used) != channels:
+        raise PngError(f"has the channel mapping {list(mapping)} to {len(used)} channels, expected {channels}")
+    return tuple(tuple(at for at, channel in enumerate(mapping) if channel == target) for target in range(channels))
+
+
+def _mean(channels: Pixels) -> Pixels:
+    """[H, W] of [K, H, W]."""
+    if len(channels) == 1:
+        only: Pixels = channels[0]
+        return only
+    total = channels.sum(axis=0, dtype=np.uint32)
+    mean: Pixels = ((total + len(channels) // 2) // len(channels)).astype(np.uint8)
+    return mean
+
+
+def encode_png(image: NDArray[np.uint8]) -> bytes:
+    """Encode an image [C, H, W] as concatenated PNG files of three channels, as Unity does.
+
+    A single channel is written three times, so that their mean is that channel; unused channels are zeros.
     """
     from PIL import Image
 

@@ -29,7 +29,7 @@ _FLUSH_S = 5.0
 """How long an answer may take to leave at the end."""
 
 
-class HungUp(Exception):
+class ConnectionLost(Exception):
     """Unity's connection is gone while its call waited for an answer."""
 
 
@@ -123,7 +123,7 @@ class ExchangeServer:
         Waits without limit; a cancelled wait loses nothing.
 
         Raises:
-            HungUp: if the connection was lost while a call waited for its answer.
+            ConnectionLost: if the connection was lost while a call waited for its answer.
             Exception: the one that `interrupt` was given.
         """
         while self._call is None:
@@ -137,7 +137,7 @@ class ExchangeServer:
         """Answer the call that waits.
 
         Raises:
-            HungUp: if the connection was lost.
+            ConnectionLost: if the connection was lost.
             Exception: the one that `interrupt` was given.
         """
         call, self._call = self._call, None
@@ -145,14 +145,14 @@ class ExchangeServer:
             return
         if call is None and self._interruption is None:
             raise AssertionError("there is no call to answer")
-        raise self._interruption or HungUp
+        raise self._interruption or ConnectionLost
 
     def interrupt(self, reason: Exception) -> None:
         """Let `receive` raise this once no call waits; later reasons are ignored."""
         self._interruption = self._interruption or reason
         self._news.set()
 
-    def say_farewell(self, response: bytes) -> bool:
+    def send_farewell(self, response: bytes) -> bool:
         """Answer the call that waits, and all later ones, with this.
 
         Returns:
@@ -162,7 +162,7 @@ class ExchangeServer:
         call, self._call = self._call, None
         return call is not None and call.settle(response)
 
-    async def farewell_taken(self, timeout_s: float) -> None:
+    async def farewell_delivered(self, timeout_s: float) -> None:
         """Wait until Unity has called and been told farewell, or for the time given."""
         self._news.clear()
         with suppress(TimeoutError):
@@ -191,5 +191,5 @@ class ExchangeServer:
         except asyncio.CancelledError:  # gRPC's way to say that Unity's end of the connection is gone
             if self._call is call:
                 self._call = None
-                self.interrupt(HungUp())
+                self.interrupt(ConnectionLost())
             raise

@@ -1,4 +1,4 @@
-"""What a behaviour sees and does, in the shape of ML-Agents' low-level interface: for scripts, and for their objects.
+"""The specs of ML-Agents' low-level interface, under its names, for scripts.
 
 The pipeline's own specs are in `queues.specs`.
 """
@@ -15,7 +15,7 @@ from stages.unity.exceptions import UnityActionException
 
 
 class DimensionProperty(IntFlag):
-    """What a dimension of an observation is like."""
+    """Property of one dimension of an observation."""
 
     UNSPECIFIED = 0
     NONE = 1
@@ -24,7 +24,7 @@ class DimensionProperty(IntFlag):
 
 
 class ObservationType(IntEnum):
-    """What an observation is about."""
+    """Kind of an observation."""
 
     DEFAULT = 0
     GOAL_SIGNAL = 1
@@ -80,7 +80,7 @@ class ActionTuple:
 
 
 class ActionSpec(NamedTuple):
-    """What agents of a behaviour do."""
+    """The actions of a behaviour."""
 
     continuous_size: int
     discrete_branches: tuple[int, ...]
@@ -107,11 +107,11 @@ class ActionSpec(NamedTuple):
         return len(self.discrete_branches)
 
     def is_discrete(self) -> bool:
-        """Whether there are only discrete actions."""
+        """True if there are only discrete actions."""
         return self.discrete_size > 0 and self.continuous_size == 0
 
     def is_continuous(self) -> bool:
-        """Whether there are only continuous actions."""
+        """True if there are only continuous actions."""
         return self.discrete_size == 0 and self.continuous_size > 0
 
     def empty_action(self, n_agents: int) -> ActionTuple:
@@ -121,7 +121,7 @@ class ActionSpec(NamedTuple):
         )
 
     def random_action(self, n_agents: int) -> ActionTuple:
-        """Any actions for n agents: continuous ones from -1 to 1, choices each as likely as the others."""
+        """Random actions for n agents: uniform in -1 to 1, and uniform over the choices."""
         random = np.random.default_rng()
         discrete = random.integers(
             np.zeros(self.discrete_size, np.int32),
@@ -132,10 +132,10 @@ class ActionSpec(NamedTuple):
         return ActionTuple(random.uniform(-1, 1, (n_agents, self.continuous_size)), discrete)
 
     def checked(self, actions: Any, n_agents: int, behavior_name: str) -> ActionTuple:
-        """Actions for n agents, as arrays of the right dtypes.
+        """Convert actions of n agents to arrays of the right dtypes.
 
         Raises:
-            UnityActionException: if they are of another shape.
+            UnityActionException: if they have another shape.
         """
         found = ActionTuple(np.asarray(actions.continuous), np.asarray(actions.discrete))
         expected = (n_agents, self.continuous_size), (n_agents, self.discrete_size)
@@ -149,7 +149,7 @@ class ActionSpec(NamedTuple):
 
 
 class BehaviorSpec(NamedTuple):
-    """What agents of a behaviour see and do."""
+    """The observations and actions of a behaviour."""
 
     observation_specs: list[ObservationSpec]
     action_spec: ActionSpec

@@ -1,4 +1,4 @@
-"""What agents saw at a step, in the shape of ML-Agents' low-level interface: those that ask, and those that ended."""
+"""The steps of ML-Agents' low-level interface: agents that ask for a decision, and agents that ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TerminalStep(NamedTuple):
 
 
 class _Steps(Mapping[int, Step], Generic[Step]):
-    """n agents, by agent id and in the order of the columns."""
+    """The steps of n agents, as columns and by agent id."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class _Steps(Mapping[int, Step], Generic[Step]):
         return self._at(row, [column[row] for column in self.obs])
 
     def _at(self, row: int, obs: list[NDArray[np.float32]]) -> Step:
-        raise AssertionError("each kind says what a row is")
+        raise AssertionError("subclasses make rows")
 
 
 class DecisionSteps(_Steps[DecisionStep]):
@@ -94,7 +94,7 @@ class DecisionSteps(_Steps[DecisionStep]):
     ) -> None:
         super().__init__(obs, reward, agent_id, group_id, group_reward)
         self.action_mask = action_mask
-        """[n, choices] per branch, true = forbidden; None where there are no discrete actions."""
+        """[n, choices] per branch, true = forbidden; None without discrete actions."""
 
     def _at(self, row: int, obs: list[NDArray[np.float32]]) -> DecisionStep:
         mask = None if self.action_mask is None else [branch[row] for branch in self.action_mask]
@@ -102,7 +102,7 @@ class DecisionSteps(_Steps[DecisionStep]):
 
     @staticmethod
     def empty(spec: Any) -> DecisionSteps:
-        """Nobody of a behaviour."""
+        """No agents of a behaviour."""
         return DecisionSteps(_nothing(spec), _NO_FLOATS, _NO_NUMBERS, None, _NO_NUMBERS, _NO_FLOATS)
 
 
@@ -120,7 +120,7 @@ class TerminalSteps(_Steps[TerminalStep]):
     ) -> None:
         super().__init__(obs, reward, agent_id, group_id, group_reward)
         self.interrupted = interrupted
-        """[n] whether the episode was cut short."""
+        """[n] true if the episode was truncated."""
 
     def _at(self, row: int, obs: list[NDArray[np.float32]]) -> TerminalStep:
         return TerminalStep(
@@ -129,7 +129,7 @@ class TerminalSteps(_Steps[TerminalStep]):
 
     @staticmethod
     def empty(spec: Any) -> TerminalSteps:
-        """Nobody of a behaviour."""
+        """No agents of a behaviour."""
         return TerminalSteps(_nothing(spec), _NO_FLOATS, np.zeros(0, np.bool_), _NO_NUMBERS, _NO_NUMBERS, _NO_FLOATS)
 
 

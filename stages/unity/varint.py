@@ -1,10 +1,10 @@
-"""Lengths before messages, seven bits a byte and the lowest first, as protobuf's delimited streams have them."""
+"""Varints: protobuf's encoding of message lengths, seven bits a byte, the lowest first."""
 
 from __future__ import annotations
 
 
 def varint(value: int) -> bytes:
-    """A number of at least 0 as bytes."""
+    """Encode a number of at least 0."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -14,10 +14,10 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at a byte, and the byte behind it.
+    """Decode the number at a byte; returns it and the offset behind it.
 
     Raises:
-        ValueError: if the data end within it, or it is wider than 32 bits: no length then.
+        ValueError: if the data ends within it, or it is wider than 32 bits.
     """
     value = 0
     for i, byte in enumerate(data[at : at + 5]):

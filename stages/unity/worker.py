@@ -14,18 +14,18 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from stages.unity import messages, versions
+from stages.unity import handshake, messages
 from stages.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
 from stages.unity.executable import Executable, command_line, player_log, tail
 from stages.unity.messages import UnityMessageProto
-from stages.unity.player import Player, ending
-from stages.unity.reasons import Stage, lateness
-from stages.unity.server import ExchangeServer, HungUp
+from stages.unity.process import UnityProcess, describe_exit
+from stages.unity.server import ConnectionLost, ExchangeServer
+from stages.unity.timeouts import ConnectionState, describe_timeout
 
 log = logging.getLogger(__name__)
 
 EDITOR_PORT = 5004
-"""Where the Editor calls; it can't be told another one."""
+"""Where the Editor calls; it can't be answered another one."""
 _REFUSAL_S = 5.0
 """How long a Unity with another version may take to hear that it is refused."""
 _LAST_WORDS_S = 2.0
@@ -66,7 +66,7 @@ class UnityWorker:
         max_message_bytes: refuse messages of Unity above this; None for any size.
 
     Attributes:
-        hello: what Unity said of itself; None until it is connected.
+        greeting: what Unity said of itself; None until it is connected.
         port: where Unity calls; after `start` the real one in place of 0.
         timeout_s: for the next exchange; may be changed between two.
     """
@@ -85,16 +85,16 @@ class UnityWorker:
         self.worker_id = worker_id
         self.port = port
         self.executable = executable
-        self.hello: versions.Hello | None = None
+        self.greeting: handshake.UnityGreeting | None = None
         self._seed = seed
         self._num_areas = num_areas
         self.timeout_s = timeout_s
         self._side_channels = side_channels
         self._max_message_bytes = max_message_bytes
         self._server: ExchangeServer | None = None
-        self._player: Player | None = None
-        self._stage = Stage.STARTING
-        self._over = False
+        self._process: UnityProcess | None = None
+        self._state = ConnectionState.STARTING
+        self._released = False
         """Whether everything is released."""
         self._ended = False
         """Whether Unity has said that it is over; nobody listens then, and an executable is about to end by itself."""
@@ -111,7 +111,7 @@ class UnityWorker:
     @property
     def pid(self) -> int | None:
         """The executable's process id, also after its end; None for the Editor, and before `start`."""
-        return None if self._player is None else self._player.pid
+        return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
         """Listen, start the executable or wait for the Editor, and greet each other.
@@ -166,14 +166,14 @@ class UnityWorker:
             patience_s: how long it may take to end; None for `timeout_s`.
         """
         patience_s = self.timeout_s if patience_s is None else patience_s
-        server, player = self._server, self._player
+        server, process = self._server, self._process
         if server is None:
             return
-        told = server.say_farewell(_farewell())
-        if player is None:
-            if self.hello is not None and not (told or self._ended or self._over):
-                await server.farewell_taken(_EDITOR_FAREWELL_S)
-        elif self.hello is not None and not self._over and not await player.exited(patience_s):
+        answered = server.send_farewell(_farewell())
+        if process is None:
+            if self.greeting is not None and not (answered or self._ended or self._released):
+                await server.farewell_delivered(_EDITOR_FAREWELL_S)
+        elif self.greeting is not None and not self._released and not await process.exited(patience_s):
             log.warning("%s didn't end within %g s of being asked, and is killed", self.who, patience_s)
         await self._abandon()
 
@@ -186,35 +186,35 @@ class UnityWorker:
             if log_file := player_log(self.executable, self.worker_id):
                 log_file.parent.mkdir(parents=True, exist_ok=True)
             command = command_line(self.executable, self.port, self.worker_id)
-            self._player = await Player.launch(command, self.executable.show_output, self._on_exit)
+            self._process = await UnityProcess.launch(command, self.executable.show_output, self._on_exit)
         said = (await self._receive()).unity_output
         if not said.HasField("rl_initialization_output"):
-            raise self._nonsense("its first message is no greeting")
-        self.hello = versions.hello_of(said.rl_initialization_output)
+            raise self._protocol_error("its first message is no greeting")
+        self.greeting = handshake.read_greeting(said.rl_initialization_output)
         await self._greet()
         try:
-            versions.check(self.hello, self.who)
+            handshake.check(self.greeting, self.who)
         except UnityRefused:
-            await self._turn_away()
+            await self._refuse()
             raise
         log.info(
             "Connected to Unity environment with package version %s and communication version %s",
-            self.hello.package_version,
-            self.hello.communication_version,
+            self.greeting.package_version,
+            self.greeting.communication_version,
         )
 
     async def _greet(self) -> None:
         order = _order()
-        order.unity_input.rl_initialization_input.CopyFrom(versions.greeting(self._seed, self._num_areas))
+        order.unity_input.rl_initialization_input.CopyFrom(handshake.our_greeting(self._seed, self._num_areas))
         await self._answer(order.SerializeToString())
         self._unread = True
-        self._stage = Stage.GREETED
+        self._state = ConnectionState.GREETED
 
-    async def _turn_away(self) -> None:
+    async def _refuse(self) -> None:
         """Let Unity hear our version, which it shows to its user, and then that it is over."""
         assert self._server is not None
-        if not self._server.say_farewell(_farewell()):
-            await self._server.farewell_taken(min(_REFUSAL_S, self.timeout_s))
+        if not self._server.send_farewell(_farewell()):
+            await self._server.farewell_delivered(min(_REFUSAL_S, self.timeout_s))
 
     async def _exchange(self, command: int, actions: Mapping[str, Any]) -> Any:
         order = _order()
@@ -227,23 +227,23 @@ class UnityWorker:
             if self._unread:
                 await self._receive()
                 self._unread = False
-                self._stage = Stage.FIRST_RESET
+                self._state = ConnectionState.FIRST_RESET
             await self._answer(order.SerializeToString())
             output = (await self._receive()).unity_output
             if not output.HasField("rl_output"):
-                raise self._nonsense("its message says nothing of its agents")
+                raise self._protocol_error("its message says nothing of its agents")
             self._side_channels.incoming(output.rl_output.side_channel)
         except UnityBroken:
             await self._abandon()
             raise
-        self._stage = Stage.RUNNING
+        self._state = ConnectionState.RUNNING
         return output
 
     async def _answer(self, response: bytes) -> None:
         try:
             self._listening().answer(response)
-        except HungUp:
-            raise await self._hung_up() from None
+        except ConnectionLost:
+            raise await self._connection_lost() from None
 
     async def _receive(self) -> Any:
         """Wait for Unity's next message, and look at its header.
@@ -257,49 +257,49 @@ class UnityWorker:
                 request = await self._listening().receive()
         except TimeoutError:
             raise UnityLate(
-                f"{self.who} {lateness(self._stage, self.executable is None, self.timeout_s)}{self._log_tail()}"
+                f"{self.who} {describe_timeout(self._state, self.executable is None, self.timeout_s)}{self._log_tail()}"
             ) from None
-        except HungUp:
-            raise await self._hung_up() from None
+        except ConnectionLost:
+            raise await self._connection_lost() from None
         return await self._parse(request)
 
     def _listening(self) -> ExchangeServer:
-        if self._server is None or self._over or self._ended:
+        if self._server is None or self._released or self._ended:
             raise UnityBroken(f"{self.who} isn't connected: it has been closed, has failed, or was never started")
         return self._server
 
     async def _parse(self, request: bytes) -> Any:
         if self._max_message_bytes is not None and len(request) > self._max_message_bytes:
-            raise self._nonsense(
+            raise self._protocol_error(
                 f"its message of {len(request):,} bytes is above the limit of {self._max_message_bytes:,}; "
                 "raise the limit, or let the scene send fewer or smaller observations"
             )
         try:
             message = UnityMessageProto.FromString(request)
         except DecodeError:
-            raise self._nonsense(f"its {len(request):,} bytes are no message of the protocol") from None
+            raise self._protocol_error(f"its {len(request):,} bytes are no message of the protocol") from None
         if message.header.status == messages.CLOSE:
             await self._answer(_farewell())  # its call waits for that
             await self._listening().close()
             self._ended = True
             raise UnityEnded(f"{self.who} has closed the connection")
         if message.header.status != messages.OK:
-            raise self._nonsense(
+            raise self._protocol_error(
                 f"its message has the status {message.header.status} {message.header.message!r}, expected 200 or 400"
             )
         return message
 
-    def _nonsense(self, what: str) -> UnityBroken:
+    def _protocol_error(self, what: str) -> UnityBroken:
         return UnityBroken(
             f"{self.who} doesn't keep to the protocol: {what}. Is it really Unity's package com.unity.ml-agents that "
             f"speaks on this port?{self._log_tail()}"
         )
 
-    async def _hung_up(self) -> UnityBroken:
+    async def _connection_lost(self) -> UnityBroken:
         """The connection is gone; where the process follows at once, that says more."""
-        if self._player is not None and await self._player.exited(_LAST_WORDS_S):
-            assert self._player.returncode is not None
-            return self._death(self._player.returncode)
+        if self._process is not None and await self._process.exited(_LAST_WORDS_S):
+            assert self._process.returncode is not None
+            return self._death(self._process.returncode)
         return UnityBroken(f"{self.who} dropped the connection without a word{self._log_tail()}")
 
     def _on_exit(self, returncode: int) -> None:
@@ -307,13 +307,13 @@ class UnityWorker:
         self._server.interrupt(self._death(returncode))
 
     def _death(self, returncode: int) -> UnityBroken:
-        connected = "" if self.hello is not None else " before it had connected"
-        return UnityDied(f"{self.who} ended with {ending(returncode)}{connected}{self._log_tail()}")
+        connected = "" if self.greeting is not None else " before it had connected"
+        return UnityDied(f"{self.who} ended with {describe_exit(returncode)}{connected}{self._log_tail()}")
 
     def _log_tail(self) -> str:
         if self.executable is None:
             return ""
-        said = self.hello.log_path if self.hello is not None else ""
+        said = self.greeting.log_path if self.greeting is not None else ""
         return tail(player_log(self.executable, self.worker_id) or (Path(said) if said else None))
 
     def _cure_for_port(self) -> str:
@@ -329,12 +329,12 @@ class UnityWorker:
 
     async def _abandon(self) -> None:
         """Release everything at once: kill what still runs, and stop listening."""
-        self._over = True
-        if self._player is not None:
-            self._player.kill()
-            await self._player.exited(_KILL_S)
+        self._released = True
+        if self._process is not None:
+            self._process.kill()
+            await self._process.exited(_KILL_S)
         if self._server is not None:
-            self._server.say_farewell(_farewell())
+            self._server.send_farewell(_farewell())
             await self._server.close()
 
 

@@ -11,9 +11,9 @@ from queues.specs import BehaviorSpec
 from stages.environment.low_level.reading import behavior_spec, read_steps
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.protocol import StepResult
-from stages.environment.unity.episodes import Episodes
-from stages.environment.unity.rows import AgentRows, Part, agent_steps, decision_rows
-from stages.environment.unity.side_channel_bridge import Telling, joined
+from stages.environment.unity.episodes import EpisodeTracker
+from stages.environment.unity.rows import IndexedRows, InstanceRows, agent_steps, decision_rows
+from stages.environment.unity.side_channel_bridge import SideChannelBridge, merged_statistics
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.unity.specs import ActionTuple
@@ -34,30 +34,30 @@ class LowLevelGroup:
     Args:
         envs: the objects.
         name: what messages call them.
-        tellings: of each, what is said over the side channels that it was made with; None where it has none.
+        bridges: to the side channels of each object; None without side channels.
     """
 
-    def __init__(self, envs: Sequence[Any], name: str, tellings: Sequence[Telling] | None = None) -> None:
+    def __init__(self, envs: Sequence[Any], name: str, bridges: Sequence[SideChannelBridge] | None = None) -> None:
         self.num_envs = len(envs)
         self._specs: dict[str, BehaviorSpec] = {}
         self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
         self._envs = envs
         self._name = name
-        self._tellings = tellings or ()
-        self._episodes: list[dict[str, Episodes]] = [{} for _ in envs]
+        self._bridges = bridges or ()
+        self._episodes: list[dict[str, EpisodeTracker]] = [{} for _ in envs]
         self._asked: dict[int, dict[str, slice]] = {}
         self._closed = False
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Tell these over the environments' side channels."""
-        if not self._tellings:
+        if not self._bridges:
             log.warning(
                 "environment_parameters: %s has no way to be told, so they have no effect; let its factory take "
                 "side_channels and hand them on to the environment",
                 self._name,
             )
-        for telling in self._tellings:
-            telling.parameters = parameters
+        for bridge in self._bridges:
+            bridge.parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Let all agents begin anew. ML-Agents' interface takes no seed; a factory may.
@@ -69,7 +69,7 @@ class LowLevelGroup:
         self._tell()
         for index, env in enumerate(self._envs):
             for episodes in self._episodes[index].values():
-                episodes.begin_anew()
+                episodes.clear()
             self._call(index, "reset()", env.reset)
         return self._read()
 
@@ -96,31 +96,31 @@ class LowLevelGroup:
                 log.debug("%s: its close() failed: %s", self._who(index), error)
 
     def _tell(self) -> None:
-        for telling in self._tellings:
-            telling.update()
+        for bridge in self._bridges:
+            bridge.update()
 
     def _read(self) -> StepResult:
-        parts: dict[str, list[Part]] = {}
+        parts: dict[str, list[IndexedRows]] = {}
         for index, env in enumerate(self._envs):
             for behavior_id, spec in self._call(index, "behavior_specs", _specs_of, env).items():
                 rows = self._rows(index, env, behavior_id, spec)
-                if len(rows.said):
+                if len(rows.columns):
                     parts.setdefault(behavior_id, []).append((index, rows))
         self._asked = decision_rows(parts)
         return StepResult(
             {behavior_id: agent_steps(found, self._specs[behavior_id]) for behavior_id, found in parts.items()},
-            statistics=joined(telling.heard() for telling in self._tellings),
+            statistics=merged_statistics(bridge.statistics() for bridge in self._bridges),
         )
 
-    def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> AgentRows:
+    def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> InstanceRows:
         episodes = self._episodes[index].get(behavior_id)
         if episodes is None:
             self._announce(index, behavior_id, spec)
-            episodes = self._episodes[index][behavior_id] = Episodes()
+            episodes = self._episodes[index][behavior_id] = EpisodeTracker()
         decisions, endings = self._call(index, "get_steps()", env.get_steps, behavior_id)
-        said = read_steps(self._specs[behavior_id], decisions, endings, self._who(index))
-        generation = self._tellings[index].generation if self._tellings else 0
-        return AgentRows(said, episodes.enter(said.ids.astype("int64"), said.ended, generation))
+        columns = read_steps(self._specs[behavior_id], decisions, endings, self._who(index))
+        generation = self._bridges[index].generation if self._bridges else 0
+        return InstanceRows(columns, episodes.track(columns.ids.astype("int64"), columns.ended, generation))
 
     def _announce(self, index: int, behavior_id: str, spec: Any) -> None:
         found = behavior_spec(behavior_id, spec, self._who(index))

@@ -8,7 +8,7 @@ from typing import Any
 
 from stages.environment import factory
 from stages.environment.low_level.group import LowLevelGroup
-from stages.environment.unity.side_channel_bridge import Telling
+from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.errors import LoadError
 
 _NEEDED = ("reset", "step", "get_steps", "set_actions", "close")
@@ -27,18 +27,18 @@ def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
     name = f"environment factory {settings.factory!r}"
     make = factory.find_factory(settings.factory, request.folder)
     taken = factory.parameter_names(make)
-    tellings = [Telling(engine, None, first + index, request.seed) for index in range(settings.num_envs)]
+    bridges = [SideChannelBridge(engine, None, first + index, request.seed) for index in range(settings.num_envs)]
     envs: list[Any] = []
     try:
-        for index, telling in enumerate(tellings, first):
-            offered = {"worker_id": index, "seed": request.seed + index, "side_channels": [*telling.all]}
+        for index, bridge in enumerate(bridges, first):
+            offered = {"worker_id": index, "seed": request.seed + index, "side_channels": [*bridge.all]}
             given = {key: value for key, value in offered.items() if key in taken}
             envs.append(_make(make, {**given, **settings.options}, name))
     except BaseException:
         for env in envs:
             env.close()
         raise
-    return LowLevelGroup(envs, name, tellings if "side_channels" in taken else None)
+    return LowLevelGroup(envs, name, bridges if "side_channels" in taken else None)
 
 
 def _make(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Any:

@@ -1,1 +1,1 @@
-"""Unity as an environment: several Unity programs, or the Editor, as one group whose members step on their own."""
+"""Unity as an environment: several Unity programs, or the Editor, as one group, each stepped on its own."""

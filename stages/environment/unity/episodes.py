@@ -1,4 +1,4 @@
-"""Which episode each agent of a Unity is in: Unity tells of agents and endings, and counts no episodes."""
+"""Numbers for the episodes of Unity's agents: Unity reports agents and endings, but counts no episodes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from stages.slots import NOBODY, Numbers, Slots, enlarged
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class TrackedEpisodes:
     """The episodes of a message's rows: n rows, the first `ended` of them endings."""
 
     episode_ids: Numbers
     """[n]"""
     first: NDArray[np.bool_]
-    """[n] whether nothing of the row's episode came before it."""
+    """[n] true in the first row of an episode."""
     generations: NDArray[np.int32]
-    """[ended] generation of the environment parameters that the ended episodes began under."""
+    """[ended] generation of the environment parameters when the ended episodes began."""
 
 
-class Episodes:
+class EpisodeTracker:
     """The running episodes of one behaviour's agents in one Unity.
 
-    Episodes are numbered in the order in which they begin, over all agents: so an agent's numbers rise, whether it
-    keeps its id over its episodes (as in newer packages) or not, and nothing is kept of agents that have ended.
+    Episodes are numbered in the order in which they begin, over all agents. So an agent's numbers rise even if it gets
+    a new id with each episode (as in older packages), and nothing has to be kept of agents that have ended.
 
     Args:
         first_number: number of the first episode.
@@ -34,24 +34,24 @@ class Episodes:
 
     def __init__(self, first_number: int = 0) -> None:
         self.next_number = first_number
-        """Of the episode that begins next."""
+        """The number of the next episode."""
         self._slots = Slots(16)
         self._numbers = np.zeros(self._slots.total, np.int64)
         self._generations = np.zeros(self._slots.total, np.int32)
         self._last = b""
-        self._again = Entered(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.int32))
+        self._again = TrackedEpisodes(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.int32))
 
-    def enter(self, agent_ids: Numbers, ended: int, generation: int) -> Entered:
-        """Take a message in: endings end their agents' episodes, then those who decide and have none begin one.
+    def track(self, agent_ids: Numbers, ended: int, generation: int) -> TrackedEpisodes:
+        """Number the rows of a message: endings end their agents' episodes, deciding agents without one begin one.
 
         Args:
             agent_ids: [n] of the rows, no agent twice among the endings or among the rest.
-            ended: how many rows are endings.
-            generation: of the parameters that episodes begin under now.
+            ended: the number of rows that are endings.
+            generation: of the current environment parameters.
         """
         key = b"" if ended else agent_ids.tobytes()
         if key and key == self._last:
-            return self._again  # the common message: the same agents as before, none of which has ended
+            return self._again  # the usual message: the same agents as before, no ending
         episode_ids = np.empty(len(agent_ids), np.int64)
         first = np.zeros(len(agent_ids), np.bool_)
         ending = self._slots.find(agent_ids[:ended])
@@ -70,11 +70,11 @@ class Episodes:
         episode_ids[ended:] = self._numbers[deciding]
         first[ended:] = fresh
         self._last = agent_ids[ended:].tobytes()
-        self._again = Entered(episode_ids[ended:], np.zeros(len(deciding), np.bool_), np.empty(0, np.int32))
-        return Entered(episode_ids, first, generations)
+        self._again = TrackedEpisodes(episode_ids[ended:], np.zeros(len(deciding), np.bool_), np.empty(0, np.int32))
+        return TrackedEpisodes(episode_ids, first, generations)
 
-    def begin_anew(self) -> None:
-        """All agents begin anew, without an ending."""
+    def clear(self) -> None:
+        """Forget all running episodes: every agent begins a new one."""
         used = self._slots.used()
         if len(used):
             self._slots.remove(used)

@@ -1,6 +1,6 @@
-"""Several Unity programs, or the Editor, as one environment group: each steps on its own, none waits for another.
+"""Several Unity programs, or the Editor, as one environment group: each is stepped on its own, none waits for another.
 
-A tick holds the agents of those that have answered. One that breaks is started again alone, while the others go on.
+A tick holds the agents of the programs that have answered. A broken program is restarted alone, the others go on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from queues.specs import BehaviorSpec
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.protocol import StepResult
 from stages.environment.unity.instance import Answer, UnityInstance
-from stages.environment.unity.rows import Part, agent_steps, decision_rows
-from stages.environment.unity.side_channel_bridge import joined
+from stages.environment.unity.rows import IndexedRows, agent_steps, decision_rows
+from stages.environment.unity.side_channel_bridge import merged_statistics
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.restarts import RestartBudget
 from stages.unity.actions import action_protos
@@ -28,22 +28,22 @@ from stages.unity.errors import UnityEnded
 log = logging.getLogger(__name__)
 
 _LAST_STEP_S = 1.0
-"""How long a step may take once the run is to end: one that hangs is not waited for."""
+"""Time that a step may still take once the run is to end."""
 _END_S = 10.0
-"""How long a program may take to end before it is killed."""
+"""Time that a program may take to end before it is killed."""
 _HUNG_S = 3.0
-"""The same for one that is in the middle of a step, and may hang: hosts that are late are killed, and can kill none."""
+"""The same for a program in the middle of a step, which may hang: a late host is killed, and then can't kill it."""
 
 
 class UnityGroup:
     """A group of Unity programs. They are started at the first reset, all at once.
 
     Args:
-        make: makes an instance of its number in the group; given the environment parameters, None without any.
+        make: makes an instance, from its number in the group and the environment parameters (None without any).
         num_envs: instances.
         restarts: makes an instance's restart limits.
-        editor: whether it is the Unity Editor: stopped by its user, it ends the run.
-        in_step: whether each tick waits for all of them, so that runs can be repeated.
+        editor: True for the Unity Editor, which ends the run when its user stops it.
+        in_step: True if each tick waits for all instances, so that runs are reproducible.
         clock: seconds, for the restart limits.
     """
 
@@ -68,20 +68,21 @@ class UnityGroup:
         self._in_step = in_step
         self._clock = clock
         self._under_way: dict[asyncio.Task[Answer], int] = {}
-        """Exchanges that were not answered yet. Each is awaited by a later `step` or `reset`, or ended by `close`."""
+        """Exchanges without an answer yet. Each is awaited by a later `step` or `reset`, or ended by `close`."""
         self._given_up: asyncio.Future[None] | None = None
-        """Done when nobody waits any more for those who step."""
+        """Done once steps under way are no longer waited for."""
         self._asked: dict[int, dict[str, slice]] = {}
-        """The instances that wait for actions, with their places among the last tick's decisions."""
+        """The instances that wait for actions, with their slices of the last tick's decisions."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Tell these to all instances, with their first orders and whenever they change."""
+        """Send these to all instances, at their start and whenever they change."""
         self._parameters = parameters
 
     async def reset(self, seed: int | None = None) -> StepResult:
         """Let all agents of all instances begin anew.
 
-        The seed means nothing to Unity, which takes one only as it starts: then each gets the run's seed + its number.
+        The seed has no effect: Unity accepts one only at its start, where each program gets the run's seed + its
+        number.
 
         Raises:
             StageError: if an instance can't be used, or broke too often.
@@ -91,7 +92,7 @@ class UnityGroup:
             self._given_up = asyncio.get_running_loop().create_future()
         if not self._instances:
             self._instances = [self._make(index, self._parameters) for index in range(self.num_envs)]
-        while self._under_way:  # Unity can be told to begin anew only where it waits for us
+        while self._under_way:  # Unity accepts a reset only while it waits for actions
             await self._gather(everyone=True)
         self._asked = {}
         for index, instance in enumerate(self._instances):
@@ -104,7 +105,7 @@ class UnityGroup:
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Send actions to the instances that asked for them, and wait until at least one has answered.
 
-        Cancelled, it leaves nothing but `close` to be done.
+        After a cancelled step only `close` may be called.
 
         Raises:
             StageError: if an instance broke too often.
@@ -116,12 +117,12 @@ class UnityGroup:
         return self._result(*await self._gather(everyone=self._in_step))
 
     def request_stop(self) -> None:
-        """The run is to end: a step that goes on for much longer ends the group, as if it had ended in order."""
+        """Let the group end regularly if its steps take much longer, as the run is to end."""
         if self._given_up is not None:
             asyncio.get_running_loop().call_later(_LAST_STEP_S, self._give_up)
 
     async def close(self) -> None:
-        """End all connections, at once and whatever they are doing; closing twice is allowed."""
+        """End all connections at once, in any state; closing twice is allowed."""
         stepping = {self._under_way[task] for task in self._under_way if not task.done()}
         tasks, self._under_way = [*self._under_way], {}
         for task in tasks:
@@ -130,7 +131,7 @@ class UnityGroup:
             await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled() and task.exception() is not None:
-                log.debug("what was still under way failed: %s", task.exception())
+                log.debug("an exchange under way failed: %s", task.exception())
         async with asyncio.TaskGroup() as closing:
             for index, instance in enumerate(self._instances):
                 closing.create_task(instance.close(_HUNG_S if index in stepping else _END_S))
@@ -153,7 +154,7 @@ class UnityGroup:
         }
 
     async def _gather(self, everyone: bool) -> tuple[dict[int, Answer], list[int]]:
-        """Wait for an answer, or for everyone's; gives all answers there are, and the instances that broke."""
+        """Wait for one answer, or for everyone's; returns all answers, and the instances that broke."""
         done = await self._some_done(everyone)
         answers: dict[int, Answer] = {}
         broken: list[int] = []
@@ -177,7 +178,7 @@ class UnityGroup:
         """Wait until one exchange is done, or all are.
 
         Raises:
-            EnvironmentEnded: if the run is to end and somebody hangs.
+            EnvironmentEnded: if the run is to end and an instance hangs.
         """
         assert self._given_up is not None, "reset comes first"
         waiting: set[Any] = {*self._under_way, self._given_up}
@@ -191,10 +192,10 @@ class UnityGroup:
         return done
 
     def _restart(self, index: int, error: Exception) -> None:
-        """Begin an instance anew, as often as the restart limits allow.
+        """Restart an instance.
 
         Raises:
-            StageError: if they don't.
+            StageError: if the restart limits do not allow it.
         """
         instance, budget = self._instances[index], self._budgets[index]
         if self._editor and not instance.connected:
@@ -214,28 +215,28 @@ class UnityGroup:
 
     def _result(self, answers: Mapping[int, Answer], broken: Sequence[int]) -> StepResult:
         self._announce(answers)
-        parts: dict[str, list[Part]] = {}
+        parts: dict[str, list[IndexedRows]] = {}
         for behavior_id in self.behavior_specs:
             found = [(index, a.rows[behavior_id]) for index, a in answers.items() if behavior_id in a.rows]
             if found:
                 parts[behavior_id] = found
         places = decision_rows(parts)
         for index, answer in answers.items():
-            if answer.decides:
+            if answer.asks_for_decisions:
                 self._asked[index] = places[index]
-            else:  # nobody has to be waited for
+            else:  # no agent asks for a decision
                 self._send(index, self._instances[index].step({}))
         return StepResult(
             {behavior_id: agent_steps(found, self.behavior_specs[behavior_id]) for behavior_id, found in parts.items()},
-            statistics=joined(answer.statistics for answer in answers.values()),
+            statistics=merged_statistics(answer.statistics for answer in answers.values()),
             lost=np.array(broken, np.int32) if broken else None,
         )
 
     def _announce(self, indices: Iterable[int]) -> None:
-        """Take up new behaviours.
+        """Add new behaviours.
 
         Raises:
-            StageError: if two instances have different behaviours of one id.
+            StageError: if two instances have different behaviours under one id.
         """
         for index in indices:
             instance = self._instances[index]

@@ -1,4 +1,4 @@
-"""From the YAML to a group of Unity programs: what is started, on which ports, with which seeds."""
+"""From the YAML to a group of Unity programs: executables, ports, seeds, side channels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stages.environment.parameters import EpisodeParameters
 from stages.environment.unity.custom_channels import channel_maker
 from stages.environment.unity.group import UnityGroup
 from stages.environment.unity.instance import UnityInstance, Worker
-from stages.environment.unity.side_channel_bridge import Telling
+from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.restarts import RestartBudget
 from stages.unity.executable import Executable
 from stages.unity.worker import EDITOR_PORT, UnityWorker
 
 RUN_LOGS = "run_logs"
-"""Where in a run's folder Unity's own logs go, beside those of the run."""
+"""Subfolder of a run's folder for Unity's own logs."""
 
 
 def make_unity_group(request: EnvironmentRequest) -> UnityGroup:
@@ -39,7 +39,7 @@ def make_unity_group(request: EnvironmentRequest) -> UnityGroup:
         connect = partial(
             _connect, config, worker_id, request.seed, request.run_folder, channels, parameters=parameters
         )
-        return UnityInstance(worker_id, connect, blind=worker_id == first_without_graphics(config))
+        return UnityInstance(worker_id, connect, without_graphics=worker_id == first_without_graphics(config))
 
     return UnityGroup(
         make,
@@ -59,23 +59,23 @@ def _connect(
     run_folder: Path | None,
     channels: list[Callable[[], Any]],
     parameters: EpisodeParameters | None,
-) -> tuple[Worker, Telling]:
+) -> tuple[Worker, SideChannelBridge]:
     settings = config.env_settings
-    telling = Telling(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
+    bridge = SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
     worker = UnityWorker(
         worker_id,
         _port(config, worker_id),
         _executable(config, worker_id, run_folder),
-        (seed + worker_id) & 0x7FFFFFFF,  # Unity's are int32
+        (seed + worker_id) & 0x7FFFFFFF,  # Unity's seeds are int32
         settings.num_areas,
         settings.timeout_wait,
-        telling.channels,
+        bridge.channels,
     )
-    return worker, telling
+    return worker, bridge
 
 
 def first_without_graphics(config: RunConfig) -> int | None:
-    """The first worker that is started without graphics: one warning will do."""
+    """The first worker without graphics, as one warning is enough."""
     if config.env_settings.env_path is None:
         return None
     return 0 if config.engine_settings.no_graphics else 1 if config.engine_settings.no_graphics_monitor else None

@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from stages.unity import messages
+from stages.unity.handshake import CAPABILITIES, UnityGreeting
 from stages.unity.messages import AgentActionProto, ListAgentActionProto
-from stages.unity.versions import CAPABILITIES, Hello
 from stages.unity.worker import UnityWorker
 
 VARINT, LENGTH, FIXED32 = 0, 2, 5
@@ -197,10 +197,12 @@ async def test_a_whole_conversation_has_the_protocols_bytes(free_port, listening
         starting = tasks.create_task(worker.start())
         await listening.wait()
         capabilities = b"".join(whole(number, 1) for number in range(1, 8))
-        hello = text(1, "Academy") + text(2, "1.4.0") + text(3, "Player.log") + text(7, "2.0.0") + text(8, capabilities)
-        greeted = await say(HEADER_OK + text(2, text(2, hello)))
+        greeting = (
+            text(1, "Academy") + text(2, "1.4.0") + text(3, "Player.log") + text(7, "2.0.0") + text(8, capabilities)
+        )
+        greeted = await say(HEADER_OK + text(2, text(2, greeting)))
         await starting
-        assert worker.hello == Hello("Academy", "2.0.0", "1.4.0", frozenset(CAPABILITIES), "Player.log")
+        assert worker.greeting == UnityGreeting("Academy", "2.0.0", "1.4.0", frozenset(CAPABILITIES), "Player.log")
         ours = whole(1, 300) + text(2, "1.5.0") + text(3, "1.1.0") + text(4, capabilities) + whole(5, 2)
         assert greeted == HEADER_OK + text(3, text(2, ours))
 

@@ -13,7 +13,7 @@ import pytest
 
 from stages.unity.errors import UnityRefused
 from stages.unity.messages import EXCHANGE
-from stages.unity.server import ExchangeServer, HungUp
+from stages.unity.server import ConnectionLost, ExchangeServer
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
@@ -67,9 +67,9 @@ async def test_a_lost_connection_wakes_whoever_wants_to_answer():
         await server.receive()
         calling.cancel()
         await gone.wait()
-        with pytest.raises(HungUp):
+        with pytest.raises(ConnectionLost):
             server.answer(b"actions")
-        with pytest.raises(HungUp):
+        with pytest.raises(ConnectionLost):
             await server.receive()
         with pytest.raises(grpc.aio.AioRpcError, match="another Unity"):
             await call(b"a new one, which is not who was to be answered")
@@ -120,7 +120,7 @@ async def test_after_a_farewell_every_call_is_answered_with_it():
     async with connected() as (server, call):
         waiting = call(b"one")
         await server.receive()
-        assert server.say_farewell(b"bye")
+        assert server.send_farewell(b"bye")
         assert await waiting == await call(b"two") == b"bye"
 
 
@@ -129,7 +129,7 @@ async def test_closing_lets_the_last_answer_leave():
     async with grpc.aio.insecure_channel(f"localhost:{await server.start()}") as channel:
         calling = channel.unary_unary(EXCHANGE)(b"agents")
         await server.receive()
-        server.say_farewell(b"bye")
+        server.send_farewell(b"bye")
         await server.close()
         await server.close()
         assert await calling == b"bye"
@@ -165,7 +165,7 @@ async def test_a_port_that_was_just_given_up_can_be_used_at_once():
     async with grpc.aio.insecure_channel(f"localhost:{port}") as channel:
         calling = channel.unary_unary(EXCHANGE)(b"agents")
         await first.receive()
-        first.say_farewell(b"bye")
+        first.send_farewell(b"bye")
         await calling
         await first.close()
     second = ExchangeServer(port, "worker 7", "")

@@ -70,10 +70,10 @@ async def started(worker: UnityWorker) -> AsyncIterator[UnityWorker]:
 
 async def test_both_greet_each_other(make, tmp_path):
     async with started(make("--package-version", "2.3.0-exp.3", seed=4711, num_areas=6)) as worker:
-        assert worker.hello is not None
-        assert (worker.hello.package_version, worker.hello.communication_version) == ("2.3.0-exp.3", "1.5.0")
-        assert len(worker.hello.capabilities) == 7
-        assert worker.hello.log_path == str(tmp_path / "Player-0.log")
+        assert worker.greeting is not None
+        assert (worker.greeting.package_version, worker.greeting.communication_version) == ("2.3.0-exp.3", "1.5.0")
+        assert len(worker.greeting.capabilities) == 7
+        assert worker.greeting.log_path == str(tmp_path / "Player-0.log")
         await worker.reset()
     (report,) = reports(tmp_path)
     assert (report["seed"], report["num_areas"]) == (4711, 6)

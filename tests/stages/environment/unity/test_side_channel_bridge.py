@@ -11,7 +11,7 @@ from config import EngineSettings
 from queues.messages import ActionBatch
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
 from stages.environment.protocol import Measured
-from stages.environment.unity.side_channel_bridge import Telling, joined
+from stages.environment.unity.side_channel_bridge import SideChannelBridge, merged_statistics
 from stages.errors import StageError
 from stages.unity.errors import UnityBroken
 
@@ -93,9 +93,9 @@ async def test_an_ended_episode_is_told_with_the_parameters_that_it_began_under(
 
 
 def seed_told(worker_id, parameters, run_seed=7, name="size"):
-    telling = Telling(EngineSettings(), parameters, worker_id, run_seed)
-    telling.update()
-    return hears(telling.channels.outgoing()).parameters[name]["seed"]
+    bridge = SideChannelBridge(EngineSettings(), parameters, worker_id, run_seed)
+    bridge.update()
+    return hears(bridge.channels.outgoing()).parameters[name]["seed"]
 
 
 def test_samplers_without_a_seed_get_one_of_the_run_that_is_not_each_others():
@@ -144,7 +144,9 @@ async def test_statistics_of_messages_about_nobody_are_not_lost():
 
 
 def test_joined_statistics_keep_all_values():
-    assert joined([{"a": Measured((1.0,), "sum")}, {"a": Measured((2.0,), "sum"), "b": Measured((3.0,))}]) == {
+    assert merged_statistics(
+        [{"a": Measured((1.0,), "sum")}, {"a": Measured((2.0,), "sum"), "b": Measured((3.0,))}]
+    ) == {
         "a": Measured((1.0, 2.0), "sum"),
         "b": Measured((3.0,)),
     }

@@ -1,4 +1,4 @@
-"""The handshake: who Unity and we say that we are, and whether the two understand each other."""
+"""The handshake: Unity's greeting, ours, and the check that their versions are compatible."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from stages.unity.messages import UnityRLCapabilitiesProto, UnityRLInitializatio
 log = logging.getLogger(__name__)
 
 COMMUNICATION_VERSION = "1.5.0"
-"""The protocol that is spoken here."""
+"""The version of the protocol."""
 PACKAGE_VERSION = "1.1.0"
-"""The release of the Python package `mlagents` whose place is taken here; Unity shows it and looks at nothing else."""
+"""The release of the Python package `mlagents` that this one stands for; Unity only shows it."""
 CAPABILITIES = tuple(field.name for field in UnityRLCapabilitiesProto.DESCRIPTOR.fields)
-"""All that the protocol knows, and all that is done here."""
+"""All capabilities of the protocol; all are supported."""
 _BASE = "baseRLCapabilities"
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """What Unity said of itself as it connected."""
+class UnityGreeting:
+    """Unity's first message."""
 
     name: str
-    """Its academy's."""
+    """The academy's name."""
     package_version: str
-    """Of the Unity package com.unity.ml-agents."""
+    """Version of the Unity package com.unity.ml-agents."""
     communication_version: str
     capabilities: frozenset[str]
     """Names of `UnityRLCapabilitiesProto`'s fields."""
     log_path: str
-    """Where it writes its log; empty where it doesn't say."""
+    """The path of its log; may be empty."""
 
 
-def hello_of(said: Any) -> Hello:
+def read_greeting(proto: Any) -> UnityGreeting:
     """Read Unity's greeting, a `UnityRLInitializationOutputProto`."""
-    return Hello(
-        name=said.name,
-        package_version=said.package_version,
-        communication_version=said.communication_version,
-        capabilities=frozenset(name for name in CAPABILITIES if getattr(said.capabilities, name)),
-        log_path=said.log_path,
+    return UnityGreeting(
+        name=proto.name,
+        package_version=proto.package_version,
+        communication_version=proto.communication_version,
+        capabilities=frozenset(name for name in CAPABILITIES if getattr(proto.capabilities, name)),
+        log_path=proto.log_path,
     )
 
 
-def greeting(seed: int, num_areas: int) -> Any:
+def our_greeting(seed: int, num_areas: int) -> Any:
     """Our answer to Unity's greeting, a `UnityRLInitializationInputProto`."""
     return UnityRLInitializationInputProto(
         seed=seed,
@@ -58,9 +58,9 @@ def greeting(seed: int, num_areas: int) -> Any:
 
 
 def compatible(ours: str, theirs: str) -> bool:
-    """Whether two versions understand each other: the same major one, and while that is 0 the same minor one.
+    """True if the major versions are equal, and while they are 0 also the minor ones.
 
-    What isn't a version at all, such as the `API-13` of 2019, is compatible with nothing.
+    Text that isn't a version, such as the `API-13` of 2019, is compatible with nothing.
     """
     mine, other = _numbers(ours), _numbers(theirs)
     if mine is None or other is None or mine[0] != other[0]:
@@ -71,32 +71,32 @@ def compatible(ours: str, theirs: str) -> bool:
 def _numbers(version: str) -> tuple[int, int] | None:
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0]
-    # isdecimal alone takes digits of other scripts too.
+    # isdecimal alone accepts digits of other scripts too.
     return (int(major), int(minor)) if (major + minor).isascii() and major.isdecimal() and minor.isdecimal() else None
 
 
-def check(hello: Hello, who: str) -> None:
-    """Refuse a Unity that speaks another protocol, and warn of one that lacks the protocol's base.
+def check(greeting: UnityGreeting, who: str) -> None:
+    """Refuse a Unity with another protocol version, and warn of one without the base capabilities.
 
     Args:
-        hello: what Unity said.
+        greeting: Unity's.
         who: names the worker.
 
     Raises:
         UnityRefused: for a version that isn't compatible.
     """
-    if not compatible(COMMUNICATION_VERSION, hello.communication_version):
+    if not compatible(COMMUNICATION_VERSION, greeting.communication_version):
         raise UnityRefused(
-            f"{who} speaks version {hello.communication_version or 'unknown'} of the communication protocol (its "
-            f"package com.unity.ml-agents is {hello.package_version or 'one that does not say its version'}), and here "
-            f"it is {COMMUNICATION_VERSION}: the first number must be the same. Put a release of com.unity.ml-agents "
+            f"{who} speaks version {greeting.communication_version or 'unknown'} of the communication protocol (its "
+            f"package com.unity.ml-agents is {greeting.package_version or 'of unknown version'}), and here it is "
+            f"{COMMUNICATION_VERSION}: the first number must be the same. Put a release of com.unity.ml-agents "
             "from 1.0 on into the Unity project, and build it again"
         )
-    if _BASE not in hello.capabilities:
+    if _BASE not in greeting.capabilities:
         log.warning(
             "%s doesn't declare %s: its package com.unity.ml-agents (%s) is from before 1.1 and may lack features. "
             "Training goes on; a newer package is better.",
             who,
             _BASE,
-            hello.package_version,
+            greeting.package_version,
         )

@@ -1,4 +1,4 @@
-"""A running Unity executable: a process in a session of its own, whose end is an event."""
+"""The process of a Unity executable, in a session of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from contextlib import suppress
 from stages.unity.errors import UnityRefused
 
 
-class Player(asyncio.SubprocessProtocol):
-    """A Unity executable and what it has started.
+class UnityProcess(asyncio.SubprocessProtocol):
+    """The process of a Unity executable, with its child processes.
 
-    It has its own session, so that Ctrl-C in a terminal is for us alone, who then end it; and so that it can be killed
-    together with its children, which matters where a script starts Unity.
+    It has its own session, so that Ctrl-C in a terminal reaches only the trainer, which then ends it, and so that it
+    can be killed together with its children, where a script starts Unity.
 
     Args:
-        on_exit: called once, from the event loop, as soon as the process has ended.
+        on_exit: called once, from the event loop, when the process ends.
     """
 
     def __init__(self, on_exit: Callable[[int], None]) -> None:
@@ -28,12 +28,12 @@ class Player(asyncio.SubprocessProtocol):
         self._transport: asyncio.SubprocessTransport | None = None
 
     @classmethod
-    async def launch(cls, command: list[str], show_output: bool, on_exit: Callable[[int], None]) -> Player:
+    async def launch(cls, command: list[str], show_output: bool, on_exit: Callable[[int], None]) -> UnityProcess:
         """Start the process.
 
         Args:
             command: the program and its arguments.
-            show_output: let its standard output and error go where ours go.
+            show_output: True to pass its standard output and error on to ours.
             on_exit: called with the return code.
 
         Raises:
@@ -41,7 +41,7 @@ class Player(asyncio.SubprocessProtocol):
         """
         output = None if show_output else asyncio.subprocess.DEVNULL
         try:
-            _, player = await asyncio.get_running_loop().subprocess_exec(
+            _, process = await asyncio.get_running_loop().subprocess_exec(
                 lambda: cls(on_exit),
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -51,16 +51,16 @@ class Player(asyncio.SubprocessProtocol):
             )
         except OSError as error:
             raise UnityRefused(f"{command[0]} can't be started: {error.strerror}.{_cure(error)}") from error
-        return player
+        return process
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way to the process; asyncio calls this."""
+        """Keep the transport; asyncio calls this."""
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
 
     def process_exited(self) -> None:
-        """Tell that the process has ended; asyncio calls this."""
-        self._kill_group()  # while its number can't be another's: what is left of its children
+        """Clean up after the process and report its end; asyncio calls this."""
+        self._kill_group()  # its remaining children, before its process id can be reused
         assert self._transport is not None
         self._transport.close()
         self._exited.set()
@@ -69,7 +69,7 @@ class Player(asyncio.SubprocessProtocol):
 
     @property
     def returncode(self) -> int | None:
-        """How the process ended, negative for a signal; None while it runs."""
+        """The return code, negative for a signal; None while the process runs."""
         assert self._transport is not None
         return self._transport.get_returncode()
 
@@ -80,14 +80,14 @@ class Player(asyncio.SubprocessProtocol):
         return self._transport.get_pid()
 
     async def exited(self, timeout_s: float) -> bool:
-        """Wait for the end of the process, and say whether it came within the time."""
+        """Wait for the end of the process; returns False after a timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._exited.wait()
         return self._exited.is_set()
 
     def kill(self) -> None:
-        """Kill the process and what it started; nothing if it has ended."""
+        """Kill the process and its children; no effect after its end."""
         if not self._exited.is_set():
             self._kill_group()
 
@@ -100,7 +100,7 @@ class Player(asyncio.SubprocessProtocol):
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def ending(returncode: int) -> str:
+def describe_exit(returncode: int) -> str:
     """A return code in words: `return code 3`, or the signal that killed the process."""
     if returncode >= 0:
         return f"return code {returncode}"

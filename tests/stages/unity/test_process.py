@@ -10,42 +10,42 @@ import pytest
 from unity_runs import alive
 
 from stages.unity.errors import UnityRefused
-from stages.unity.player import Player, ending
+from stages.unity.process import UnityProcess, describe_exit
 
 
-async def launch(*command: str) -> tuple[Player, asyncio.Future[int]]:
+async def launch(*command: str) -> tuple[UnityProcess, asyncio.Future[int]]:
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    return await Player.launch(list(command), False, ended.set_result), ended
+    return await UnityProcess.launch(list(command), False, ended.set_result), ended
 
 
 async def test_the_end_of_a_process_is_told_with_its_return_code():
-    player, ended = await launch(sys.executable, "-c", "raise SystemExit(3)")
+    process, ended = await launch(sys.executable, "-c", "raise SystemExit(3)")
     assert await ended == 3
-    assert player.returncode == 3
-    assert await player.exited(timeout_s=0.0)
+    assert process.returncode == 3
+    assert await process.exited(timeout_s=0.0)
 
 
 async def test_a_process_that_runs_hasnt_exited():
-    player, ended = await launch("sleep", "600")
-    assert not await player.exited(timeout_s=0.0)
-    assert player.returncode is None
-    player.kill()
+    process, ended = await launch("sleep", "600")
+    assert not await process.exited(timeout_s=0.0)
+    assert process.returncode is None
+    process.kill()
     assert await ended == -9
 
 
 async def test_it_has_a_session_of_its_own():
-    player, ended = await launch("sleep", "600")
-    assert os.getsid(player.pid) == player.pid
-    player.kill()
+    process, ended = await launch("sleep", "600")
+    assert os.getsid(process.pid) == process.pid
+    process.kill()
     await ended
 
 
 async def test_what_a_process_has_started_is_killed_with_it(tmp_path):
     os.mkfifo(tmp_path / "pid")
-    player, ended = await launch("sh", "-c", f"sleep 600 & echo $! > {tmp_path / 'pid'}; wait")
+    process, ended = await launch("sh", "-c", f"sleep 600 & echo $! > {tmp_path / 'pid'}; wait")
     grandchild = int(await asyncio.to_thread((tmp_path / "pid").read_text))
     assert alive(grandchild)
-    player.kill()
+    process.kill()
     await ended
     await _until_dead(grandchild)
 
@@ -59,10 +59,10 @@ async def test_what_a_process_has_left_behind_is_killed_when_it_ends(tmp_path):
 
 
 async def test_killing_what_has_ended_does_nothing():
-    player, ended = await launch("true")
+    process, ended = await launch("true")
     await ended
-    player.kill()
-    assert player.returncode == 0
+    process.kill()
+    assert process.returncode == 0
 
 
 async def test_a_file_without_the_right_to_run_is_refused_with_the_cure(tmp_path):
@@ -82,7 +82,7 @@ async def test_a_file_that_is_no_program_is_refused(tmp_path):
     ("code", "words"), [(0, "return code 0"), (3, "return code 3"), (-11, "signal SIGSEGV"), (-99, "signal 99")]
 )
 def test_an_ending_is_a_return_code_or_a_signal(code, words):
-    assert ending(code) == words
+    assert describe_exit(code) == words
 
 
 async def _until_dead(pid: int) -> None:

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from stages.unity.errors import UnityRefused
+from stages.unity.handshake import check, compatible, our_greeting, read_greeting
 from stages.unity.messages import UnityRLInitializationOutputProto
-from stages.unity.versions import check, compatible, greeting, hello_of
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_versions_are_compatible_by_their_first_number_and_while_it_is_0_by_the_
 
 
 def test_all_seven_capabilities_are_ours():
-    said = greeting(seed=7, num_areas=3)
+    said = our_greeting(seed=7, num_areas=3)
     assert (said.seed, said.num_areas, said.communication_version, said.package_version) == (7, 3, "1.5.0", "1.1.0")
     declared = {field.name for field, value in said.capabilities.ListFields() if value}
     assert declared == {
@@ -48,15 +48,15 @@ def test_all_seven_capabilities_are_ours():
 
 
 def test_a_refusal_names_both_versions_and_what_to_do():
-    hello = hello_of(UnityRLInitializationOutputProto(package_version="0.15.1", communication_version="0.15.0"))
+    greeting = read_greeting(UnityRLInitializationOutputProto(package_version="0.15.1", communication_version="0.15.0"))
     with pytest.raises(
         UnityRefused, match=r"worker 3 speaks version 0\.15\.0 .*0\.15\.1.* 1\.5\.0: the first number.*build it again"
     ):
-        check(hello, "worker 3")
+        check(greeting, "worker 3")
 
 
 def test_a_unity_without_the_protocols_base_is_warned_of(caplog):
-    hello = hello_of(UnityRLInitializationOutputProto(package_version="1.0.8", communication_version="1.0.0"))
+    greeting = read_greeting(UnityRLInitializationOutputProto(package_version="1.0.8", communication_version="1.0.0"))
     with caplog.at_level(logging.WARNING):
-        check(hello, "worker 3")
+        check(greeting, "worker 3")
     assert "worker 3 doesn't declare baseRLCapabilities" in caplog.text

@@ -15,7 +15,7 @@ from unity_samples import CHANNELS_FIRST, CHANNELS_LAST, agent, brain, noise, nu
 
 from stages.unity.columns import BehaviorReader
 from stages.unity.errors import UnityBroken
-from stages.unity.pictures import PictureError, decode_into, split
+from stages.unity.png import PngError, decode_into, split_pngs
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -32,7 +32,7 @@ def first(pixels):
 
 
 def wrong(data, shape, mapping=()) -> str:
-    with pytest.raises(PictureError) as caught:
+    with pytest.raises(PngError) as caught:
         decoded(data, shape, mapping)
     return str(caught.value)
 
@@ -112,7 +112,7 @@ def test_a_signature_within_a_file_begins_no_new_one():
     file = png(pixels)
     end = file.index(b"IEND") - 4
     tricky = file[:end] + chunk(b"teXt", b"a " + SIGNATURE) + file[end:]
-    assert split(tricky + file) == [tricky, file]
+    assert split_pngs(tricky + file) == [tricky, file]
     np.testing.assert_array_equal(decoded(tricky, (3, 3, 4)), first(pixels))
 
 

@@ -9,16 +9,16 @@ from unity_samples import agent, noise, picture, png
 from config import EngineSettings, RunConfig
 from stages.environment.unity.instance import UnityInstance
 from stages.environment.unity.making import first_without_graphics
-from stages.environment.unity.side_channel_bridge import Telling
+from stages.environment.unity.side_channel_bridge import SideChannelBridge
 
 
-def instance(blind, *script):
+def instance(without_graphics, *script):
     def connect():
-        unity, telling = FakeUnity(script), Telling(EngineSettings(), None, 0, seed=7)
-        unity.channels = telling.channels
-        return unity, telling
+        unity, bridge = FakeUnity(script), SideChannelBridge(EngineSettings(), None, 0, seed=7)
+        unity.channels = bridge.channels
+        return unity, bridge
 
-    return UnityInstance(0, connect, blind=blind)
+    return UnityInstance(0, connect, without_graphics=without_graphics)
 
 
 def sees(agent_id):
@@ -26,11 +26,11 @@ def sees(agent_id):
 
 
 @pytest.mark.parametrize(
-    ("blind", "who", "warned"), [(True, sees(1), True), (True, asks(1), False), (False, sees(1), False)]
+    ("without_graphics", "who", "warned"), [(True, sees(1), True), (True, asks(1), False), (False, sees(1), False)]
 )
-async def test_who_observes_pictures_without_graphics_is_warned_of(blind, who, warned, caplog):
+async def test_who_observes_pictures_without_graphics_is_warned_of(without_graphics, who, warned, caplog):
     with caplog.at_level(logging.WARNING):
-        await instance(blind, first(who), says(who)).begin()
+        await instance(without_graphics, first(who), says(who)).begin()
     assert ("observes pictures (Camera), and without graphics" in caplog.text) == warned
 
 
