@@ -1,1 +1,14 @@
-"""On-policy training from rows to weights, as PPO and POCA share it."""
+"""On-policy training, from rows to weights, as PPO and POCA share it (imports torch).
+
+The path of one update, in order; `trainer.OnPolicyTrainer.learn` walks it:
+
+1. `rollout_buffer`: trajectories wait in columns until there are `buffer_size` rows.
+2. `signals`: the reward of each row, by each reward signal.
+3. `critic_values`: the critic's value of each row, and of the observation after each trajectory.
+4. `advantages`: advantages and value targets, made of rewards and values.
+5. `minibatches`: the rows with their targets, shuffled in each epoch, as views or in sequences.
+6. `update`: a gradient step on each minibatch. The losses are the algorithm's (`stages.trainer.ppo.update`).
+
+An algorithm is a subclass of `OnPolicyTrainer` that makes the network and its update, and does steps 2 to 5 in
+`_prepare`; PPO's is the shortest example.
+"""

@@ -29,9 +29,9 @@ def advantages(
     Args:
         rewards: [N, S] received after the action of the row, scaled by the signal's strength.
         values_t: [N, S] critic's value of the row's observation.
-        final_values: [K, S] critic's value of the observation after the last row; not looked at where it is valueless.
+        final_values: [K, S] critic's value of the observation after the last row; ignored where it is valueless.
         lengths: [K] rows of each trajectory, at least 1.
-        valueless: [K, S] whether nothing is to be had after the last step: the episode terminated, and the signal ends
+        valueless: [K, S] true where no reward can follow the last step: the episode terminated, and the signal ends
             with it.
         gammas: [S] discount of each signal.
         lambd: λ.
@@ -62,14 +62,14 @@ def advantages(
 
 
 def normalized(values: Floats) -> Floats:
-    """Values [N] less their mean, over their standard deviation (all of one buffer, as ML-Agents does it)."""
+    """Values [N] less their mean, over their standard deviation (over a whole buffer, as in ML-Agents)."""
     centred: Floats = values - values.mean()
     deviation = float(values.std())
     return centred / (deviation + 1e-10)
 
 
 def _backward_order(lengths: NDArray[np.integer], last: NDArray[np.integer]) -> tuple[NDArray[np.intp], list[int]]:
-    """Row indices by distance from their trajectory's end, and how many trajectories reach each distance."""
+    """Row indices by distance from their trajectory's end, and the number of trajectories that reach each distance."""
     ranks = np.argsort(-lengths, kind="stable")
     counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] trajectories with at least 1, 2, … rows
     distances = np.repeat(np.arange(len(counts)), counts)

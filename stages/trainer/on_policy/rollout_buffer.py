@@ -1,19 +1,68 @@
-"""What a PPO trainer keeps between updates: rows and trajectories in preallocated columns."""
+"""The rollout buffer: rows and trajectories that wait for the next update, in preallocated columns.
+
+A full buffer is read in three forms: as columns, as actions that networks take in, and as the transitions that reward
+signals take in. With memory its trajectories are cut into sequences.
+
+Axis letters: N rows of K trajectories that lie end to end, cut into Q sequences; P action features.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from config import MemorySettings
 from queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column, action_columns, memory_column
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
+from stages.policy.actions import action_features, environment_actions
+from stages.policy.network.inputs import Inputs
 from stages.policy.observations import Encoded, ObservationLayout
-from stages.trainer.on_policy.sequences import Cuts
+from stages.trainer.agent_table import Chains
+from stages.trainer.transitions import Transitions
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceCuts:
+    """The places of the Q sequences among the rows, in the order of rows.
+
+    A sequence lies within one trajectory and has at most L rows; the last one of a trajectory may be shorter.
+    """
+
+    length: int
+    """L"""
+    starts: NDArray[np.int64]
+    """[Q] first row of each."""
+    sizes: NDArray[np.int64]
+    """[Q] rows of each, from 1 to L."""
+    first: NDArray[np.int64]
+    """[K] number of each trajectory's first sequence."""
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
+        """Cut trajectories of `lengths` [K] rows, each at least 1, that lie end to end."""
+        counts = -(-lengths.astype(np.int64) // length)
+        first = np.cumsum(counts) - counts
+        before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
+        rows_before = np.cumsum(lengths, dtype=np.int64) - lengths
+        starts = np.repeat(rows_before, counts) + before
+        sizes = np.minimum(length, np.repeat(lengths, counts) - before)
+        return cls(length, starts, sizes, first)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def padded(self, which: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows [q, L] of q sequences, padding included, and the places [R] of those that are no padding."""
+        sizes, steps = self.sizes[which][:, None], np.arange(self.length)
+        rows = self.starts[which][:, None] + np.minimum(steps, sizes - 1)
+        return rows, np.flatnonzero((steps < sizes).reshape(-1))
 
 
 class ColumnTable:
@@ -80,9 +129,9 @@ class RolloutBuffer:
         spec: observations and actions.
         layout: how observations are kept.
         capacity: rows to have space for from the start (it grows where trajectories overshoot).
-        memory: of the policy, None without.
-        follows_agents: whether it is kept which agent's trajectories they are.
-        grouped: whether it is kept who is in a group with whom: `queues.columns.GROUP_*`, and the batches' `sources`.
+        memory: the policy's, None without.
+        follows_agents: keep the agent and episode of each trajectory.
+        grouped: keep the members of each group: `queues.columns.GROUP_*`, and the batches' `sources`.
     """
 
     def __init__(
@@ -94,6 +143,7 @@ class RolloutBuffer:
         follows_agents: bool = False,
         grouped: bool = False,
     ) -> None:
+        self._spec = spec
         self._observed = [column.name for column in layout.columns()]
         self._finally_observed = [column.name for column in layout.columns("next_")]
         self._sequence_length = 0 if memory is None else memory.sequence_length
@@ -113,9 +163,9 @@ class RolloutBuffer:
             columns += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
         self.grouped = grouped
         self.trajectories = ColumnTable(columns, max(1, capacity // 16))
-        """[K] lengths, terminated, the observation after the last row; whose they are; the action before the first."""
+        """[K] lengths, terminated, observation after the last row; agent and episode; action before the first row."""
         self.sequences: ColumnTable | None = None
-        """[Q] `memories` of the actor before each sequence; None without memory."""
+        """[Q] the actor's `memories` before each sequence; None without memory."""
         if memory is not None:
             self.sequences = ColumnTable([memory_column(memory.memory_size)], max(1, capacity // 16))
 
@@ -138,9 +188,41 @@ class RolloutBuffer:
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:
-            # Of all that was remembered only this is needed: the rest the update computes anew.
-            starts = Cuts.of(batch.lengths, self._sequence_length).starts
+            # Of all memories only these are needed: the update computes the rest anew.
+            starts = SequenceCuts.of(batch.lengths, self._sequence_length).starts
             self.sequences.append({"memories": batch.rows["memories"][starts]})
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """[K] true where the episode ended with the trajectory; of a buffer that follows agents."""
+        ended: NDArray[np.bool_] = self.trajectories["terminated"] | self.trajectories["truncated"]
+        return ended
+
+    def chains(self) -> Chains:
+        """Which trajectory continues which; of a buffer that follows agents."""
+        return Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
+
+    def cuts(self) -> SequenceCuts | None:
+        """The sequences that the trajectories are cut into; None without memory."""
+        return SequenceCuts.of(self.trajectories["lengths"], self._sequence_length) if self._sequence_length else None
+
+    def actions(self) -> tuple[NDArray[np.float32], Array]:
+        """Continuous actions [N, C] as the policy drew them, and choices [N, branches]; width 0 without any."""
+        return _actions(self._spec, self.rows)
+
+    def action_features(self) -> NDArray[np.float32]:
+        """Features [N, P] of each row's action."""
+        return _features(self._spec, self.rows)
+
+    def previous_action_features(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Features [N, P] of the action before each row, and [K, P] of the last action of each trajectory."""
+        lengths = self.trajectories["lengths"]
+        last = np.cumsum(lengths) - 1
+        own = self.action_features()
+        before = np.empty_like(own)
+        before[1:] = own[:-1]
+        before[last - lengths + 1] = _features(self._spec, self.trajectories, "previous_")
+        return before, own[last]
 
     def clear(self) -> None:
         """Forget everything."""
@@ -163,3 +245,72 @@ class RolloutBuffer:
     def _tables(self) -> dict[str, ColumnTable]:
         tables = {"rows": self.rows, "trajectories": self.trajectories}
         return tables if self.sequences is None else {**tables, "sequences": self.sequences}
+
+
+class BufferTransitions:
+    """The rows of a buffer as reward signals take them in: not normalised, with what was observed after each.
+
+    Args:
+        spec: observations and actions.
+        layout: the layout of the buffer's observations.
+        buffer: full; it must not change meanwhile.
+        device: the device that signals compute on.
+    """
+
+    def __init__(self, spec: BehaviorSpec, layout: ObservationLayout, buffer: RolloutBuffer, device: str) -> None:
+        rows, trajectories = buffer.rows, buffer.trajectories
+        self._device = device
+        self._observations = layout.from_columns(rows.columns())
+        self._finals = layout.from_columns(trajectories.columns(), "next_")
+        lengths = trajectories["lengths"]
+        self._trajectory = np.full(len(rows), -1, np.int64)  # of which a row is the last one
+        self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
+        drawn, choices = buffer.actions()
+        self._continuous = environment_actions(spec.actions, drawn, squashed=False)
+        self._choices = choices.astype(np.int64)
+        self._rewards = rows["rewards"]
+        self._ended = trajectories["terminated"]
+
+    def __len__(self) -> int:
+        return len(self._rewards)
+
+    def take(self, rows: NDArray[np.int64]) -> Transitions:
+        """Some of the transitions."""
+        trajectory = self._trajectory[rows]
+        last = np.flatnonzero(trajectory >= 0)
+        finals = trajectory[last]
+        terminated = np.zeros(len(rows), np.float32)
+        terminated[last] = self._ended[finals]
+        following = np.minimum(rows + 1, len(self) - 1)
+        next_arrays = []
+        for row, final in zip(_arrays(self._observations), _arrays(self._finals), strict=True):
+            array = row[following]
+            array[last] = final[finals]
+            next_arrays.append(array)
+        vectors, *others = next_arrays
+        here, *seen = (array[rows] for array in _arrays(self._observations))
+        return Transitions(
+            Inputs.of(Encoded(here, tuple(seen)), self._device),
+            Inputs.of(Encoded(vectors, tuple(others)), self._device),
+            *(
+                torch.from_numpy(array).to(self._device)
+                for array in (self._continuous[rows], self._choices[rows], self._rewards[rows], terminated)
+            ),
+        )
+
+
+def _arrays(encoded: Encoded) -> tuple[Array, ...]:
+    return (encoded.vectors, *encoded.others)
+
+
+def _actions(spec: BehaviorSpec, table: ColumnTable, prefix: str = "") -> tuple[NDArray[np.float32], Array]:
+    n, actions = len(table), spec.actions
+    return (
+        table[f"{prefix}continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32),
+        table[f"{prefix}discrete_actions"] if actions.discrete_branches else np.empty((n, 0), np.int32),
+    )
+
+
+def _features(spec: BehaviorSpec, table: ColumnTable, prefix: str = "") -> NDArray[np.float32]:
+    drawn, choices = _actions(spec, table, prefix)
+    return action_features(spec.actions, environment_actions(spec.actions, drawn, squashed=False), choices)

@@ -1,4 +1,4 @@
-"""The reward signals of a PPO trainer: their rewards over a buffer, their learning beside the policy's, statistics.
+"""The reward signals of a behaviour: their rewards over a buffer, their learning beside the policy's, statistics.
 
 With the environment's own reward alone, nothing of this costs anything.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 from stages.errors import StageError
 from stages.policy.observations import ObservationLayout
 from stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
-from stages.trainer.on_policy.experience import BufferTransitions
-from stages.trainer.on_policy.rollout_buffer import RolloutBuffer
+from stages.trainer.on_policy.critic_values import rows_per_pass
+from stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer
 from stages.trainer.protocol import TrainerContext
 from stages.trainer.rewards import make_signals
 from stages.trainer.rewards.extrinsic import Extrinsic
@@ -29,12 +29,12 @@ class Signals:
         names: [S]
         gammas: [S] discounts.
         strengths: [S] factors on rewards.
-        ignore_termination: [S] whether the signal's value goes on where an episode terminates.
-        sums: of each agent in the middle of an episode, the rewards so far of all signals but the environment's;
-            None if there are no others.
+        ignore_termination: [S] true where a signal's value goes on beyond the end of an episode that terminated.
+        sums: the rewards so far, by all signals but the environment's, of each agent in the middle of an episode; None
+            if there are no others.
 
     Raises:
-        StageError: if one can't be made.
+        StageError: if a signal can't be made.
     """
 
     def __init__(self, context: TrainerContext) -> None:
@@ -49,66 +49,58 @@ class Signals:
         self._losses: dict[str, list[float]] = {}
 
     def see(self, vectors: NDArray[np.float32]) -> None:
-        """Show all signals the vector observations [n, V] of steps that have newly come."""
+        """Show all signals the vector observations [n, V] of new steps."""
         for signal in self._signals:
             signal.see(vectors)
 
     def transitions(self, buffer: RolloutBuffer, layout: ObservationLayout) -> BufferTransitions | None:
-        """The rows of a full buffer as signals take them; None if none looks at them."""
+        """The rows of a full buffer as signals take them in; None if there is only the environment's reward."""
         if not self._others:
             return None
         return BufferTransitions(self._context.spec, layout, buffer, self._context.device)
 
-    def rewards(
-        self,
-        buffer: RolloutBuffer,
-        transitions: BufferTransitions | None,
-        block: int,
-        received: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.float64]:
-        """Rewards [N, S] of all rows, times strength; computed `block` rows at a time.
+    def rewards(self, extrinsic: NDArray[np.float32], transitions: BufferTransitions | None) -> NDArray[np.float64]:
+        """Rewards [N, S] of all rows, times strength.
 
         Args:
-            buffer: the rows.
-            transitions: what `transitions` gave.
-            block: see above.
-            received: [N] the environment's rewards; None: those of the rows.
+            extrinsic: [N] the environment's.
+            transitions: `transitions()` of the same rows.
 
         Raises:
             NotFiniteError: if one is NaN or infinite.
         """
-        extrinsic = buffer.rows["rewards"] if received is None else received
-        given: NDArray[np.float64] = extrinsic.astype(np.float64)[:, None] * self.strengths
+        rewards: NDArray[np.float64] = extrinsic.astype(np.float64)[:, None] * self.strengths
         if transitions is None:
-            return given
-        for start in range(0, len(given), block):
-            rows = np.arange(start, min(start + block, len(given)))
-            taken = transitions.take(rows)
+            return rewards
+        block = rows_per_pass(self._context.spec)
+        for start in range(0, len(rewards), block):
+            rows = np.arange(start, min(start + block, len(rewards)))
+            some = transitions.take(rows)
             for at in self._others:
-                given[rows, at] = self._signals[at].rewards(taken) * self.strengths[at]
-        return given
+                rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
+        return rewards
 
-    def teacher(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
-        """What lets the signals learn from some of the rows; None if none learns."""
+    def learner(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
+        """A function that lets the signals learn from some of the rows; None if there is nothing to learn."""
         if transitions is None:
             return None
         self._losses = {}
 
-        def teach(rows: Tensor) -> None:
-            taken = transitions.take(rows.numpy())
+        def learn(rows: Tensor) -> None:
+            some = transitions.take(rows.numpy())
             for at in self._others:
-                for name, loss in self._signals[at].learn(taken).items():
+                for name, loss in self._signals[at].learn(some).items():
                     self._losses.setdefault(name, []).append(loss)
 
-        return teach
+        return learn
 
-    def finish(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None, update: int) -> None:
+    def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None, update: int) -> None:
         """Report losses, and the sums of rewards over episodes that ended in the buffer.
 
         Args:
-            buffer: what was learned from.
-            rewards: [N, S] of its rows.
-            chains: which of its trajectories continues which.
+            buffer: the rows that were learned from.
+            rewards: [N, S] of these rows.
+            chains: which trajectory continues which.
             update: number of the update, rising.
         """
         if self.sums is None or chains is None:
@@ -122,7 +114,7 @@ class Signals:
             self.sums,
             trajectories["agent_ids"],
             trajectories["episode_ids"],
-            trajectories["terminated"] | trajectories["truncated"],
+            buffer.ended,
             np.add.reduceat(rewards[:, self._others], np.cumsum(lengths) - lengths),
             update,
             chains,

@@ -1,8 +1,7 @@
-"""What learns from whole buffers of on-policy trajectories, whatever its critic: PPO, and POCA beside it.
+"""The trainer that learns from whole buffers of on-policy trajectories; its algorithm is a subclass.
 
-Data: `rollout_buffer`; what the update learns from is made of it in a preparation, with the rewards of `signals`; the
-update itself: `update`. Where it differs from ML-Agents is told in docs/differences.md: the ratio is of the joint
-action, and ready means at least `buffer_size` rows.
+See the package for the path of one update, and docs/differences.md for the differences from ML-Agents: the ratio is of
+the joint action, and ready means at least `buffer_size` rows.
 """
 
 from __future__ import annotations
@@ -11,30 +10,27 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from config import OnPolicyHyperparameters
-from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.messages import Array, PolicyUpdate, TrajectoryBatch
 from stages.errors import StageError
 from stages.policy.design import design_of
-from stages.policy.layout import policy_layout
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.protocol import TrainedActor
+from stages.policy.layout import MASK_PENALTY, policy_layout
 from stages.trainer.agent_table import Chains
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake
-from stages.trainer.on_policy.critic_memories import CriticMemories
-from stages.trainer.on_policy.evaluation import rows_per_pass
-from stages.trainer.on_policy.minibatch import Epochs, OneMinibatch
-from stages.trainer.on_policy.preparation import Prepared
-from stages.trainer.on_policy.rollout_buffer import RolloutBuffer
+from stages.trainer.on_policy.advantages import advantages, normalized
+from stages.trainer.on_policy.critic_values import CriticMemories, CriticValues
+from stages.trainer.on_policy.minibatches import AnyMinibatch, InputRows, MinibatchSource, Rollout, SequenceRollout
+from stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer, SequenceCuts
 from stages.trainer.on_policy.signals import Signals
-from stages.trainer.on_policy.update import Coefficients, Losses
-from stages.trainer.on_policy.update import PolicyUpdate as Update
+from stages.trainer.on_policy.update import Coefficients, Losses, OnPolicyUpdate
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.randomness import new_random, random_state, restore_random
 from stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
@@ -42,54 +38,33 @@ from stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FL
 log = logging.getLogger(__name__)
 
 
-class Preparing(Protocol[OneMinibatch]):
-    """Makes of a full buffer what the update learns from."""
-
-    critic_memories: CriticMemories | None
-    """What the critic remembers from buffer to buffer; None where it remembers nothing of its own."""
-
-    def received(self, buffer: RolloutBuffer) -> NDArray[np.float32]:
-        """[N] what the environment gave for each row."""
-        ...
-
-    def prepare(
-        self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None
-    ) -> Prepared[OneMinibatch]:
-        """Ask the critic, and put advantages and returns beside the rows.
-
-        Args:
-            buffer: full.
-            rewards: [N, S] times strength.
-            chains: which trajectory continues which; without memory there may be none.
-        """
-        ...
+VALUES = "Value Estimate"
 
 
 @dataclass(frozen=True)
-class Parts(Generic[OneMinibatch]):
-    """What depends on the critic."""
+class Prepared(Generic[AnyMinibatch]):
+    """A full buffer, prepared for the update."""
 
-    network: TrainedActor
-    heads: Callable[[Inputs], Tensor]
-    """The actor's heads [B, H], for behavioural cloning."""
-    update: Update[OneMinibatch]
-    preparation: Preparing[OneMinibatch]
-    grouped: bool = False
-    """Whether the buffer keeps who is in a group with whom."""
+    rollout: MinibatchSource[AnyMinibatch]
+    rewards: NDArray[np.float64]
+    """[N, S] of the rows, times strength."""
+    values: CriticValues
+    estimates: Mapping[str, NDArray[np.float64]]
+    """[N, S] each, by the names under which their means are reported."""
 
 
-class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
+class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
     """Learns one behaviour from whole buffers of on-policy trajectories.
 
-    Attributes:
-        hyperparameters: the model of this trainer's.
-
     Raises:
-        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder takes, unusable
+        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder accepts, unusable
             demonstrations.
     """
 
     hyperparameters: ClassVar[type[OnPolicyHyperparameters]]
+    """The model of this trainer's hyperparameters."""
+    follows_groups: ClassVar[bool] = False
+    """True if the buffer keeps the members of each group."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -104,23 +79,23 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
         self._layout = policy_layout(self._design)
         self._signals = Signals(context)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
-        parts = self._assemble()
-        network = self._network = parts.network
-        self._update, self._preparation = parts.update, parts.preparation
-        actor = ClonedActor(self._design, parts.heads, network.values, network.gradients, network.named_views)
+        self._update = self._make_update()
+        network = self._network = self._update.network
+        actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
         self._cloning = make_cloning(context, actor, self._intake, self._random)
-        follows_agents = self._memory is not None or self._signals.sums is not None
-        size = self._hyperparameters.buffer_size
+        memory_size = self._critic_memory_size()
+        self._critic_memories = CriticMemories(memory_size) if memory_size else None
+        self._follows_agents = self._memory is not None or self._signals.sums is not None
         self._buffer = RolloutBuffer(
-            spec, self._intake.layout, size, self._memory, follows_agents, grouped=parts.grouped
+            spec,
+            self._intake.layout,
+            self._hyperparameters.buffer_size,
+            self._memory,
+            self._follows_agents,
+            grouped=self.follows_groups and spec.grouped,
         )
-        self._block = rows_per_pass(spec)
         self._step = 0
         self._version = 0
-        h, steps = self._hyperparameters, settings.max_steps
-        self._learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps)
-        self._epsilon = Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps)
-        self._beta = Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps)
 
     @property
     def step(self) -> int:
@@ -152,7 +127,7 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
         self._step += batch.num_rows
 
     def ready(self) -> bool:
-        """Whether the buffer holds at least `buffer_size` rows."""
+        """Return True if the buffer holds at least `buffer_size` rows."""
         return len(self._buffer) >= self._hyperparameters.buffer_size
 
     def learn(self) -> int:
@@ -161,19 +136,17 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
         Raises:
             NotFiniteError: if a loss became NaN or infinite; weights, optimizer and buffer are then as before.
         """
-        coefficients = Coefficients(
-            self._learning_rate.at(self._step), self._epsilon.at(self._step), self._beta.at(self._step)
-        )
-        chains = self._chains()
+        coefficients = self._coefficients()
+        chains = self._buffer.chains() if self._follows_agents else None
         transitions = self._signals.transitions(self._buffer, self._intake.layout)
-        received = self._preparation.received(self._buffer)
-        rewards = self._signals.rewards(self._buffer, transitions, self._block, received)
-        prepared = self._preparation.prepare(self._buffer, rewards, chains)
-        losses = self._improve(prepared.rollout, coefficients, self._signals.teacher(transitions))
+        prepared = self._prepare(transitions, chains)
+        losses = self._improve(prepared.rollout, coefficients, self._signals.learner(transitions))
         rows = len(self._buffer)
         self._version += 1
-        self._remember(prepared.evaluation.memories_after, chains)
-        self._signals.finish(self._buffer, rewards, chains, self._version)
+        after = prepared.values.memories_after
+        if self._critic_memories is not None and after is not None and chains is not None:
+            self._critic_memories.keep(self._buffer, after, chains, self._version)
+        self._signals.report(self._buffer, prepared.rewards, chains, self._version)
         self._buffer.clear()
         self._report(losses, coefficients, prepared.estimates)
         return rows
@@ -185,7 +158,7 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
-        normalizer, memories = self._intake.normalizer, self._preparation.critic_memories
+        normalizer, memories = self._intake.normalizer, self._critic_memories
         return {
             "step": self._step,
             "version": self._version,
@@ -219,8 +192,8 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
             self._signals.load_state_dict(state["signals"])
             if self._cloning is not None and state["cloning"] is not None:
                 self._cloning.load_state_dict(state["cloning"])
-            if self._preparation.critic_memories is not None and state["critic_memories"] is not None:
-                self._preparation.critic_memories.load_state_dict(state["critic_memories"])
+            if self._critic_memories is not None and state["critic_memories"] is not None:
+                self._critic_memories.load_state_dict(state["critic_memories"])
             self._buffer.load_state_dict(state["buffer"])
         except StageError as error:
             raise StageError(f"{self.context.behavior}: {error}") from error
@@ -259,37 +232,102 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
             raise StageError(f"{self.context.behavior}: {error}") from error
 
     @abstractmethod
-    def _assemble(self) -> Parts[OneMinibatch]:
-        """Make network, update and preparation, of what the constructor has made so far."""
+    def _make_update(self) -> OnPolicyUpdate[AnyMinibatch]:
+        """Make the network, and the update that owns it; design, signals and randomness are there already."""
+
+    @abstractmethod
+    def _critic_memory_size(self) -> int:
+        """Numbers that the critic remembers per agent from one trajectory to the next; 0 for none of its own."""
+
+    @abstractmethod
+    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared[AnyMinibatch]:
+        """Evaluate the full buffer, and put advantages and value targets beside its rows.
+
+        Args:
+            transitions: the rows as reward signals take them in; None if there is only the environment's reward.
+            chains: which trajectory continues which; None if the buffer does not follow agents.
+        """
+
+    def _coefficients(self) -> Coefficients:
+        """The scheduled numbers of the next update."""
+        h, steps = self._hyperparameters, self.context.settings.max_steps
+        return Coefficients(
+            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step),
+            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self._step),
+            Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self._step),
+        )
+
+    def _input_rows(
+        self, table: ColumnTable, prefix: str = "", previous_actions: NDArray[np.float32] | None = None
+    ) -> InputRows:
+        """The observations of a table's rows, normalised, as networks take them in."""
+        observed = self._intake.layout.from_columns(table.columns(), prefix)
+        vectors = self._intake.normalized(observed.vectors)
+        return InputRows.of(vectors, observed.others, previous_actions, self.context.device)
+
+    def _advantages(
+        self, rewards: NDArray[np.float64], values: CriticValues, over: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """GAE [N, S], given rewards [N, S] and the trajectories [K] whose end no reward of the task can follow."""
+        return advantages(
+            rewards,
+            values.values,
+            values.final_values,
+            self._buffer.trajectories["lengths"],
+            over[:, None] & ~self._signals.ignore_termination,
+            self._signals.gammas,
+            self._hyperparameters.lambd,
+        )
+
+    def _rollout(
+        self,
+        inputs: InputRows,
+        per_signal: NDArray[np.float64],
+        returns: NDArray[np.float64],
+        cuts: SequenceCuts | None,
+        critic_memories: Tensor | None,
+    ) -> Rollout | SequenceRollout:
+        """The buffer's rows to learn from; in sequences if there are cuts.
+
+        Args:
+            inputs: the rows.
+            per_signal: [N, S] advantages, not normalised.
+            returns: [N, S] value targets.
+            cuts: the places of the sequences; None without memory.
+            critic_memories: [Q, m] the critic's memory before each sequence; None where it has none of its own.
+        """
+        rows = self._buffer.rows
+        log_probs, (continuous, choices) = rows["log_probs"], self._buffer.actions()
+        if not self._hyperparameters.ratio_per_dimension:
+            log_probs = log_probs.sum(axis=1, keepdims=True)
+        penalties: Array = np.empty((len(rows), 0))
+        if self._spec.actions.masked:
+            penalties = np.where(rows["action_masks"], np.float32(0), MASK_PENALTY)
+        targets = [continuous, penalties, log_probs, normalized(per_signal.mean(axis=1))[:, None], returns]
+        if cuts is None:
+            return Rollout(inputs, targets, choices)
+        return SequenceRollout(inputs, targets, choices, cuts, self._actor_memories(), critic_memories)
+
+    def _actor_memories(self) -> Tensor:
+        """[Q, m] the actor's memory before each sequence, as it was recorded."""
+        assert self._buffer.sequences is not None, "the buffer keeps them with memory"
+        return torch.from_numpy(self._buffer.sequences["memories"]).to(self.context.device)
 
     def _improve(
         self,
-        rollout: Epochs[OneMinibatch],
+        rollout: MinibatchSource[AnyMinibatch],
         coefficients: Coefficients,
-        beside: Callable[[Tensor], None] | None,
+        after_each: Callable[[Tensor], None] | None,
     ) -> Losses:
-        """PPO's update, and after it that of behavioural cloning; neither, if one fails."""
+        """Run the update, and after it that of behavioural cloning; neither, if one fails."""
         if self._cloning is None:
-            return self._update.run(rollout, coefficients, self._random, self._step, beside)
+            return self._update.run(rollout, coefficients, self._random, self._step, after_each)
         with self._update.undone_on_failure():
-            losses = self._update.run(rollout, coefficients, self._random, self._step, beside)
+            losses = self._update.run(rollout, coefficients, self._random, self._step, after_each)
             cloned = self._cloning.update(self._step)
         for name, loss in cloned.items():
             self.context.statistics.add(self.context.behavior, name, loss)
         return losses
-
-    def _remember(self, memories_after: Tensor | None, chains: Chains | None) -> None:
-        memories = self._preparation.critic_memories
-        if memories is not None and memories_after is not None and chains is not None:
-            memories.keep(self._buffer, memories_after, chains, self._version)
-
-    def _chains(self) -> Chains | None:
-        """Which trajectory continues which, where that matters."""
-        if self._memory is None and self._signals.sums is None:
-            return None
-        trajectories = self._buffer.trajectories
-        ended = trajectories["terminated"] | trajectories["truncated"]
-        return Chains.of(trajectories["agent_ids"], trajectories["episode_ids"], ended)
 
     def _report(self, losses: Losses, coefficients: Coefficients, estimates: Mapping[str, NDArray[np.float64]]) -> None:
         add, behavior = self.context.statistics.add, self.context.behavior
@@ -299,11 +337,12 @@ class OnPolicyTrainer(Trainer, Generic[OneMinibatch]):
             add(behavior, f"Losses/{name}", loss)
         add(behavior, "Policy/Entropy", losses.entropy)
         add(behavior, "Policy/Learning Rate", coefficients.learning_rate)
-        add(behavior, "Policy/Epsilon", coefficients.epsilon)
+        if coefficients.epsilon:
+            add(behavior, "Policy/Epsilon", coefficients.epsilon)
         add(behavior, "Policy/Beta", coefficients.beta)
-        for what, values in estimates.items():
+        for estimate, values in estimates.items():
             for signal, mean in zip(self._signals.names, values.mean(axis=0), strict=True):
-                add(behavior, f"Policy/{signal.capitalize()} {what}", float(mean))
+                add(behavior, f"Policy/{signal.capitalize()} {estimate}", float(mean))
 
 
 def _check(context: TrainerContext, hyperparameters: OnPolicyHyperparameters) -> None:

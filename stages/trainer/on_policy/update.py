@@ -1,9 +1,8 @@
-"""The PPO update: epochs of minibatches over one rollout, with Adam.
-
-What does not depend on the critic is `PolicyUpdate`, which other critics build upon.
+"""The update of an actor and a critic: epochs of minibatches over one rollout, with Adam.
 
 A function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing waits
-for a device, and the inner step has fixed shapes (it could be compiled or captured as one graph).
+for a device, and the inner step has fixed shapes (it could be compiled or captured as one graph). The losses belong
+to the algorithm: a subclass computes them.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from config import OnPolicyHyperparameters
 from queues.specs import BehaviorSpec
 from stages.errors import NotFiniteError
 from stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
-from stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
+from stages.policy.network.inputs import Inputs
+from stages.policy.network.protocol import TrainedActor
 from stages.trainer.adam import Adam, clip_norm
-from stages.trainer.on_policy.loss import policy_loss, value_loss
-from stages.trainer.on_policy.minibatch import Epochs, Minibatch, OneMinibatch
+from stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
 
 VALUE_COEFFICIENT = 0.5
 """Weight of the value loss, as in ML-Agents."""
@@ -33,11 +32,13 @@ VALUE_COEFFICIENT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What schedules say for one update."""
+    """The scheduled numbers of one update."""
 
     learning_rate: float
-    epsilon: float
     beta: float
+    """Weight of the entropy bonus."""
+    epsilon: float = 0.0
+    """Clip range; 0 for an algorithm that clips nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +50,25 @@ class Losses:
     value: float
     entropy: float
     others: Mapping[str, float] = field(default_factory=dict)
-    """Further ones, by the names under which they are reported."""
+    """Further losses, by the names under which they are reported."""
 
 
-class PolicyUpdate(ABC, Generic[OneMinibatch]):
-    """Owns the optimizer of one network; knows the actor's losses, but not the critic's.
+class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
+    """Owns the optimizer of one network.
 
     Args:
-        network: what is trained.
+        network: the network to train.
         spec: its actions.
         hyperparameters: epochs, batch size and so on.
     """
 
     names: ClassVar[tuple[str, ...]]
-    """What `losses` gives, for messages: first the policy loss, then the value loss, last the entropy."""
+    """The results of `losses`, for messages: first the policy loss, then the value loss, last the entropy."""
     weights: ClassVar[tuple[float, ...]]
-    """Of all of them but the entropy."""
+    """Weights of all of them but the entropy."""
 
     def __init__(self, network: TrainedActor, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters) -> None:
-        self._network = network
+        self.network = network
         self._settings = hyperparameters
         self._continuous = spec.actions.continuous_size
         self._branches = list(spec.actions.discrete_branches)
@@ -76,42 +77,41 @@ class PolicyUpdate(ABC, Generic[OneMinibatch]):
 
     def run(
         self,
-        rollout: Epochs[OneMinibatch],
+        rollout: MinibatchSource[AnyMinibatch],
         coefficients: Coefficients,
         random: np.random.Generator,
         step: int,
-        beside: Callable[[Tensor], None] | None = None,
+        after_each: Callable[[Tensor], None] | None = None,
     ) -> Losses:
         """Learn from a rollout of at least `batch_size` rows.
 
         Args:
             rollout: the rows.
-            coefficients: learning rate, clip range and entropy bonus of this update.
+            coefficients: the scheduled numbers of this update.
             random: shuffles the rows.
             step: agent steps so far, for the error message.
-            beside: called with the rows of each minibatch after the step that was made with it.
+            after_each: called with the rows of each minibatch after its gradient step.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as
-            before.
+            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
         with self.undone_on_failure():
-            return self._run(rollout, coefficients, random, step, beside)
+            return self._run(rollout, coefficients, random, step, after_each)
 
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
-        """Put weights and optimizer back to what they are now, if what is done within raises `NotFiniteError`."""
-        values_before, adam_before = self._network.values.clone(), self._adam.snapshot()
+        """Restore weights and optimizer if a `NotFiniteError` is raised within."""
+        values_before, adam_before = self.network.values.clone(), self._adam.snapshot()
         try:
             yield
         except NotFiniteError:
-            self._network.values.copy_(values_before)
+            self.network.values.copy_(values_before)
             self._adam.restore(adam_before)
             raise
 
     def state_dict(self) -> dict[str, Any]:
         """Adam's moments by parameter name, and its step count."""
-        return self._adam.state_dict(self._network.named_views)
+        return self._adam.state_dict(self.network.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`.
@@ -119,59 +119,58 @@ class PolicyUpdate(ABC, Generic[OneMinibatch]):
         Raises:
             StageError: naming the tensor that does not fit.
         """
-        self._adam.load_state_dict(self._network.named_views, state)
+        self._adam.load_state_dict(self.network.named_views, state)
 
     def _run(
         self,
-        rollout: Epochs[OneMinibatch],
+        rollout: MinibatchSource[AnyMinibatch],
         coefficients: Coefficients,
         random: np.random.Generator,
         step: int,
-        beside: Callable[[Tensor], None] | None,
+        after_each: Callable[[Tensor], None] | None,
     ) -> Losses:
-        weights = self._loss_weights(coefficients)
+        weights = self.loss_weights(coefficients)
         history: list[Tensor] = []
         for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
             for minibatch in minibatches:
                 losses = self.losses(minibatch, coefficients)
-                self._network.gradients.zero_()
+                self.network.gradients.zero_()
                 # The weighted sum of the losses, without the operations of summing them.
                 torch.autograd.backward(losses[: len(weights)], weights)
                 if self._settings.max_grad_norm is not None:
-                    clip_norm(self._network.gradients, self._settings.max_grad_norm)
+                    clip_norm(self.network.gradients, self._settings.max_grad_norm)
                 self._adam.step(coefficients.learning_rate)
                 history.extend(loss.detach() for loss in losses)
-                if beside is not None:
-                    beside(minibatch.rows)
+                if after_each is not None:
+                    after_each(minibatch.rows)
         table = torch.stack(history).view(-1, len(self.names))
-        if not bool(torch.isfinite(table).all() & torch.isfinite(self._network.values).all()):
+        if not bool(torch.isfinite(table).all() & torch.isfinite(self.network.values).all()):
             raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
         policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         return Losses(float(policy), float(value), float(entropy), others)
 
     @abstractmethod
-    def losses(self, batch: OneMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
+    def heads(self, inputs: Inputs) -> Tensor:
+        """The actor's heads [B, H]."""
+
+    @abstractmethod
+    def losses(self, batch: AnyMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
         """The losses of a minibatch, in the order of `names`: scalars."""
 
-    def _actor_losses(self, heads: Tensor, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
-        """Policy loss and entropy of the rows' action heads [R, H]."""
-        log_probs, entropy = self._evaluate(heads, batch)
-        return policy_loss(log_probs, batch.old_log_probs, batch.advantages, coefficients.epsilon), entropy
-
-    def _loss_weights(self, coefficients: Coefficients) -> list[Tensor]:
+    def loss_weights(self, coefficients: Coefficients) -> list[Tensor]:
         """Weights of the losses; none for the entropy without a bonus, which saves its backward pass."""
         numbers = [*self.weights, -coefficients.beta] if coefficients.beta else [*self.weights]
-        return list(torch.tensor(numbers, device=self._network.values.device).unbind())
+        return list(torch.tensor(numbers, device=self.network.values.device).unbind())
 
-    def _evaluate(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [B, P] of the batch's actions; the entropy as ML-Agents weighs it (a scalar)."""
+    def log_probs_and_entropy(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [R, P] of the rows' actions, given heads [R, H]; the entropy as ML-Agents weighs it."""
         columns, entropies = [], []
         logits = heads
-        if self._network.log_sigma is not None:
+        if self.network.log_sigma is not None:
             mu, logits = heads[:, : self._continuous], heads[:, self._continuous :]
-            columns.append(gaussian_log_probs(mu, self._network.log_sigma, batch.continuous))
-            entropies.append(gaussian_entropy(self._network.log_sigma))
+            columns.append(gaussian_log_probs(mu, self.network.log_sigma, batch.continuous))
+            entropies.append(gaussian_entropy(self.network.log_sigma))
         if batch.penalties.shape[1]:
             logits = logits + batch.penalties
         for branch, choices in zip(torch.split(logits, self._branches, dim=1), batch.choices, strict=True):
@@ -197,22 +196,6 @@ class PolicyUpdate(ABC, Generic[OneMinibatch]):
         )
 
 
-class PPOUpdate(PolicyUpdate[Minibatch]):
-    """Trains an actor and a critic that judges single agents."""
-
-    names = ("policy loss", "value loss", "entropy")
-    weights = (1.0, VALUE_COEFFICIENT)
-
-    def __init__(
-        self, network: ActorCriticNetwork, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters
-    ) -> None:
-        super().__init__(network, spec, hyperparameters)
-        self._actor_critic = network
-
-    def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
-        """Policy loss, value loss and entropy."""
-        heads, values = self._actor_critic(batch.inputs, batch.critic_memories)
-        if batch.real is not None:  # padding leaves here: means over the rest are the masked means
-            heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
-        policy, entropy = self._actor_losses(heads, batch, coefficients)
-        return policy, value_loss(values, batch.returns), entropy
+def value_loss(values: Tensor, returns: Tensor) -> Tensor:
+    """Mean squared error over rows and signals, [R, S] each: a scalar. Not clipped (docs/differences.md)."""
+    return torch.nn.functional.mse_loss(values, returns)

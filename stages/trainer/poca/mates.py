@@ -1,4 +1,4 @@
-"""Who was in a group with whom at one moment: found by sorting, as pure functions of columns.
+"""The members of a group at one moment, found by sorting: pure functions of columns.
 
 A moment is a tick of one actor; mates are members of the same group at the same moment. Axis letters: n members (rows
 of a buffer, or trajectories at their ends), M mates that the largest group has.
@@ -24,12 +24,12 @@ class Mates:
     """The mates of each of n members."""
 
     numbers: NDArray[np.int64]
-    """[n, M] which members they are; the member itself where it has fewer."""
+    """[n, M] numbers of members; the member's own where it has fewer mates."""
     present: NDArray[np.bool_]
-    """[n, M] whether there is one."""
+    """[n, M] true where there is a mate."""
 
     def sums(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Of values [n] the sum [n] over each member's mates."""
+        """Sums [n] over each member's mates, of values [n]."""
         found: NDArray[np.float32] = np.where(self.present, values[self.numbers], np.float32(0)).sum(1)
         return found
 
@@ -63,7 +63,7 @@ def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: ND
 
 
 def row_mates(buffer: RolloutBuffer) -> Mates:
-    """Whose rows are of the same moment. A mate whose row is not in the buffer counts as absent."""
+    """The rows of the same moment. A mate whose row is not in the buffer counts as absent."""
     if not buffer.grouped:
         return _none(len(buffer.rows))
     lengths = buffer.trajectories["lengths"]
@@ -72,18 +72,18 @@ def row_mates(buffer: RolloutBuffer) -> Mates:
 
 
 def final_mates(buffer: RolloutBuffer) -> Mates:
-    """Whose trajectories were closed at the same moment, which those of mates always are."""
+    """The trajectories that were closed at the same moment, as those of mates always are."""
     trajectories = buffer.trajectories
     if not buffer.grouped:
         return _none(len(trajectories))
     return mates_of(trajectories["sources"], trajectories["group_ids"], trajectories["next_ticks"])
 
 
-def kept(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A buffer's state with moments numbered anew, in the order in which they come, all of a source that no actor has.
+def renumbered(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A buffer's state with moments numbered anew in order of arrival, all of a source that no actor has.
 
-    Ticks begin anew when a run is resumed: rows that waited are nobody's mates of those that come then, and whoever is
-    resumed has the state of one that was never interrupted.
+    Ticks begin anew when a run is resumed: rows from before a resume are mates of none that come after it, and a
+    resumed trainer has the same state as one that was never interrupted.
 
     Args:
         state: `RolloutBuffer.state_dict()` of a buffer with groups; stays as it is.

@@ -1,21 +1,112 @@
-"""An actor like PPO's, with a critic of whole groups."""
+"""An actor like PPO's, with a critic of the whole group, and of the group without one member's action (torch).
+
+Cohen et al. (2021), "On the Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning": attention over
+the members who are there takes the place of absorbing states for those who are not. Axis letters: B agents at their
+moments, M mates that the largest group has, U members in all, P features of an action, S reward signals, m memory size.
+"""
 
 from __future__ import annotations
 
+from math import sqrt
+from typing import NamedTuple
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.attention import HEADS, residual_attention
+from stages.policy.network.custom import CustomNetwork
+from stages.policy.network.encoding import Encoders
 from stages.policy.network.flat import seeded
 from stages.policy.network.inputs import Inputs
-from stages.policy.network.modular import FlatActor, WithActor
-from stages.trainer.poca.critic import GroupCritic, Teams
+from stages.policy.network.layers import ACTIVATIONS, attention_linear, linear
+from stages.policy.network.memory import Memory
+from stages.policy.network.modular import FlatActor, WithActor, value_heads
+
+
+class Teams(NamedTuple):
+    """B agents, each with its mates. With memory they are B / L sequences of L agents' rows, end to end."""
+
+    inputs: Inputs
+    """[U, …] the members' observations; without memory."""
+    actions: Tensor
+    """[U, P] the members' actions."""
+    members: Tensor
+    """[B, 1 + M] int64 numbers among the U of the agent and its mates."""
+    present: Tensor
+    """[B, 1 + M] true for the members that are there; the others have no influence."""
+    size: Tensor
+    """[B, 1] number of members that are there, from -1 for one to 1 for the most so far."""
+    memories: Tensor | None = None
+    """[B / L, 2m] of value and baseline, before the first row of each sequence; None without memory."""
+    sequence_length: int = 1
+    """L."""
+
+
+class GroupCritic(nn.Module):
+    """Values from all members' observations; counterfactual baselines from these and the actions of the agent's mates.
+
+    Both go through the same network; only the input about the mates differs. A memory comes last: it follows the
+    agent's group as long as the agent is there, apart for the value and the baseline.
+
+    Args:
+        design: the policy's: observations, actions, sizes, memory.
+        signals: number of reward signals S.
+
+    Raises:
+        StageError: if an encoder does not fit its observation, or the user's network does not keep its contract.
+    """
+
+    def __init__(self, design: PolicyDesign, signals: int) -> None:
+        super().__init__()
+        settings, actions = design.settings, design.spec.actions
+        self.encoders: Encoders | CustomNetwork
+        self.encoders = Encoders(design) if settings.network is None else CustomNetwork(design)
+        hidden = settings.hidden_units
+        width = -(-hidden // HEADS) * HEADS
+        self.seeing = attention_linear(self.encoders.size, width)
+        self.doing = attention_linear(self.encoders.size + actions.continuous_size + actions.mask_size, width)
+        self.query = attention_linear(width, width)
+        self.key = attention_linear(width, width)
+        self.value = attention_linear(width, width)
+        self.out = attention_linear(width, width)
+        layers: list[nn.Module] = []
+        for _ in range(settings.num_layers):
+            layers += [linear(width, hidden, sqrt(0.125 / hidden)), ACTIVATIONS[settings.activation]()]
+            width = hidden
+        self.layers = nn.Sequential(*layers)
+        self.memory: Memory | None = None
+        if design.memory_size:
+            self.memory = Memory(width, design.memory_size)
+            width = self.memory.size
+        self.heads = value_heads(width + 1, signals)
+
+    def forward(self, teams: Teams) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Evaluate B agents.
+
+        Returns:
+            Values of their groups [B, S], baselines [B, S], and the memories [B / L, 2m] after the last row of each
+            sequence (None without memory).
+        """
+        seen, _ = self.encoders(teams.inputs)
+        seeing = nn.functional.silu(self.seeing(seen))[teams.members]
+        doing = nn.functional.silu(self.doing(torch.cat([seen, teams.actions], dim=1)))[teams.members[:, 1:]]
+        both = torch.cat([seeing, torch.cat([seeing[:, :1], doing], dim=1)])
+        there = teams.present.repeat(2, 1)
+        x = self.layers(residual_attention(both, there, self.query, self.key, self.value, self.out))
+        after = None
+        if self.memory is not None:
+            before = None if teams.memories is None else torch.cat(teams.memories.chunk(2, dim=1))
+            x, after = self.memory(x, before, teams.sequence_length)
+            after = torch.cat(after.chunk(2), dim=1)
+        values, baselines = self.heads(torch.cat([x, teams.size.repeat(2, 1)], dim=1)).chunk(2)
+        return values, baselines, after
 
 
 class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
-    """See `stages.policy.network.protocol.TrainedActor`.
+    """Actor and critic with one flat vector of parameters; see `stages.policy.network.protocol.TrainedActor`.
 
     Args:
         design: observations, actions, sizes, memory.
@@ -24,7 +115,7 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
         device: where the parameters live, such as `cpu` or `cuda:0`.
 
     Raises:
-        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+        StageError: if an encoder does not fit its observation, or the user's network does not keep its contract.
     """
 
     def __init__(self, design: PolicyDesign, signals: int, random: np.random.Generator, device: str = "cpu") -> None:
@@ -35,19 +126,19 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
         found: Tensor = self._module.actor(inputs)[0]
         return found
 
-    def judge(self, teams: Teams) -> tuple[Tensor, Tensor]:
+    def values_and_baselines(self, teams: Teams) -> tuple[Tensor, Tensor]:
         """Values [B, S] of the agents' groups, and counterfactual baselines [B, S]."""
         values, baselines, _ = self._module.critic(teams)
         return values, baselines
 
     def evaluate(self, teams: Teams, /) -> tuple[Tensor, Tensor | None]:
-        """Both side by side [B, 2S], and the critic's memories [B / L, 2m] after each sequence (None without)."""
+        """Values and baselines side by side [B, 2S], and memories [B / L, 2m] after each sequence (None without)."""
         values, baselines, memories = self._module.critic(teams)
         return torch.cat([values, baselines], dim=1), memories
 
 
 class _ActorAndGroupCritic(WithActor):
-    """What is trained together."""
+    """The module behind it."""
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()

@@ -1,38 +1,51 @@
 """MA-POCA with ML-Agents' semantics, as a `Trainer`: PPO for groups of agents with a common reward.
 
 Cohen et al. (2021), "On the Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning". Each agent acts
-by what it sees itself. The critic looks at all members of its group: from its value of the group come the returns, and
-its counterfactual baseline, which knows what the mates do but not what the agent does, is what they are compared with.
-An agent that leaves before its group's end learns from what becomes of those who are left.
+by its own observations. The critic takes in all members of a group: returns come from its value of the group, and
+advantages are returns less its counterfactual baseline, which knows the mates' actions but not the agent's. An agent
+that leaves before its group's end learns from the rewards of those who are left.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from config import POCAHyperparameters
-from stages.trainer.on_policy.trainer import OnPolicyTrainer, Parts
-from stages.trainer.poca.mates import kept
+from stages.trainer.agent_table import Chains
+from stages.trainer.on_policy.critic_values import CriticValues, evaluate_sequences, rows_per_pass
+from stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
+from stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
+from stages.trainer.poca.mates import Mates, final_mates, renumbered, row_mates
 from stages.trainer.poca.network import GroupActorCritic
-from stages.trainer.poca.preparation import GroupPreparation
-from stages.trainer.poca.rollout import GroupMinibatch
+from stages.trainer.poca.teams import GroupMinibatch, GroupRollout, TeamRows
 from stages.trainer.poca.update import POCAUpdate
 from stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
 
+BASELINES = "Baseline Estimate"
 _LARGEST = "largest_group"
+Floats = NDArray[np.float64]
 
 
 class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
-    """The critic judges agents by what their whole group sees and does."""
+    """The critic values agents by the observations and actions of their whole group."""
 
     hyperparameters = POCAHyperparameters
+    follows_groups = True
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
+        self._largest = 1
+        """Members of the largest group so far."""
         if not context.spec.grouped:
             log.warning(
                 "%s: trainer_type poca is for groups of agents, but the environment has none: each agent learns for "
@@ -42,28 +55,115 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """As PPO's, and how large groups have been."""
-        state = {**super().state_dict(), _LARGEST: self._groups.largest}
-        return {**state, "buffer": kept(state["buffer"])} if self._buffer.grouped else state
+        state = {**super().state_dict(), _LARGEST: self._largest}
+        return {**state, "buffer": renumbered(state["buffer"])} if self._buffer.grouped else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`; see `OnPolicyTrainer`."""
         super().load_state_dict(state)
-        self._groups.largest = int(state[_LARGEST])
+        self._largest = int(state[_LARGEST])
 
     def warm_state(self) -> dict[str, Any]:
         """Actor, critic, normaliser, and how large groups have been."""
-        return {**super().warm_state(), _LARGEST: self._groups.largest}
+        return {**super().warm_state(), _LARGEST: self._largest}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
         """Start from `warm_state()` of another run; see `OnPolicyTrainer`."""
         super().warm_start(state)
-        self._groups.largest = int(state[_LARGEST])
+        self._largest = int(state[_LARGEST])
 
-    def _assemble(self) -> Parts[GroupMinibatch]:
-        context, hyperparameters = self.context, cast("POCAHyperparameters", self._hyperparameters)
-        network = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
-        self._groups = GroupPreparation(
-            self._design, hyperparameters, network, self._intake, self._signals, context.device
-        )
-        update = POCAUpdate(network, context.spec, hyperparameters)
-        return Parts(network, network.heads, update, self._groups, context.spec.grouped)
+    def _make_update(self) -> POCAUpdate:
+        context = self.context
+        self._critic = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
+        return POCAUpdate(self._critic, context.spec, self._hyperparameters)
+
+    def _critic_memory_size(self) -> int:
+        return 2 * self._design.memory_size  # of the value, and of the baseline
+
+    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared[GroupMinibatch]:
+        buffer, cuts = self._buffer, self._buffer.cuts()
+        mates = row_mates(buffer)
+        self._largest = max(self._largest, 1 + int(mates.present.sum(1).max(initial=0)))
+        rewards = self._signals.rewards(self._extrinsic(mates), transitions)
+        before = None if cuts is None else buffer.previous_action_features()[0]
+        inputs = self._input_rows(buffer.rows, "", before)
+        actions = torch.from_numpy(buffer.action_features()).to(self.context.device)
+        teams = TeamRows(inputs, actions, mates, np.ones(len(buffer), np.bool_), self._largest)
+        values, baselines, over = self._evaluate(teams, cuts, chains, by_turns=not mates.present.any())
+        # λ-returns are G = V + A, where A are the advantages of GAE with the same λ.
+        returns = values.values + self._advantages(rewards, values, over)
+        rollout = self._rollout(inputs, returns - baselines, returns, cuts, values.memories)
+        estimates = {VALUES: values.values, BASELINES: baselines}
+        return Prepared(GroupRollout(rollout, teams, baselines), rewards, values, estimates)
+
+    def _extrinsic(self, mates: Mates) -> NDArray[np.float32]:
+        """Environment's rewards [N]: those of the agent, of its group, and of its mates at the same moment."""
+        rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
+        if not self._buffer.grouped:
+            return rewards
+        return rewards + self._buffer.rows["group_rewards"] + mates.sums(rewards)
+
+    def _evaluate(
+        self, teams: TeamRows, cuts: SequenceCuts | None, chains: Chains | None, by_turns: bool
+    ) -> tuple[CriticValues, Floats, NDArray[np.bool_]]:
+        """Values, baselines [N, S], and the trajectories [K] with whose end the whole group's episode is over."""
+        trajectories, mates = self._buffer.trajectories, final_mates(self._buffer)
+        # An agent that terminated is gone; one that was interrupted, or whose trajectory was just cut, is not.
+        left = ~trajectories["terminated"]
+        finals, nobody = self._teams_at_end(mates, left, by_turns)
+        over = nobody & ~trajectories["group_left"] if self._buffer.grouped else nobody
+        values, baselines = self._critic_values(teams, finals, cuts, chains)
+        # Mates who are left without a known observation: as far as is known, the group is worth what it was.
+        last = np.cumsum(trajectories["lengths"]) - 1
+        final_values = np.where((nobody & ~over)[:, None], values.values[last], values.final_values)
+        goes_on = self._signals.ignore_termination
+        if goes_on.any():  # for these signals everybody is there still
+            everyone, _ = self._teams_at_end(mates, np.ones_like(left), by_turns)
+            beyond, _ = self._one_step_values(everyone, values.memories_after)
+            final_values = np.where(goes_on, beyond, final_values)
+        return replace(values, final_values=final_values), baselines, over
+
+    def _teams_at_end(
+        self, mates: Mates, left: NDArray[np.bool_], by_turns: bool
+    ) -> tuple[TeamRows, NDArray[np.bool_]]:
+        """The teams after each of K trajectories, made of the agents that are left [K]; true where nobody is [K].
+
+        Where nobody ever decides beside a mate, the critic has learned only of single agents, so it evaluates one at
+        the end too: the agent itself, or if it is not left, one of its mates.
+        """
+        inputs = self._input_rows(self._buffer.trajectories, "next_")
+        actions = self._spec.actions
+        undecided = torch.zeros(len(left), actions.continuous_size + actions.mask_size, device=inputs.device)
+        present = mates.present & left[mates.numbers]
+        if by_turns:
+            present &= (present.cumsum(1) == 1) & ~left[:, None]
+        teams = TeamRows(inputs, undecided, Mates(mates.numbers, present), left, self._largest)
+        return teams, ~(left | present.any(1))
+
+    def _critic_values(
+        self, teams: TeamRows, finals: TeamRows, cuts: SequenceCuts | None, chains: Chains | None
+    ) -> tuple[CriticValues, Floats]:
+        """Values of all rows and ends, and the rows' baselines [N, S]."""
+        if cuts is None or self._critic_memories is None:
+            values, baselines = self._one_step_values(teams, None)
+            return CriticValues(values, self._one_step_values(finals, None)[0]), baselines
+        assert chains is not None, "the buffer follows agents with memory"
+        initial = torch.from_numpy(self._critic_memories.before(self._buffer)).to(teams.device)
+        lengths, block = self._buffer.trajectories["lengths"], self._teams_per_pass(teams)
+        found = evaluate_sequences(self._critic, teams, finals, lengths, cuts, chains, initial, block)
+        values, baselines = np.split(found.values, 2, axis=1)
+        return replace(found, values=values, final_values=np.split(found.final_values, 2, axis=1)[0]), baselines
+
+    def _one_step_values(self, teams: TeamRows, memories: Tensor | None) -> tuple[Floats, Floats]:
+        """Values and baselines [n, S] of all teams, each of them one step from its memories."""
+        found, block, numbers = [], self._teams_per_pass(teams), np.arange(len(teams))
+        with torch.no_grad():
+            for at in range(0, len(teams), block):
+                some = slice(at, at + block)
+                before = None if memories is None else memories[some]
+                found.append(self._critic.evaluate(teams.teams(numbers[some], before))[0])
+        values, baselines = np.split(torch.cat(found).cpu().numpy().astype(np.float64), 2, axis=1)
+        return values, baselines
+
+    def _teams_per_pass(self, teams: TeamRows) -> int:
+        return max(1, rows_per_pass(self._spec) // teams.width)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
+
 from config import PPOHyperparameters
 from queues.messages import TrajectoryBatch
 from stages.policy.network.factory import make_actor_critic
+from stages.trainer.agent_table import Chains
 from stages.trainer.intake import with_group_rewards
-from stages.trainer.on_policy.minibatch import Minibatch
-from stages.trainer.on_policy.preparation import Preparation
-from stages.trainer.on_policy.trainer import OnPolicyTrainer, Parts
-from stages.trainer.on_policy.update import PPOUpdate
+from stages.trainer.on_policy.critic_values import CriticValues, evaluate_rows, evaluate_sequences, rows_per_pass
+from stages.trainer.on_policy.minibatches import InputRows, Minibatch
+from stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
+from stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
+from stages.trainer.ppo.update import PPOUpdate
 
 
 class PPOTrainer(OnPolicyTrainer[Minibatch]):
-    """The critic judges each agent by what it sees itself. What a group gets counts as each member's own reward."""
+    """The critic values each agent by its own observations. The group's reward counts as each member's own."""
 
     hyperparameters = PPOHyperparameters
 
@@ -23,13 +27,41 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
         """Copy trajectories into the buffer, and update the normaliser; see `OnPolicyTrainer`."""
         super().add(with_group_rewards(batch))
 
-    def _assemble(self) -> Parts[Minibatch]:
-        context, hyperparameters = self.context, cast("PPOHyperparameters", self._hyperparameters)
-        signals, shared = len(self._signals.names), hyperparameters.shared_critic
-        network = make_actor_critic(self._design, signals, shared, self._random, context.device)
-        return Parts(
-            network,
-            lambda inputs: network(inputs)[0],
-            PPOUpdate(network, context.spec, hyperparameters),
-            Preparation(self._design, hyperparameters, network, self._intake, self._signals, context.device),
-        )
+    def _make_update(self) -> PPOUpdate:
+        signals, device = len(self._signals.names), self.context.device
+        self._critic = make_actor_critic(self._design, signals, self._shares_body, self._random, device)
+        return PPOUpdate(self._critic, self.context.spec, self._hyperparameters)
+
+    def _critic_memory_size(self) -> int:
+        # A critic that shares the actor's body shares the actor's memories as well, which are recorded.
+        return 0 if self._shares_body else self._design.memory_size
+
+    @property
+    def _shares_body(self) -> bool:
+        return cast("PPOHyperparameters", self._hyperparameters).shared_critic
+
+    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared[Minibatch]:
+        buffer, cuts = self._buffer, self._buffer.cuts()
+        rewards = self._signals.rewards(buffer.rows["rewards"], transitions)
+        before, last = (None, None) if cuts is None else buffer.previous_action_features()
+        inputs = self._input_rows(buffer.rows, "", before)
+        values = self._evaluate(inputs, self._input_rows(buffer.trajectories, "next_", last), cuts, chains)
+        per_signal = self._advantages(rewards, values, buffer.trajectories["terminated"])
+        critic_memories = None if self._critic_memories is None else values.memories
+        rollout = self._rollout(inputs, per_signal, per_signal + values.values, cuts, critic_memories)
+        return Prepared(rollout, rewards, values, {VALUES: values.values})
+
+    def _evaluate(
+        self, rows: InputRows, finals: InputRows, cuts: SequenceCuts | None, chains: Chains | None
+    ) -> CriticValues:
+        block = rows_per_pass(self._spec)
+        if cuts is None:
+            return evaluate_rows(self._critic, rows, finals, block)
+        if self._critic_memories is None:
+            first = torch.from_numpy(cuts.first).to(rows.device)
+            initial, chains = self._actor_memories().index_select(0, first), Chains.unlinked(len(finals))
+        else:
+            assert chains is not None, "the buffer follows agents with memory"
+            initial = torch.from_numpy(self._critic_memories.before(self._buffer)).to(rows.device)
+        lengths = self._buffer.trajectories["lengths"]
+        return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, initial, block)

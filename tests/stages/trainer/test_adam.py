@@ -1,6 +1,6 @@
 import torch
 
-from stages.trainer.adam import Adam
+from stages.trainer.adam import Adam, clip_norm
 
 
 def test_it_goes_the_way_of_torchs_adam():
@@ -41,3 +41,11 @@ def test_a_restored_snapshot_continues_as_if_nothing_had_happened():
     uninterrupted.step(0.1)
     assert torch.equal(values, expected)
     assert adam.steps == 2
+
+
+def test_long_gradients_are_scaled_to_the_limit_and_short_ones_left_alone():
+    long, short = torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4])
+    clip_norm(long, 1.0)
+    clip_norm(short, 1.0)
+    torch.testing.assert_close(long, torch.tensor([0.6, 0.8]))
+    torch.testing.assert_close(short, torch.tensor([0.3, 0.4]))

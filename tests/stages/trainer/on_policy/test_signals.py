@@ -6,7 +6,7 @@ from trainer_samples import Reported, experience, trainer_of
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
 from stages.trainer.on_policy.advantages import advantages
-from stages.trainer.on_policy.experience import BufferTransitions
+from stages.trainer.on_policy.rollout_buffer import BufferTransitions
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(0, (3,)))
 TWO = {"extrinsic": {"gamma": 0.9, "strength": 2.0}, "rnd": {"gamma": 0.5, "strength": 0.1}}
@@ -24,7 +24,11 @@ def of_agents(batch, agents, episodes, terminated, truncated):
 def every_reward(trainer):
     buffer = trainer._buffer
     taken = trainer._signals.transitions(buffer, trainer._intake.layout)
-    return trainer._signals.rewards(buffer, taken, 5)
+    return trainer._signals.rewards(buffer.rows["rewards"], taken)
+
+
+def prepared_by(trainer):
+    return trainer._prepare(trainer._signals.transitions(trainer._buffer, trainer._intake.layout), None)
 
 
 def test_rewards_are_the_signals_own_times_their_strength():
@@ -43,8 +47,8 @@ def test_a_signal_that_ignores_termination_bootstraps_from_what_was_observed_aft
     trainer = made()
     batch = of_agents(experience(SPEC, [20, 12]), [1, 2], [0, 0], [True, False], [False, True])
     trainer.add(batch)
-    rewards = every_reward(trainer)
-    prepared = trainer._preparation.prepare(trainer._buffer, rewards, None)
+    prepared = prepared_by(trainer)
+    rewards = prepared.rewards
     (minibatches,) = prepared.rollout.epochs(1, 32, _Unshuffled())
     _, values = trainer._network(minibatches[0].inputs)
     _, finals = trainer._network(

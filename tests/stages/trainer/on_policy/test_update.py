@@ -8,8 +8,9 @@ from stages.errors import NotFiniteError
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network import ActorCritic, Inputs
-from stages.trainer.on_policy.minibatch import Rollout
-from stages.trainer.on_policy.update import Coefficients, PPOUpdate
+from stages.trainer.on_policy.minibatches import InputRows, Rollout
+from stages.trainer.on_policy.update import Coefficients, value_loss
+from stages.trainer.ppo.update import PPOUpdate
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 
@@ -30,6 +31,10 @@ def columns(n, p, seed=0):
     floats = [normal(3), normal(2), penalties, normal(p) * 0.3 - 3.0 * (5 - p) / 4, normal(1), normal(1)]
     choices = np.stack([random.integers(1, 3, n), random.integers(0, 2, n)], axis=1)
     return floats, choices
+
+
+def rollout(floats, choices):
+    return Rollout(InputRows.of(floats[0], (), None, "cpu"), floats[1:], choices)
 
 
 def by_distributions(network, floats, choices, per_dimension, epsilon, beta):
@@ -56,16 +61,16 @@ def test_one_step_follows_the_gradient_of_the_loss_that_distributions_give(per_d
     floats, choices = columns(8, 4 if per_dimension else 1)
     loss, entropy = by_distributions(network, floats, choices, per_dimension, 0.2, beta)
     (expected,) = [torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(network.parameters.values()))])]
-    losses = update.run(Rollout(floats, choices, "cpu"), Coefficients(1e-3, 0.2, beta), np.random.default_rng(0), 0)
+    losses = update.run(rollout(floats, choices), Coefficients(1e-3, beta, epsilon=0.2), np.random.default_rng(0), 0)
     torch.testing.assert_close(network.gradients, expected, rtol=1e-4, atol=1e-6)
     assert losses.entropy == pytest.approx(entropy.item(), rel=1e-5)
 
 
 def test_the_gradient_norm_is_limited_over_all_parameters_only_when_asked():
-    rollout = Rollout(*columns(8, 1), "cpu")
+    rows = rollout(*columns(8, 1))
     free, limited = make(), make(max_grad_norm=0.01)
     for update, _ in (free, limited):
-        update.run(rollout, Coefficients(1e-3, 0.2, 0.0), np.random.default_rng(0), 0)
+        update.run(rows, Coefficients(1e-3, 0.0, epsilon=0.2), np.random.default_rng(0), 0)
     assert free[1].gradients.norm() > 0.1
     assert limited[1].gradients.norm().item() == pytest.approx(0.01, rel=1e-3)
 
@@ -74,7 +79,7 @@ def test_an_update_makes_every_epochs_minibatches_and_the_shuffle_decides_the_re
     results = []
     for seed in (0, 0, 1):
         update, network = make(num_epoch=3)
-        update.run(Rollout(*columns(30, 1), "cpu"), Coefficients(1e-2, 0.2, 0.01), np.random.default_rng(seed), 0)
+        update.run(rollout(*columns(30, 1)), Coefficients(1e-2, 0.01, epsilon=0.2), np.random.default_rng(seed), 0)
         assert update.state_dict()["steps"] == 3 * 3
         results.append(network.values.clone())
     assert torch.equal(results[0], results[1])
@@ -83,13 +88,13 @@ def test_an_update_makes_every_epochs_minibatches_and_the_shuffle_decides_the_re
 
 def test_a_loss_that_is_not_finite_restores_weights_and_optimizer_and_names_itself():
     update, network = make()
-    good = Rollout(*columns(32, 1), "cpu")
-    update.run(good, Coefficients(1e-2, 0.2, 0.0), np.random.default_rng(0), 0)
+    good = rollout(*columns(32, 1))
+    update.run(good, Coefficients(1e-2, 0.0, epsilon=0.2), np.random.default_rng(0), 0)
     weights, optimizer = network.values.clone(), update.state_dict()
     floats, choices = columns(32, 1)
     floats[5][4] = np.inf
     with pytest.raises(NotFiniteError, match=r"Test: update at step 640: the value loss of minibatch . of 4 is inf"):
-        update.run(Rollout(floats, choices, "cpu"), Coefficients(1e-2, 0.2, 0.0), np.random.default_rng(0), 640)
+        update.run(rollout(floats, choices), Coefficients(1e-2, 0.0, epsilon=0.2), np.random.default_rng(0), 640)
     assert torch.equal(network.values, weights)
     after = update.state_dict()
     assert after["steps"] == optimizer["steps"]
@@ -102,16 +107,16 @@ def test_weights_that_only_the_last_step_spoiled_are_restored_as_well():
     update, network = make()
     weights = network.values.clone()
     with pytest.raises(NotFiniteError, match="the last minibatch made weights NaN or infinite"):
-        update.run(Rollout(*columns(8, 1), "cpu"), Coefficients(float("inf"), 0.2, 0.0), np.random.default_rng(0), 0)
+        update.run(rollout(*columns(8, 1)), Coefficients(float("inf"), 0.0, epsilon=0.2), np.random.default_rng(0), 0)
     assert torch.equal(network.values, weights)
 
 
-def test_what_goes_on_beside_gets_the_rows_of_each_minibatch_and_its_failure_undoes_the_update():
+def test_what_is_called_after_each_step_gets_the_minibatch_s_rows_and_its_failure_undoes_the_update():
     update, network = make(num_epoch=2)
     seen = []
-    rollout = Rollout(*columns(20, 1), "cpu")
-    coefficients = Coefficients(1e-2, 0.2, 0.0)
-    update.run(rollout, coefficients, np.random.default_rng(0), 0, lambda rows: seen.append(rows.tolist()))
+    rows = rollout(*columns(20, 1))
+    coefficients = Coefficients(1e-2, 0.0, epsilon=0.2)
+    update.run(rows, coefficients, np.random.default_rng(0), 0, lambda numbers: seen.append(numbers.tolist()))
     assert [len(rows) for rows in seen] == [8] * 4
     assert len({*seen[0], *seen[1]}) == 16
     weights, moments = network.values.clone(), update.state_dict()
@@ -120,6 +125,11 @@ def test_what_goes_on_beside_gets_the_rows_of_each_minibatch_and_its_failure_und
         raise NotFiniteError("the signal's loss is NaN")
 
     with pytest.raises(NotFiniteError, match="signal"):
-        update.run(rollout, coefficients, np.random.default_rng(0), 0, fail)
+        update.run(rows, coefficients, np.random.default_rng(0), 0, fail)
     assert torch.equal(network.values, weights)
     assert update.state_dict()["steps"] == moments["steps"]
+
+
+def test_the_value_loss_is_the_plain_squared_error_over_rows_and_signals():
+    values, returns = torch.tensor([[1.0, 0.0], [2.0, 5.0]]), torch.tensor([[0.0, 0.0], [5.0, 7.0]])
+    assert value_loss(values, returns).item() == pytest.approx((1 + 0 + 9 + 4) / 4)

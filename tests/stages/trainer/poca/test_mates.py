@@ -6,7 +6,7 @@ from group_samples import Piece, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.trainer.poca.mates import kept, mates_of
+from stages.trainer.poca.mates import mates_of, renumbered
 
 
 def found(mates):
@@ -61,7 +61,7 @@ def test_what_is_kept_over_a_resume_does_not_say_at_which_tick_of_whom_it_was(ma
         trainer = make_trainer(buffer_size=64)
         for batch in batches:
             trainer.add(batch)
-        return kept(trainer._buffer.state_dict())
+        return renumbered(trainer._buffer.state_dict())
 
     pair = [Piece(agent, 0, [1, 2], [0, 0], [0, 0], [0, 0], 3) for agent in (1, 2)]
     later = [replace(piece, first_tick=7) for piece in pair]

@@ -126,16 +126,15 @@ def test_targets_are_those_of_loops_over_what_happened(ends, seed):
     )
     for batch in batches:
         trainer.add(batch)
-    groups, buffer = trainer._groups, trainer._buffer
-    groups._network = Adding()
-    prepared = groups.prepare(buffer, groups.received(buffer)[:, None].astype(np.float64), None)
-    ((minibatch,),) = prepared.rollout.epochs(1, len(buffer), np.random.default_rng(0))
+    trainer._critic = Adding()
+    prepared, count = trainer._prepare(None, None), len(trainer._buffer)
+    ((minibatch,),) = prepared.rollout.epochs(1, count, np.random.default_rng(0))
     returns = minibatch.own.returns[minibatch.rows.argsort(), 0].tolist()
     baselines = prepared.estimates["Baseline Estimate"][:, 0].tolist()
     agents = np.concatenate([batch.trajectories["agent_ids"].repeat(batch.lengths) for batch in batches]).tolist()
     ticks = np.concatenate([batch.rows["ticks"] for batch in batches]).tolist()
     found = {(agent, t): pair for agent, t, *pair in zip(agents, ticks, returns, baselines, strict=True)}
-    assert len(found) == len(buffer) == sum(member.end for member in members)
+    assert len(found) == count == sum(member.end for member in members)
     for member in members:
         mates = [m for m in members if m.group == member.group and m is not member]
         for t, pair in enumerate(zip(*expected(member, mates, shared[member.group]), strict=True)):

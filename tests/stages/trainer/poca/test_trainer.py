@@ -51,7 +51,7 @@ def test_rows_from_before_a_resume_are_nobody_s_mates(make_trainer):
     again.load_state_dict(resumed.state_dict())
     for trainer in (resumed, again):
         trainer.add(batch_of([after]))
-        assert trainer._groups.received(trainer._buffer).tolist() == [0, 0]
+        assert trainer._prepare(None, None).rewards.tolist() == [[0], [0]]
         assert trainer._buffer.trajectories["sources"][0] < 0 == trainer._buffer.trajectories["sources"][1]
 
 
@@ -62,7 +62,7 @@ def test_the_size_of_the_largest_group_goes_with_the_critic(make_trainer):
     resumed, warm = make_trainer(), make_trainer()
     resumed.load_state_dict(trained.state_dict())
     warm.warm_start(trained.warm_state())
-    assert [trainer._groups.largest for trainer in (trained, resumed, warm)] == [3, 3, 3]
+    assert [trainer.warm_state()["largest_group"] for trainer in (trained, resumed, warm)] == [3, 3, 3]
 
 
 def test_losses_and_estimates_of_value_and_baseline_are_reported():
@@ -142,10 +142,8 @@ def test_the_critic_learns_to_tell_what_a_group_is_worth():
             for agent in (0, 1)
         ]
         trainer.add(batch_of(pieces))
-        groups = trainer._groups
-        rewards = groups.received(trainer._buffer)[:, None].astype(np.float64)
-        values = groups.prepare(trainer._buffer, rewards, None).evaluation.values
-        losses.append(float(np.square(values - rewards).mean()))
+        prepared = trainer._prepare(None, None)
+        losses.append(float(np.square(prepared.values.values - prepared.rewards).mean()))
         trainer.learn()
     assert losses[0] > 0.5
     assert losses[-1] < 0.05

@@ -5,9 +5,10 @@ from trainer_samples import DISCRETE, VECTOR, experience, trainer_of
 
 from queues.specs import BehaviorSpec
 from stages.trainer.on_policy.update import Coefficients
+from stages.trainer.poca.update import baseline_loss
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE, grouped=True)
-COEFFICIENTS = Coefficients(1e-3, 0.2, 0.01)
+COEFFICIENTS = Coefficients(1e-3, 0.01, epsilon=0.2)
 
 
 @pytest.fixture
@@ -18,9 +19,7 @@ def trainer():
 
 
 def minibatch_of(trainer):
-    rewards = trainer._groups.received(trainer._buffer)[:, None].astype(np.float64)
-    prepared = trainer._groups.prepare(trainer._buffer, rewards, None)
-    (minibatches,) = prepared.rollout.epochs(1, 36, np.random.default_rng(0))
+    (minibatches,) = trainer._prepare(None, None).rollout.epochs(1, 36, np.random.default_rng(0))
     (minibatch,) = minibatches
     return minibatch
 
@@ -34,14 +33,14 @@ def test_the_weighted_losses_are_those_of_the_formula(trainer):
     expected = trainer._network.gradients.clone()
     trainer._network.gradients.zero_()
     losses = trainer._update.losses(batch, COEFFICIENTS)
-    torch.autograd.backward(losses, trainer._update._loss_weights(COEFFICIENTS))
+    torch.autograd.backward(losses, trainer._update.loss_weights(COEFFICIENTS))
     torch.testing.assert_close(trainer._network.gradients, expected)
 
 
 def test_before_the_first_step_the_policy_loss_is_that_of_unchanged_ratios(trainer):
     batch = minibatch_of(trainer)
     policy, value, baseline, _ = trainer._update.losses(batch, COEFFICIENTS)
-    values, baselines = trainer._network.judge(batch.teams)
+    values, baselines = trainer._network.values_and_baselines(batch.teams)
     assert value.item() == pytest.approx((values - batch.own.returns).square().mean().item())
     torch.testing.assert_close(baselines, batch.old_baselines, msg="nothing is clipped yet")
     assert baseline.item() == pytest.approx((baselines - batch.own.returns).square().mean().item())
@@ -55,3 +54,34 @@ def test_every_parameter_of_actor_and_critic_learns(trainer):
     named = trainer._network.named_views(trainer._network.gradients)
     silent = [name for name, gradient in named.items() if not gradient.abs().max() and not name.endswith("key.bias")]
     assert not silent
+
+
+def loss(baseline, old, target, epsilon=0.2):
+    baseline = torch.tensor([[baseline]], requires_grad=True)
+    value = baseline_loss(baseline, torch.tensor([[old]]), torch.tensor([[target]]), epsilon)
+    value.backward()
+    return value.item(), baseline.grad.item()
+
+
+def test_within_the_clip_range_it_is_the_squared_error():
+    value, slope = loss(1.1, 1.0, 2.0)
+    assert value == pytest.approx(0.81)
+    assert slope == pytest.approx(-1.8)
+
+
+def test_beyond_it_towards_the_target_nothing_more_is_to_be_had():
+    value, slope = loss(1.5, 1.0, 2.0)
+    assert value == pytest.approx(0.64), "that of 1.2"
+    assert slope == 0.0
+
+
+def test_beyond_it_away_from_the_target_the_way_back_stays_open():
+    value, slope = loss(0.5, 1.0, 2.0)
+    assert value == pytest.approx(2.25)
+    assert slope == pytest.approx(-3.0)
+
+
+def test_it_is_the_mean_over_rows_and_signals():
+    baselines, old = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    value = baseline_loss(baselines, old, torch.zeros(2, 2), 0.2)
+    assert value.item() == pytest.approx((1 + 4 + 9 + 16) / 4)

@@ -11,7 +11,6 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy import Recall, design_of, make_policy
 from stages.policy.network import Inputs
 from stages.trainer import TrainerContext
-from stages.trainer.on_policy.experience import previous_actions
 from stages.trainer.ppo import PPOTrainer
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(1, (3,)))
@@ -40,8 +39,7 @@ def batch_of(lengths, agents, episodes, ended, seed=0):
 
 
 def evaluated(trainer):
-    buffer = trainer._buffer
-    return trainer._preparation.prepare(buffer, trainer._signals.rewards(buffer, None, 99), trainer._chains())
+    return trainer._prepare(None, trainer._buffer.chains())
 
 
 def test_the_critics_memory_is_carried_from_one_trajectory_of_an_agent_to_its_next_also_across_updates():
@@ -55,9 +53,9 @@ def test_the_critics_memory_is_carried_from_one_trajectory_of_an_agent_to_its_ne
     values, vectors, previous = [], [], []
     for batch in batches:
         trainer.add(batch)
-        values.append(evaluated(trainer).evaluation.values)
+        values.append(evaluated(trainer).values.values)
         vectors.append(batch.rows["obs_0"])
-        previous.append(previous_actions(SPEC, trainer._buffer)[0])
+        previous.append(trainer._buffer.previous_action_features()[0])
         trainer.learn()
     of_agent_5 = [(0, slice(0, 20)), (1, slice(10, 20)), (1, slice(20, 34))]
     inputs = [torch.from_numpy(np.concatenate([c[i][s] for i, s in of_agent_5])) for c in (vectors, previous)]
@@ -77,9 +75,9 @@ def test_agents_whose_episode_ended_leave_no_memory_behind():
     trainer = made()
     trainer.add(batch_of([20, 12], [5, 6], [0, 0], [False, True]))
     trainer.learn()
-    memories = trainer._preparation.critic_memories
-    assert len(memories) == 1
-    assert np.abs(memories.of(np.array([5]), np.array([0]))).max() > 0
+    memories = trainer.state_dict()["critic_memories"]
+    assert (memories["agents"].tolist(), memories["episodes"].tolist()) == ([5], [0])
+    assert np.abs(memories["values"]).max() > 0
 
 
 def test_an_update_that_failed_changes_no_memory():
@@ -89,7 +87,7 @@ def test_an_update_that_failed_changes_no_memory():
     trainer.add(batch)
     with pytest.raises(Exception, match="value loss"):
         trainer.learn()
-    assert len(trainer._preparation.critic_memories) == 0
+    assert not len(trainer.state_dict()["critic_memories"]["agents"])
     assert trainer.ready()
 
 
@@ -99,14 +97,14 @@ def test_a_critic_that_shares_the_actors_body_starts_from_the_recorded_memories(
     batch = batch_of([20, 12], [5, 5], [0, 0], [False, False])
     trainer.add(batch)
     prepared = evaluated(trainer)
-    assert trainer._preparation.critic_memories is None
-    before = torch.from_numpy(previous_actions(SPEC, trainer._buffer)[0][20:])
+    assert trainer.state_dict()["critic_memories"] is None
+    before = torch.from_numpy(trainer._buffer.previous_action_features()[0][20:])
     recorded = torch.from_numpy(batch.rows["memories"][20:21])
     with torch.no_grad():
         expected, _ = trainer._network.evaluate(
             Inputs(torch.from_numpy(batch.rows["obs_0"][20:]), (), before, recorded, 12)
         )
-    np.testing.assert_allclose(prepared.evaluation.values[20:], expected.numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(prepared.values.values[20:], expected.numpy(), rtol=1e-4, atol=1e-6)
     (minibatches,) = prepared.rollout.epochs(1, 32, np.random.default_rng(0))
     assert all(m.critic_memories is None for m in minibatches)
     trainer.learn()

@@ -92,8 +92,7 @@ def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(
 
 def unshuffled(trainer):
     """All that the trainer holds as one minibatch."""
-    rewards = trainer._signals.rewards(trainer._buffer, None, 4096)
-    rollout = trainer._preparation.prepare(trainer._buffer, rewards, None).rollout
+    rollout = trainer._prepare(None, None).rollout
     (minibatches,) = rollout.epochs(1, len(rollout), _Unshuffled())
     return minibatches[0]
 

@@ -1,9 +1,13 @@
-"""The critic's values over a whole rollout: in blocks of rows, or with memory in the order of trajectories."""
+"""The critic's values of a whole rollout, in blocks of rows; with memory in the order of trajectories.
+
+Axis letters: N rows of K trajectories, cut into Q sequences of at most L rows; S reward signals; m memory size.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,21 +17,19 @@ from torch import Tensor
 from queues.specs import BehaviorSpec
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
-from stages.trainer.agent_table import Chains
-from stages.trainer.on_policy.input_rows import InputRows
-from stages.trainer.on_policy.sequences import Cuts
+from stages.trainer.agent_table import AgentTable, Chains
+from stages.trainer.on_policy.minibatches import InputRows
+from stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
 
 _ROWS = 4096
 """Rows per forward pass: bounds memory, and stays in the processor's cache."""
-
 _ELEMENTS = 2**22
 """Elements of images and sets per forward pass, whose encoders need many times as much memory."""
-
 _FEWEST_ROWS = 16
 
 
 def rows_per_pass(spec: BehaviorSpec) -> int:
-    """How many rows of a behaviour to compute at a time where there is no need to keep gradients."""
+    """Rows of a behaviour in one forward pass without gradients."""
     elements = sum(observation.size for observation in spec.observations if observation.kind != "vector")
     return max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, elements)))
 
@@ -37,14 +39,14 @@ _Gathered = TypeVar("_Gathered", covariant=True)
 _Judged = TypeVar("_Judged", contravariant=True)
 
 
-class Sequences(Protocol[_Gathered]):
+class SequenceSource(Protocol[_Gathered]):
     """N rows, of which sequences can be gathered."""
 
     def __len__(self) -> int: ...
 
     @property
     def device(self) -> torch.device:
-        """Where what is gathered lies."""
+        """The device that gathered sequences lie on."""
         ...
 
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> _Gathered:
@@ -53,7 +55,7 @@ class Sequences(Protocol[_Gathered]):
 
 
 class Critic(Protocol[_Judged]):
-    """What judges them."""
+    """A network with values of gathered sequences."""
 
     def evaluate(self, inputs: _Judged, /) -> tuple[Tensor, Tensor | None]:
         """Values [B, S], and memories [B / L, m] after the last row of each sequence (None without)."""
@@ -61,21 +63,21 @@ class Critic(Protocol[_Judged]):
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What the critic said of N rows, of what was observed after the last row of K trajectories, and on the way."""
+class CriticValues:
+    """The critic's values of N rows and of the observations after the last rows of K trajectories, and its memories."""
 
     values: NDArray[np.float64]
     """[N, S]"""
     final_values: NDArray[np.float64]
     """[K, S]"""
     memories: Tensor | None = None
-    """[Q, m] what it remembered before each sequence; None without memory."""
+    """[Q, m] before each sequence; None without memory."""
     memories_after: Tensor | None = None
-    """[K, m] what it remembered after each trajectory's last row."""
+    """[K, m] after each trajectory's last row."""
 
 
-def evaluate_rows(network: ActorCriticNetwork, rows: InputRows, finals: InputRows, block: int) -> Evaluation:
-    """Without memory: all rows and final observations, `block` at a time."""
+def evaluate_rows(network: ActorCriticNetwork, rows: InputRows, finals: InputRows, block: int) -> CriticValues:
+    """Evaluate rows and final observations without memory, `block` at a time."""
     n, values = len(rows), []
     vectors = torch.cat([rows.vectors, finals.vectors])
     with torch.no_grad():
@@ -86,32 +88,32 @@ def evaluate_rows(network: ActorCriticNetwork, rows: InputRows, finals: InputRow
             )
             values.append(network.evaluate(Inputs(vectors[at : at + block], others))[0])
     both = _on_host(torch.cat(values))
-    return Evaluation(both[:n], both[n:])
+    return CriticValues(both[:n], both[n:])
 
 
 def evaluate_sequences(
     network: Critic[_Input],
-    rows: Sequences[_Input],
-    finals: Sequences[_Input],
+    rows: SequenceSource[_Input],
+    finals: SequenceSource[_Input],
     lengths: NDArray[np.int64],
-    cuts: Cuts,
+    cuts: SequenceCuts,
     chains: Chains,
     initial: Tensor,
     block: int,
-) -> Evaluation:
-    """With memory: trajectory after trajectory of each agent, all agents side by side.
+) -> CriticValues:
+    """Evaluate with memory: trajectory after trajectory of each agent, all agents side by side.
 
-    Nothing is padded on the way, as the memory after a sequence has to be the one after its last row: what is left of
-    sequences is worked off in pieces of 2^i rows, so that a few passes do for sequences of all sizes.
+    Nothing is padded on the way, as the memory after a sequence has to be the one after its last row: the rows of
+    sequences are evaluated in pieces of 2^i rows, so that a few passes do for sequences of all sizes.
 
     Args:
-        network: whose critic it is.
+        network: the critic's network.
         rows: the rows, with previous actions.
-        finals: the same of what was observed after each trajectory.
+        finals: the observations after each trajectory, with previous actions.
         lengths: [K] rows of each trajectory.
-        cuts: where sequences lie.
+        cuts: the places of sequences.
         chains: which trajectory continues which.
-        initial: [K, m] what the critic remembered before each trajectory that continues none.
+        initial: [K, m] the critic's memory before each trajectory that continues none.
         block: rows per forward pass.
     """
     walk = _Walk(network, rows, cuts, initial.shape[1], block)
@@ -128,14 +130,14 @@ def evaluate_sequences(
             for at in range(0, len(finals), block)
         ]
     assert walk.values is not None, "there is at least one row"
-    return Evaluation(_on_host(walk.values), _on_host(torch.cat(final_values)), walk.memories, after)
+    return CriticValues(_on_host(walk.values), _on_host(torch.cat(final_values)), walk.memories, after)
 
 
 class _Walk(Generic[_Input]):
-    """Goes through trajectories and notes values, and memories before sequences."""
+    """A way through trajectories that keeps the values of rows, and the memories before sequences."""
 
     def __init__(
-        self, network: Critic[_Input], rows: Sequences[_Input], cuts: Cuts, memory_size: int, block: int
+        self, network: Critic[_Input], rows: SequenceSource[_Input], cuts: SequenceCuts, memory_size: int, block: int
     ) -> None:
         self._network = network
         self._rows = rows
@@ -178,3 +180,49 @@ class _Walk(Generic[_Input]):
 def _on_host(values: Tensor) -> NDArray[np.float64]:
     found: NDArray[np.float64] = values.cpu().numpy().astype(np.float64)
     return found
+
+
+class CriticMemories:
+    """The critic's memory [m] of each agent in the middle of an episode, carried from one trajectory to the next."""
+
+    def __init__(self, memory_size: int) -> None:
+        self._table = AgentTable(memory_size, "float32")
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def before(self, buffer: RolloutBuffer) -> NDArray[np.float32]:
+        """[K, m] before each trajectory that continues no other of the buffer; zeros for unknown agents."""
+        trajectories = buffer.trajectories
+        found: NDArray[np.float32] = self._table.of(trajectories["agent_ids"], trajectories["episode_ids"])
+        return found
+
+    def keep(self, buffer: RolloutBuffer, after: Tensor, chains: Chains, update: int) -> None:
+        """Keep memories for the agents' next trajectories.
+
+        Args:
+            buffer: the evaluated trajectories.
+            after: [K, m] after the last row of each trajectory.
+            chains: which trajectory continues which.
+            update: number of the update, rising.
+        """
+        trajectories, latest = buffer.trajectories, chains.latest
+        self._table.keep(
+            trajectories["agent_ids"][latest],
+            trajectories["episode_ids"][latest],
+            after.cpu().numpy()[latest],
+            buffer.ended[latest],
+            update,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the columns."""
+        return self._table.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if the memories have another width.
+        """
+        self._table.load_state_dict(state)

@@ -3,13 +3,14 @@ from math import log
 import pytest
 import torch
 
-from stages.trainer.on_policy.loss import policy_loss, value_loss
-from stages.trainer.on_policy.update import clip_norm
+from stages.trainer.ppo.update import clipped_policy_loss
 
 
 def loss_and_gradient(ratios, advantages, epsilon=0.2):
     log_probs = torch.tensor([[log(r) for r in row] for row in ratios], dtype=torch.float64, requires_grad=True)
-    loss = policy_loss(log_probs, torch.zeros_like(log_probs), torch.tensor(advantages).double()[:, None], epsilon)
+    loss = clipped_policy_loss(
+        log_probs, torch.zeros_like(log_probs), torch.tensor(advantages).double()[:, None], epsilon
+    )
     loss.backward()
     return loss.item(), log_probs.grad.tolist()
 
@@ -40,16 +41,3 @@ def test_per_dimension_each_column_is_clipped_by_itself_and_all_are_averaged():
 def test_rows_are_averaged():
     loss, _ = loss_and_gradient([[1.1], [0.5]], [2.0, -2.0])
     assert loss == pytest.approx((-2.2 + 1.6) / 2)
-
-
-def test_the_value_loss_is_the_plain_squared_error_over_rows_and_signals():
-    values, returns = torch.tensor([[1.0, 0.0], [2.0, 5.0]]), torch.tensor([[0.0, 0.0], [5.0, 7.0]])
-    assert value_loss(values, returns).item() == pytest.approx((1 + 0 + 9 + 4) / 4)
-
-
-def test_long_gradients_are_scaled_to_the_limit_and_short_ones_left_alone():
-    long, short = torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4])
-    clip_norm(long, 1.0)
-    clip_norm(short, 1.0)
-    torch.testing.assert_close(long, torch.tensor([0.6, 0.8]))
-    torch.testing.assert_close(short, torch.tensor([0.3, 0.4]))

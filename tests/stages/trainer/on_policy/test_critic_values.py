@@ -7,9 +7,9 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.network import Inputs, make_actor_critic
 from stages.trainer.agent_table import Chains
-from stages.trainer.on_policy.evaluation import evaluate_rows, evaluate_sequences, rows_per_pass
-from stages.trainer.on_policy.input_rows import InputRows
-from stages.trainer.on_policy.sequences import Cuts
+from stages.trainer.on_policy.critic_values import evaluate_rows, evaluate_sequences, rows_per_pass
+from stages.trainer.on_policy.minibatches import InputRows
+from stages.trainer.on_policy.rollout_buffer import SequenceCuts
 
 VECTOR = ObservationSpec("v", (3,))
 MEMORY = 4
@@ -47,7 +47,7 @@ def test_values_and_memories_are_those_of_one_long_walk_per_agent(length):
     after, last = normal(3, 4, 3), normal(4, 4, PREVIOUS)
     initial = torch.from_numpy(normal(5, 4, MEMORY))
     chains = Chains.of(np.array([1, 2, 1, 1]), np.zeros(4, np.int64), np.array([False, True, False, False]))
-    cuts = Cuts.of(lengths, length)
+    cuts = SequenceCuts.of(lengths, length)
     rows = InputRows.of(vectors, (), previous, "cpu")
     finals = InputRows.of(after, (), last, "cpu")
     found = evaluate_sequences(critic, rows, finals, lengths, cuts, chains, initial, 4096)
@@ -72,7 +72,7 @@ def test_small_blocks_give_the_same_values_as_large_ones():
     lengths = np.array([9, 4, 6, 1, 3])
     rows = InputRows.of(normal(1, 23, 3), (), normal(2, 23, PREVIOUS), "cpu")
     finals = InputRows.of(normal(3, 5, 3), (), normal(4, 5, PREVIOUS), "cpu")
-    arguments = (critic, rows, finals, lengths, Cuts.of(lengths, 4), Chains.unlinked(5), torch.zeros(5, MEMORY))
+    arguments = (critic, rows, finals, lengths, SequenceCuts.of(lengths, 4), Chains.unlinked(5), torch.zeros(5, MEMORY))
     large, small = evaluate_sequences(*arguments, 4096), evaluate_sequences(*arguments, 2)
     np.testing.assert_allclose(large.values, small.values, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(large.final_values, small.final_values, rtol=1e-5, atol=1e-6)

@@ -1,57 +1,88 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from config import MemorySettings, NetworkSettings, PPOHyperparameters
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.network import make_actor_critic
-from stages.trainer.on_policy.input_rows import InputRows
-from stages.trainer.on_policy.sequences import Cuts, SequenceRollout
-from stages.trainer.on_policy.update import Coefficients, PPOUpdate
+from stages.trainer.on_policy.minibatches import InputRows, Rollout, SequenceRollout
+from stages.trainer.on_policy.rollout_buffer import SequenceCuts
+from stages.trainer.on_policy.update import Coefficients
+from stages.trainer.ppo.update import PPOUpdate
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2, (3,)))
 PREVIOUS = 5
 
 
-def test_sequences_are_cut_within_trajectories_and_the_rest_of_one_is_shorter():
-    cuts = Cuts.of(np.array([5, 2, 4]), 2)
-    assert cuts.starts.tolist() == [0, 2, 4, 5, 7, 9]
-    assert cuts.sizes.tolist() == [2, 2, 1, 2, 2, 2]
-    assert cuts.first.tolist() == [0, 3, 4]
+def rows(n):
+    """Row i holds i in every column, so that what belongs together can be told."""
+    numbers = np.arange(n, dtype=np.float32)[:, None]
+    inputs = InputRows.of(np.repeat(numbers, 3, axis=1), (), None, "cpu")
+    return Rollout(inputs, [np.repeat(numbers, w, axis=1) for w in (2, 4, 1, 1, 1)], np.repeat(numbers, 2, axis=1))
 
 
-def test_padding_repeats_the_last_row_at_the_end():
-    rows, real = Cuts.of(np.array([5, 2]), 4).padded(np.array([2, 1, 0]))
-    assert rows.tolist() == [[5, 6, 6, 6], [4, 4, 4, 4], [0, 1, 2, 3]]
-    assert real.tolist() == [0, 1, 4, 8, 9, 10, 11]
+def test_each_epoch_uses_whole_minibatches_of_distinct_rows_in_a_new_order():
+    orders = []
+    for minibatches in rows(22).epochs(3, 5, np.random.default_rng(0)):
+        assert [len(m.inputs.vectors) for m in minibatches] == [5, 5, 5, 5]
+        orders.append([int(i) for m in minibatches for i in m.inputs.vectors[:, 0]])
+    assert all(len(set(order)) == 20 for order in orders)
+    assert orders[0] != orders[1] != orders[2]
 
 
-@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), length=st.integers(1, 12))
-def test_every_row_is_in_exactly_one_sequence_and_in_order(lengths, length):
-    cuts = Cuts.of(np.array(lengths, np.int32), length)
-    rows, real = cuts.padded(np.arange(len(cuts)))
-    assert rows.reshape(-1)[real].tolist() == list(range(sum(lengths)))
-    assert cuts.sizes.max() <= length
-    first_rows = np.cumsum(lengths) - lengths
-    assert cuts.starts[cuts.first].tolist() == first_rows.tolist()
+def test_the_columns_of_a_row_stay_together():
+    for minibatches in rows(12).epochs(2, 4, np.random.default_rng(1)):
+        for m in minibatches:
+            numbers = m.inputs.vectors[:, :1]
+            parts = [
+                m.inputs.vectors,
+                m.continuous,
+                m.penalties,
+                m.old_log_probs,
+                m.advantages,
+                m.returns,
+                *m.choices,
+            ]
+            assert [p.shape[1] for p in parts] == [3, 2, 4, 1, 1, 1, 1, 1]
+            assert all((part == numbers).all() for part in parts)
+            assert m.rows.tolist() == numbers[:, 0].tolist()
 
 
-def rollout(lengths, length, memory_size=2):
+def test_rows_that_an_epoch_leaves_out_come_in_another():
+    seen = set()
+    for minibatches in rows(7).epochs(20, 4, np.random.default_rng(2)):
+        seen |= {int(i) for m in minibatches for i in m.inputs.vectors[:, 0]}
+    assert seen == set(range(7))
+
+
+def test_images_stay_bytes_and_go_with_their_rows():
+    images = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(12, 3, 2, 2).contiguous()
+    numbers = np.arange(12, dtype=np.float32)[:, None]
+    with_images = Rollout(InputRows(torch.from_numpy(numbers), (images,)), [numbers] * 5, numbers)
+    seen = 0
+    for minibatches in with_images.epochs(2, 4, np.random.default_rng(3)):
+        for m in minibatches:
+            (image,) = m.inputs.others
+            assert (image.dtype, image.shape) == (torch.uint8, (4, 3, 2, 2))
+            assert image[:, 0, 0, 0].tolist() == m.inputs.vectors[:, 0].tolist() == m.rows.tolist()
+            seen += 1
+    assert seen == 6
+
+
+def sequences_of(lengths, length, memory_size=2):
     """Row i holds i in every column, sequence q holds q in its memories."""
     n = sum(lengths)
     numbers = np.arange(n, dtype=np.float32)[:, None]
     inputs = InputRows.of(numbers, (), np.repeat(numbers, PREVIOUS, axis=1), "cpu")
-    cuts = Cuts.of(np.array(lengths), length)
+    cuts = SequenceCuts.of(np.array(lengths), length)
     memories = torch.arange(len(cuts), dtype=torch.float32)[:, None].expand(-1, memory_size).contiguous()
     targets = [np.repeat(numbers, width, axis=1) for width in (2, 3, 1, 1, 1)]
     return SequenceRollout(inputs, targets, np.repeat(numbers, 1, axis=1), cuts, memories, -memories), cuts
 
 
 def test_sequences_are_shuffled_as_wholes_with_what_was_remembered_before_them():
-    made, cuts = rollout([7, 3, 9, 1], 4)
+    made, cuts = sequences_of([7, 3, 9, 1], 4)
     orders = []
     for minibatches in made.epochs(3, 8, np.random.default_rng(0)):
         order = []
@@ -73,7 +104,7 @@ def test_sequences_are_shuffled_as_wholes_with_what_was_remembered_before_them()
 
 @pytest.mark.parametrize(("batch_size", "sequences"), [(3, 1), (4, 1), (11, 2), (12, 3), (40, 0)])
 def test_a_batch_is_rounded_down_to_whole_sequences_but_has_at_least_one(batch_size, sequences):
-    made, _ = rollout([4, 4, 2, 1], 4)
+    made, _ = sequences_of([4, 4, 2, 1], 4)
     (minibatches,) = made.epochs(1, batch_size, np.random.default_rng(0))
     counts = [len(m.inputs.memories) for m in minibatches]
     assert counts == ([sequences] * (4 // sequences) if sequences else [])
@@ -93,10 +124,10 @@ def learned(lengths, length, memories, batch_size, seed=0):
     targets = [normal(2), np.empty((n, 0), np.float32), normal(1) - 5, normal(1), normal(1)]
     before = torch.from_numpy(np.asarray(memories, np.float32))
     made = SequenceRollout(
-        inputs, targets, random.integers(0, 3, (n, 1)), Cuts.of(np.array(lengths), length), before, before + 1
+        inputs, targets, random.integers(0, 3, (n, 1)), SequenceCuts.of(np.array(lengths), length), before, before + 1
     )
     update = PPOUpdate(network, SPEC, hyperparameters)
-    losses = update.run(made, Coefficients(1e-3, 0.2, 0.1), np.random.default_rng(0), 0)
+    losses = update.run(made, Coefficients(1e-3, 0.1, epsilon=0.2), np.random.default_rng(0), 0)
     return network.gradients.clone(), losses
 
 
@@ -134,10 +165,10 @@ def learned_rows(rows, memories):
         InputRows.of(vectors[rows], (), previous[rows], "cpu"),
         [target[rows] for target in targets],
         choices[rows],
-        Cuts.of(np.array([len(rows)]), len(rows)),
+        SequenceCuts.of(np.array([len(rows)]), len(rows)),
         before,
         before + 1,
     )
     update = PPOUpdate(network, SPEC, PPOHyperparameters(batch_size=1, buffer_size=64, num_epoch=1))
-    update.run(made, Coefficients(1e-3, 0.2, 0.1), np.random.default_rng(0), 0)
+    update.run(made, Coefficients(1e-3, 0.1, epsilon=0.2), np.random.default_rng(0), 0)
     return network.gradients.clone()

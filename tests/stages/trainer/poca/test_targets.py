@@ -9,18 +9,16 @@ BOTH = [Piece(1, 0, [1], [0.1], [0], [0], 10), Piece(2, 0, [3], [0.3], [0], [0],
 
 @pytest.fixture
 def prepare(make_trainer):
-    def made(*batches, lambd=0.5, signals=None, critic=None, rewards=None):
+    def made(*batches, lambd=0.5, signals=None, critic=None):
         trainer = make_trainer(signals, lambd=lambd)
         for batch in batches:
             trainer.add(batch)
-        groups, buffer = trainer._groups, trainer._buffer
-        groups._network = critic or Adding(len(trainer._signals.names))
-        received = groups.received(buffer)
-        given = received[:, None].astype(np.float64) if rewards is None else rewards
-        prepared = groups.prepare(buffer, given, None)
-        (minibatches,) = prepared.rollout.epochs(1, len(buffer), np.random.default_rng(0))
+        trainer._critic = critic or Adding(len(trainer._signals.names))
+        prepared = trainer._prepare(None, None)
+        (minibatches,) = prepared.rollout.epochs(1, len(trainer._buffer), np.random.default_rng(0))
         (minibatch,) = minibatches
         order = minibatch.rows.argsort()
+        received = prepared.rewards[:, 0]
         return received, prepared, minibatch.own.returns[order].numpy(), minibatch.own.advantages[order, 0].numpy()
 
     return made
@@ -102,7 +100,7 @@ def test_a_signal_that_goes_on_beyond_termination_bootstraps_on_everybody(prepar
     one = Piece(1, 0, [1], [0], [0], [0], 10, "terminated")
     two = Piece(2, 0, [3], [0], [0], [0], 20, "terminated")
     signals = {"extrinsic": {"gamma": 0.5}, "rnd": {"gamma": 0.5}}
-    _, _, returns, _ = prepare(batch_of([one, two]), signals=signals, rewards=np.zeros((2, 2)))
+    _, _, returns, _ = prepare(batch_of([one, two]), signals=signals)
     assert returns.tolist() == [[0, 15], [0, 15]]
 
 

@@ -1,0 +1,247 @@
+"""A prepared rollout as the update works through it: shuffled in every epoch, and cut into minibatches.
+
+`Rollout` shuffles rows. They are gathered once per epoch, and minibatches are views of fixed shape into what was
+gathered, made once per update; only images and sets, which may be large, are gathered minibatch by minibatch.
+`SequenceRollout` shuffles the sequences of a policy with memory as wholes. A sequence shorter than L is padded at its
+end by its last row over and over, whose results never reach a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from queues.messages import Array
+from stages.policy.network.inputs import Inputs
+from stages.trainer.on_policy.rollout_buffer import SequenceCuts
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """N rows of network inputs, to be gathered from."""
+
+    vectors: Tensor
+    """[N, V] normalised, on the device."""
+    others: tuple[Tensor, ...]
+    """[N, *shape] images and sets, on the host."""
+    previous_actions: Tensor | None = None
+    """[N, P] on the device; None without memory."""
+
+    @classmethod
+    def of(
+        cls, vectors: NDArray[np.float32], others: tuple[Array, ...], previous: NDArray[np.float32] | None, device: str
+    ) -> InputRows:
+        """Rows of arrays; shared with them where the device allows it."""
+        return cls(
+            torch.from_numpy(vectors).to(device),
+            tuple(torch.from_numpy(other) for other in others),
+            None if previous is None else torch.from_numpy(previous).to(device),
+        )
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that gathered rows lie on."""
+        return self.vectors.device
+
+    def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
+        """Sequences of rows [q, L] from memories [q, m]."""
+        device, flat = self.vectors.device, torch.from_numpy(rows.reshape(-1))
+        there = flat.to(device)
+        previous = None if self.previous_actions is None else self.previous_actions.index_select(0, there)
+        return Inputs(
+            self.vectors.index_select(0, there),
+            gather_others(self.others, flat, device),
+            previous,
+            memories,
+            rows.shape[1],
+        )
+
+
+def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
+    """Some rows of images and sets, brought to the device in their own dtype."""
+    return tuple(other.index_select(0, rows).to(device) for other in others)
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """R rows to learn from, in B = R inputs, or more where sequences are padded.
+
+    Axis letters: C continuous actions, P columns of log-probabilities (1 for the joint action, else one per action
+    dimension and branch), S reward signals, L rows of a sequence, m memory size.
+    """
+
+    choices: tuple[Tensor, ...]
+    """Per branch [R, 1] int64."""
+    inputs: Inputs
+    """[B, …] encoded, normalised observations; with memory also previous actions and the actor's memories."""
+    continuous: Tensor
+    """[R, C] raw continuous actions."""
+    penalties: Tensor
+    """[R, choices] added to logits: `MASK_PENALTY` where a choice was forbidden; width 0 without masks."""
+    old_log_probs: Tensor
+    """[R, P] under the policy that acted."""
+    advantages: Tensor
+    """[R, 1] normalised."""
+    returns: Tensor
+    """[R, S] value targets."""
+    rows: Tensor
+    """[R] numbers of the rows in the rollout, on the host."""
+    real: Tensor | None = None
+    """[R] places of the rows among the B inputs; None where no input is padding."""
+    critic_memories: Tensor | None = None
+    """[B / L, m] the critic's memory before each sequence; None without memory, or if it shares the actor's."""
+    padded: Tensor | None = None
+    """[B] row of the rollout for each of the B inputs, on the host; None where they are `rows`."""
+
+
+class RolloutRows(Protocol):
+    """A minibatch of any kind of rollout."""
+
+    @property
+    def rows(self) -> Tensor:
+        """[R] numbers of its rows in the rollout, on the host."""
+        ...
+
+
+AnyMinibatch = TypeVar("AnyMinibatch", bound=RolloutRows)
+_Given = TypeVar("_Given", bound=RolloutRows, covariant=True)
+
+
+class MinibatchSource(Protocol[_Given]):
+    """A rollout, cut into minibatches anew in each epoch."""
+
+    def epochs(self, count: int, batch_size: int, random: np.random.Generator) -> Iterator[Iterable[_Given]]:
+        """Per epoch its minibatches, in a new random order."""
+        ...
+
+
+class Rollout:
+    """N rows to learn from, on the device.
+
+    Args:
+        inputs: the rows; images and sets stay on the host until a minibatch needs them.
+        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`.
+        choices: [N, branches] discrete actions.
+    """
+
+    def __init__(self, inputs: InputRows, targets: list[Array], choices: Array) -> None:
+        packed, widths = _packed(targets, inputs.device)
+        self._widths = [inputs.vectors.shape[1], *widths]
+        self._floats = torch.cat([inputs.vectors, packed], dim=1)
+        self._choices = torch.from_numpy(choices.astype(np.int64)).to(inputs.device)
+        self._others = inputs.others
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self._floats)
+
+    def epochs(self, count: int, batch_size: int, random: np.random.Generator) -> Iterator[Iterable[Minibatch]]:
+        """Per epoch floor(N / batch_size) minibatches of rows in a new random order; the rest is left out."""
+        used = len(self) // batch_size * batch_size
+        floats = torch.empty((used, self._floats.shape[1]), device=self._floats.device)
+        choices = torch.empty((used, self._choices.shape[1]), dtype=torch.int64, device=self._floats.device)
+        rows = torch.empty(used, dtype=torch.int64)
+        minibatches = []
+        for part, chosen, numbers in zip(
+            torch.split(floats, batch_size),
+            torch.split(choices, batch_size),
+            torch.split(rows, batch_size),
+            strict=True,
+        ):
+            vectors, continuous, penalties, log_probs, advantages, returns = torch.split(part, self._widths, dim=1)
+            columns = continuous, penalties, log_probs, advantages, returns
+            minibatches.append(Minibatch(_per_branch(chosen), Inputs(vectors), *columns, numbers))
+        for _ in range(count):
+            rows.copy_(torch.from_numpy(random.permutation(len(self))[:used]))
+            order = rows.to(self._floats.device)
+            torch.index_select(self._floats, 0, order, out=floats)
+            torch.index_select(self._choices, 0, order, out=choices)
+            yield map(self._with_others, minibatches) if self._others else minibatches
+
+    def _with_others(self, minibatch: Minibatch) -> Minibatch:
+        others = gather_others(self._others, minibatch.rows, self._floats.device)
+        return replace(minibatch, inputs=minibatch.inputs._replace(others=others))
+
+
+class SequenceRollout:
+    """N rows in Q sequences to learn from, on the device.
+
+    Args:
+        inputs: the N rows, with previous actions.
+        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`.
+        choices: [N, branches] discrete actions.
+        cuts: the places of the Q sequences.
+        memories: [Q, m] the actor's memory before each.
+        critic_memories: [Q, m] the critic's memory before each; None where it shares the actor's.
+    """
+
+    def __init__(
+        self,
+        inputs: InputRows,
+        targets: list[Array],
+        choices: Array,
+        cuts: SequenceCuts,
+        memories: Tensor,
+        critic_memories: Tensor | None,
+    ) -> None:
+        self._inputs = inputs
+        self._device = inputs.device
+        self._targets, self._widths = _packed(targets, self._device)
+        self._choices = torch.from_numpy(choices.astype(np.int64)).to(self._device)
+        self._cuts = cuts
+        self._memories = memories
+        self._critic_memories = critic_memories
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self._inputs)
+
+    def epochs(self, count: int, batch_size: int, random: np.random.Generator) -> Iterator[Iterator[Minibatch]]:
+        """Per epoch, minibatches of whole sequences in a new random order; what makes no whole one is left out.
+
+        A minibatch has as many sequences as make up `batch_size` rows with their padding, and at least one.
+        """
+        each = max(1, batch_size // self._cuts.length)
+        for _ in range(count):
+            order = random.permutation(len(self._cuts))
+            yield (self._minibatch(order[at : at + each]) for at in range(0, len(order) - each + 1, each))
+
+    def _minibatch(self, which: NDArray[np.int64]) -> Minibatch:
+        padded, real = self._cuts.padded(which)
+        rows, chosen = torch.from_numpy(padded.reshape(-1)[real]), torch.from_numpy(which).to(self._device)
+        there = rows.to(self._device)
+        continuous, penalties, old_log_probs, advantages, returns = torch.split(
+            self._targets.index_select(0, there), self._widths, dim=1
+        )
+        return Minibatch(
+            _per_branch(self._choices.index_select(0, there)),
+            self._inputs.sequences(padded, self._memories.index_select(0, chosen)),
+            continuous,
+            penalties,
+            old_log_probs,
+            advantages,
+            returns,
+            rows,
+            torch.from_numpy(real).to(self._device),
+            None if self._critic_memories is None else self._critic_memories.index_select(0, chosen),
+            torch.from_numpy(padded.reshape(-1)),
+        )
+
+
+def _packed(columns: list[Array], device: torch.device) -> tuple[Tensor, list[int]]:
+    """Columns side by side as one float matrix on the device, and the width of each."""
+    packed = np.concatenate([column.astype(np.float32, copy=False) for column in columns], axis=1)
+    return torch.from_numpy(packed).to(device), [column.shape[1] for column in columns]
+
+
+def _per_branch(choices: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(choices, 1, dim=1) if choices.shape[1] else ()
