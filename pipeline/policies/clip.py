@@ -1,8 +1,9 @@
-"""A short film of what was trained, at the end of a run on an environment of our own that can be drawn."""
+"""Final clips: a short film of each trained policy, at the end of a run on a built-in game that can be drawn."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from config import RunConfig
@@ -13,24 +14,29 @@ log = logging.getLogger(__name__)
 
 SECONDS = 10.0
 SEED = 7
-"""Of the film's game: the same serves in each run's film."""
+"""Seed of the filmed game: each clip has the same serves."""
 
 
-def write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export: Path) -> Path | None:
-    """Film the final policy of the built-in game, on the left, against the scripted player.
+def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str, Path]) -> None:
+    """Film the final policies where the environment is the built-in ball game; a clip that fails is a warning.
 
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
-        behavior: the behaviour name.
-        export: the final policy.
-
-    Returns:
-        the GIF, or None where the environment is not the built-in game.
+        exports: the final policies by behaviour name.
     """
+    for behavior, export in exports.items():
+        try:
+            _write_final_clip(config, run_folder, behavior, export)
+        except (OSError, ValueError) as error:
+            log.warning("the final policy could not be filmed: %s", error)
+
+
+def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export: Path) -> None:
+    """Film a final policy, on the left, against the scripted player."""
     settings = config.environment
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
-        return None
+        return
     from stages.games.volley import ScriptedPlayer, VolleyGroup, as_player
     from stages.games.volley.clip import write_clip
 
@@ -39,4 +45,3 @@ def write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export:
     players = (as_player(policy, SEED, deterministic=True), ScriptedPlayer().act)
     write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)
     log.info("Filmed the final policy (red, on the left) against the scripted player: %s", path)
-    return path

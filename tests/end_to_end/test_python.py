@@ -112,7 +112,7 @@ def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(tmp_
 def test_a_resumed_run_that_fails_later_can_be_resumed_again(tmp_path):
     run_here(changed(troubled(), INLINE), tmp_path, "run")
     broken = changed(troubled(trouble="raise"), {"behaviors__CartPole__max_steps": 9000, **INLINE})
-    with pytest.raises(RunFailed, match="Go on from the last checkpoint with: --run-id run --resume"):
+    with pytest.raises(RunFailed, match="Resume from the last checkpoint with: --run-id run --resume"):
         run_here(broken, tmp_path, "run", resume=True)
 
 

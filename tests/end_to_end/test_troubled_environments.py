@@ -33,7 +33,7 @@ def test_one_that_raises_again_and_again_ends_the_run_which_is_saved(start):
     assert re.search(said, command.output)
     assert command.output.count("--debug shows the whole traceback.") == 1
     assert "env_settings.restarts_rate_limit_n is 1" in command.output
-    assert "Go on from the last checkpoint with: --run-id run --resume" in command.output
+    assert "Resume from the last checkpoint with: --run-id run --resume" in command.output
     assert "Traceback" not in command.output
     # What was learned before is not lost: the trainer, which is sound, has saved where it stood.
     states = read_whole_checkpoint(command.run_folder)

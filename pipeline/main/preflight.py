@@ -1,0 +1,79 @@
+"""Checks of a run before anything is started and before a folder is made for it.
+
+The configuration by itself was checked when it was loaded. This checks what it names on the disk: recordings, policies,
+executables, modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from config import RunConfig
+from pipeline.common.errors import RunError
+from pipeline.common.graph import offline_demonstrations
+from pipeline.main.references import names_of_main
+from pipeline.policies.export import NEWEST, is_export
+from pipeline.policies.warm_start import initial_policy
+from pipeline.run_folder.checkpoint import newest_checkpoint
+from queues.errors import StreamError
+from stages.errors import StageError
+
+
+def check_run(config: RunConfig) -> None:
+    """Check that a run can start.
+
+    Raises:
+        RunError: if it can't; the message says why.
+    """
+    offline = offline_demonstrations(config)
+    others = [name for name in config.behaviors if name not in offline]
+    if offline and others:
+        raise RunError(
+            f"{next(iter(offline))} learns from demonstrations alone, and {others[0]} does not: they can't be trained "
+            f"in one run; train {', '.join(offline)} in a run of its own, or let it imitate a `teacher` of this run."
+        )
+    if config.environment is None and config.replay is None and not offline:
+        _check_unity(config)
+    if config.replay is not None:
+        _check_streams(config.replay.streams)
+    if config.checkpoint_settings.resume:
+        _check_origin(Path(config.checkpoint_settings.results_dir) / config.checkpoint_settings.run_id)
+    if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
+        for name in config.behaviors:
+            initial_policy(config, name)
+    mistakes = names_of_main(config)
+    if mistakes:
+        raise RunError("\n".join(mistakes))
+
+
+def _check_unity(config: RunConfig) -> None:
+    """Check that the Unity executable is there."""
+    from stages.unity.executable import find_executable
+
+    path = config.env_settings.env_path
+    try:
+        if path is not None:
+            find_executable(Path(path))
+    except StageError as error:
+        raise RunError(str(error)) from error
+
+
+def _check_origin(run_folder: Path) -> None:
+    """Check that the run to resume is one of ours: in one of ML-Agents, training would start over its files."""
+    theirs = [path for path in sorted(run_folder.glob(f"*/{NEWEST}")) if not is_export(path)]
+    if theirs and newest_checkpoint(run_folder / "checkpoints") is None:
+        raise RunError(
+            f"{run_folder} is a run of ML-Agents, which can't be resumed here: {theirs[0]} holds networks that "
+            "are built differently. Start a run of its own with another --run-id; --inference plays its .onnx files"
+        )
+
+
+def _check_streams(streams: Sequence[str]) -> None:
+    """Check that the recordings are there and readable."""
+    from stages.replay.recording import recorded_edge
+
+    try:
+        recorded_edge(streams)
+    except (StageError, StreamError, OSError) as error:
+        raise RunError(str(error)) from error
