@@ -1,1 +1,6 @@
-"""The actor: environment and agent processor, hand in hand."""
+"""The actor: environment stage and agent processor, hand in hand."""
+
+from stages.actor.actor import Actor, ActorPort
+from stages.actor.credit_gate import CreditGate
+
+__all__ = ["Actor", "ActorPort", "CreditGate"]

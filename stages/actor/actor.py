@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec, behavior_name
 from stages.actor.credit_gate import CreditGate
+from stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
 from stages.agent import AgentProcessor
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
@@ -27,6 +28,8 @@ from stages.stage import Source, StageContext
 _LESSON, _TURN = 1, 2
 """Why environments begin anew in mid-play: a lesson that wants it, or another team's turn to learn."""
 
+Item = TrajectoryBatch | Barrier
+
 
 @dataclass(frozen=True)
 class ActorPort:
@@ -34,13 +37,15 @@ class ActorPort:
 
     announce: Callable[[BehaviorSpec], None] = lambda spec: None
     """A behaviour id was seen for the first time."""
-    checkpoint: Callable[[int], None] = lambda number: None
-    """The actor has reached checkpoint `number`: its part may be written."""
     ended: Callable[[str], None] = lambda reason: None
     """The environments have come to their end in order: nothing more will come, and the run should end."""
 
 
-class Actor(Source[TrajectoryBatch | Barrier]):
+_Work = tuple[Callable[[], Iterable[Item] | None] | None, Callable[[], Awaitable[None]] | None]
+"""What an act does at once, which may give items to emit, and what it awaits when they have left."""
+
+
+class Actor(Source[Item]):
     """Steps environments and emits trajectories.
 
     Args:
@@ -78,17 +83,24 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         self._clock = clock
         self._context = StageContext("actor")
         self._wake = asyncio.Event()
-        self._stopping = self._held = self._changed = self._over = False
+        self._state = State.DECIDING
+        self._transitions = self._bind()
+        # What the host asked for.
+        self._stopping = self._changed = False
         self._checkpoint: int | None = None
-        self._resets_to: int | None = None
-        self._stretch = (resumed_at,)
         self._parameters: EnvironmentParameters | None = None
-        self._players: tuple[str, ...] = ()
-        self._asked_for: tuple[str, ...] | None = None
         self._adopted: dict[str, int] = {}
+        # Of the environments: what they began with, and what they will begin with next.
+        self._stretch: tuple[int, ...] = (resumed_at,)
+        self._reset_to: tuple[int, ...] = ()
         self._turns = self._played_turn = 0
         self._known: set[str] = set()
         self._names: tuple[str, ...] = ()
+        # Of the credits: how many are used, who needs some, and who did when they were asked for.
+        self._used: dict[str, int] = {}
+        self._learners: tuple[str, ...] = ()
+        self._players: tuple[str, ...] = ()
+        self._asked_for: tuple[str, ...] | None = None
 
     # What the host calls. ------------------------------------------------------------------------------------------
 
@@ -131,13 +143,16 @@ class Actor(Source[TrajectoryBatch | Barrier]):
     # The loop. -----------------------------------------------------------------------------------------------------
 
     async def start(self, context: StageContext) -> None:
-        """Build and reset the environments, and tell what behaviours they have."""
+        """Build and reset the environments, and announce their behaviours."""
         self._context = context
         self._adopt_parameters()
         self._environment.start(context)
         self._processor.start(context)
-        await self._begin_anew(self._stretch)
-        self._announce()
+        try:
+            await self._begin_anew(self._stretch)
+        except EnvironmentEnded as end:
+            self._announce()
+            self._state = self._end(end)
 
     async def stop(self) -> None:
         """Close the environments."""
@@ -145,67 +160,86 @@ class Actor(Source[TrajectoryBatch | Barrier]):
         if closing is not None:
             await closing
 
-    async def produce(self) -> AsyncIterator[TrajectoryBatch | Barrier]:
+    async def produce(self) -> AsyncIterator[Item]:
         """Yield trajectories, and a barrier for each checkpoint, until asked to stop."""
-        while True:
-            if self._checkpoint is not None and self._obeys():
-                # Another one may be asked for while these wait for their place.
-                number, self._checkpoint = self._checkpoint, None
-                for item in self._take_checkpoint(number):
+        while transitions := self._transitions[self._state]:
+            for transition in transitions:
+                if transition[0]():
+                    break
+            _, (act, wait), then = transition
+            if act is not None:
+                for item in act() or ():
                     yield item
-            if self._stopping and self._obeys():
-                break
-            if self._over:
-                for batch in self._processor.close_all(truncated=True):
-                    yield batch
-                await self._sleep()
-                continue
-            if self._resets_to is not None:
-                learners = self._learners(self._players)
-                if self._gate.closed(self._used()[0], learners) or self._behind(learners):
-                    self._ask_for(learners)
-                    await self._sleep()
-                    continue
-                self._adopt_parameters()
-                self._stretch = (self._resets_to,)
-                await self._begin_anew(self._stretch)
-                self._resets_to, self._held = None, True
-                if self._over:
-                    continue
-                for batch in self._decide():
-                    yield batch
-            if not self._environment.lineups.ready(self._environment.specs):
-                await self._sleep()
-                continue
-            if not self._held:
-                for batch in self._decide():
-                    yield batch
-            reason = self._reason_to_reset() if self._obeys() else None
-            if reason is not None:
-                for batch in self._processor.close_all(truncated=True):
-                    yield batch
-                await self._reset_for(reason)
-                if self._over:
-                    continue
-                for batch in self._decide():
-                    yield batch
-            used, alive = self._used()
-            if self._gate.closed(used, alive) or self._behind(alive):
-                if not self._held:
-                    for batch in self._processor.flush():
-                        yield batch
-                    self._held, self._asked_for = True, None
-                self._ask_for(alive)
-                await self._sleep()
-                continue
-            if self._held:
-                self._resume_stepping()
-            elif not self._resets_at_checkpoints:
-                self._gate.look_ahead(used, alive)
-            await self._advance()
-            await asyncio.sleep(0)  # let policies, credits and commands in
-        for batch in self._processor.flush():
-            yield batch
+            if wait is not None:
+                try:
+                    await wait()
+                except EnvironmentEnded as end:
+                    then = self._end(end)
+            self._state = then
+
+    def _bind(self) -> dict[State, list[tuple[Callable[[], bool], _Work, State]]]:
+        """The table of transitions with this actor's methods in it."""
+        cues: dict[Cue, Callable[[], bool]] = {
+            Cue.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
+            Cue.RENEWAL_DUE: lambda: self._checkpoint is not None and self._obeys(),
+            Cue.STOP_DUE: lambda: self._stopping and self._obeys(),
+            Cue.POLICY_MISSING: lambda: not self._environment.lineups.ready(self._environment.specs),
+            Cue.RESET_DUE: lambda: self._obeys() and self._reset_due(),
+            Cue.CREDITS_MISSING: self._credits_missing,
+            Cue.ALWAYS: lambda: True,
+        }
+        acts: dict[Act, _Work] = {
+            Act.BARRIER: (self._barrier, None),
+            Act.RENEWAL: (self._close_at_checkpoint, None),
+            Act.FLUSH: (self._processor.flush, None),
+            Act.SLEEP: (None, self._sleep),
+            Act.DECIDE: (self._decide, None),
+            Act.RESET: (self._processor.close_all, self._reset),
+            Act.STEP: (self._look_ahead, self._advance),
+            Act.STAND_STILL: (self._stand_still, self._sleep),
+            Act.ASK: (self._ask, self._sleep),
+            Act.RESUME: (self._decide_again, self._advance),
+            Act.RENEW: (None, self._renew),
+            Act.CLOSE: (self._processor.close_all, self._sleep),
+        }
+        if not self._resets_at_checkpoints:
+            del cues[Cue.RENEWAL_DUE]
+        return {
+            state: [(cues[cue], acts[act], then) for cue, act, then in TRANSITIONS[state] if cue in cues]
+            for state in State
+        }
+
+    # Cues. ---------------------------------------------------------------------------------------------------------
+
+    def _obeys(self) -> bool:
+        """True where commands are followed now: deterministic runs follow them only where they stand still."""
+        if not self._resets_at_checkpoints or self._state in STANDS_STILL:
+            return True
+        return not self._gate.bounds(self._learning(self._deciding()))
+
+    def _reset_due(self) -> bool:
+        """True if the environments have to begin anew now; takes up new parameters, which may be the reason."""
+        if self._adopt_parameters():
+            self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
+            return True
+        lineups = self._environment.lineups
+        if self._played_turn and self._played_turn != lineups.turns:
+            self._reset_to = (*self._stretch, lineups.current.generation, _TURN)
+            return True
+        self._played_turn = lineups.turns  # at first no game has begun before there is a turn
+        return False
+
+    def _credits_missing(self) -> bool:
+        """True if credits are used up, or a grant came before the policy that it was made for."""
+        lineups, gate = self._environment.lineups, self._gate
+        self._used = self._count_used()
+        players = self._players if self._state is State.CHECKPOINT else self._deciding()
+        self._learners = learners = self._learning(players)
+        return bool(gate.closed(self._used, learners)) or any(
+            lineups.newest_version(name) < gate.needed_version(name) for name in learners
+        )
+
+    # Acts. ---------------------------------------------------------------------------------------------------------
 
     def _decide(self) -> Iterable[TrajectoryBatch]:
         # A policy that comes while a batch waits for its place has not decided this tick.
@@ -232,22 +266,22 @@ class Actor(Source[TrajectoryBatch | Barrier]):
             for behavior_id in filter(lineups.plays, self._environment.specs):
                 self._processor.end_learning(behavior_id)
 
-    def _resume_stepping(self) -> None:
-        """Step again after standing still: decisions that were taken before by an older policy are taken anew."""
-        self._held = False
+    def _decide_again(self) -> None:
+        """Before stepping after a wait: decisions that an older policy took are taken anew."""
         if self._changed:
             for step in self._environment.decide_again():
                 self._processor.replace_decisions(step)
             self._adopted.clear()
+
+    def _look_ahead(self) -> None:
+        if not self._resets_at_checkpoints:  # there, when an answer comes must not show
+            self._gate.look_ahead(self._used, self._learners)
 
     async def _advance(self) -> None:
         try:
             await self._environment.advance()
         except BrokenEnvironmentError as error:
             await self._recover(error)
-        except EnvironmentEnded as end:
-            self._end(end)
-            return
         lost = self._environment.lost
         if lost is not None:
             dropped = self._processor.drop_environments(lost, 0)
@@ -255,45 +289,64 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 self._context.log.warning("%d steps of half-made trajectories are dropped with it.", dropped)
         if len(self._environment.specs) > len(self._known):
             self._announce()
+        await asyncio.sleep(0)  # let policies, credits and commands in
 
-    async def _begin_anew(self, stretch: tuple[int, ...]) -> None:
-        try:
-            await self._environment.reset(self._seed(*stretch), stretch)
-        except EnvironmentEnded as end:
-            self._end(end)
-        self._played_turn = self._environment.lineups.turns
+    def _stand_still(self) -> Iterable[TrajectoryBatch]:
+        yield from self._processor.flush()
+        self._asked_for = None
+        self._ask()
 
-    def _end(self, end: EnvironmentEnded) -> None:
-        """The environments have ended in order: from now on nothing is done but what the host asks for."""
-        self._over = True
-        why = str(end)
-        self._context.log.info("%s. The run ends.", why[:1].upper() + why[1:])
-        self._port.ended(str(end))
+    def _ask(self) -> None:
+        """Ask for credits while standing still, once more if others learn than those that were asked for."""
+        if self._learners != self._asked_for:
+            self._asked_for = self._learners
+            self._gate.wait(self._count_used(), self._learners)
 
-    def _reason_to_reset(self) -> tuple[int, int] | None:
-        """Why the environments have to begin anew now: a number for the seed, and what it is a number of."""
-        if self._adopt_parameters():
-            return self._environment.parameters.generation, _LESSON
-        lineups = self._environment.lineups
-        if self._played_turn and self._played_turn != lineups.turns:
-            return lineups.current.generation, _TURN
-        self._played_turn = lineups.turns  # at first no game has begun before there is a turn
-        return None
+    async def _sleep(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()
 
-    def _adopt_parameters(self) -> bool:
-        """Give the parameters that came last to the environments; whether these have to begin anew for it."""
-        taken, self._parameters = self._parameters, None
-        if taken is not None:
-            self._environment.parameters.take(taken)
-        return taken is not None and taken.reset
+    def _barrier(self) -> Iterable[Item]:
+        number = self._begin_checkpoint()
+        if self._stopping:
+            yield from self._processor.flush()
+        yield Barrier(number, self._processor.source)
 
-    async def _reset_for(self, reason: tuple[int, int]) -> None:
+    def _close_at_checkpoint(self) -> Iterable[Item]:
+        # As a resumed run does: start anew with fresh credits, which come when everybody has saved his part,
+        # and so under the policies and the assignment that follow from all that went before the barrier.
+        number = self._begin_checkpoint()
+        self._stretch = (number,)
+        self._players = self._deciding() or self._players
+        closed = self._processor.close_all()
+        self._learners, self._asked_for = self._learning(self._players), None
+        self._ask()
+        yield from closed
+        yield Barrier(number, self._processor.source)
+
+    def _begin_checkpoint(self) -> int:
+        """The number of the checkpoint; another one may be requested while this one's items wait for their place."""
+        number, self._checkpoint = self._checkpoint, None
+        assert number is not None
+        return number
+
+    async def _renew(self) -> None:
+        self._adopt_parameters()
+        await self._begin_anew(self._stretch)
+
+    async def _reset(self) -> None:
         """Begin anew because of a lesson or a turn; its seed is kept apart from those of restarts."""
-        stretch = (*self._stretch, *reason)
         try:
-            await self._begin_anew(stretch)
+            await self._begin_anew(self._reset_to)
         except BrokenEnvironmentError as error:
             await self._recover(error)
+
+    # What they are made of. ----------------------------------------------------------------------------------------
+
+    async def _begin_anew(self, stretch: tuple[int, ...]) -> None:
+        await self._environment.reset(self._seed(*stretch), stretch)
+        self._announce()
+        self._played_turn = self._environment.lineups.turns
 
     async def _recover(self, error: BrokenEnvironmentError) -> None:
         """Build the environments anew, as often as the restart limits allow."""
@@ -314,57 +367,35 @@ class Actor(Source[TrajectoryBatch | Barrier]):
                 stretch = (self._resumed_at, self._restarts.count)
                 await self._environment.restart(self._seed(*stretch), stretch)
                 failure = None
-            except EnvironmentEnded as end:
-                self._end(end)
-                return
             except BrokenEnvironmentError as again:
                 failure = again
 
-    def _obeys(self) -> bool:
-        """Whether commands are followed now: deterministic runs follow them only where they stand still."""
-        if not self._resets_at_checkpoints or self._held or self._over or self._resets_to is not None:
-            return True
-        return not self._gate.bounds(self._used()[1])
+    def _end(self, end: EnvironmentEnded) -> State:
+        """The environments have ended in order: from now on nothing is done but what the host asks for."""
+        why = str(end)
+        self._context.log.info("%s. The run ends.", why[:1].upper() + why[1:])
+        self._port.ended(why)
+        return State.ENDED
 
-    def _take_checkpoint(self, number: int) -> list[TrajectoryBatch | Barrier]:
-        items: list[TrajectoryBatch | Barrier] = []
-        if self._resets_at_checkpoints and not self._over:
-            # As a resumed run does: start anew with fresh credits, which come when everybody has saved his part,
-            # and so under the policies and the assignment that follow from all that went before the barrier.
-            self._players = tuple(n for n in self._names if self._processor.open_agents(n)) or self._players
-            items += self._processor.close_all(truncated=True)
-            self._asked_for = None
-            self._ask_for(self._learners(self._players))
-            self._resets_to = number
-        elif self._stopping:
-            items += self._processor.flush()
-        self._port.checkpoint(number)
-        items.append(Barrier(number, self._processor.source))
-        return items
+    def _adopt_parameters(self) -> bool:
+        """Pass the parameters that came last to the environments; True if these have to begin anew for it."""
+        taken, self._parameters = self._parameters, None
+        if taken is not None:
+            self._environment.parameters.take(taken)
+        return taken is not None and taken.reset
 
-    async def _sleep(self) -> None:
-        await self._wake.wait()
-        self._wake.clear()
-
-    def _behind(self, alive: Iterable[str]) -> bool:
-        """Whether a grant came before the policy that it was made for."""
-        lineups = self._environment.lineups
-        return any(lineups.newest_version(name) < self._gate.needed_version(name) for name in alive)
-
-    def _used(self) -> tuple[dict[str, int], tuple[str, ...]]:
+    def _count_used(self) -> dict[str, int]:
+        """Learning steps that were emitted or are held, by behaviour name."""
         processor = self._processor
-        used = {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
-        return used, self._learners(name for name in self._names if processor.open_agents(name))
+        return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
 
-    def _learners(self, names: Iterable[str]) -> tuple[str, ...]:
+    def _deciding(self) -> tuple[str, ...]:
+        """Behaviours whose agents have open decisions."""
+        return tuple(name for name in self._names if self._processor.open_agents(name))
+
+    def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of some behaviours that are learned from now: only they need credits, and their newest policies."""
         return tuple(name for name in names if self._environment.lineups.learns(name))
-
-    def _ask_for(self, learners: tuple[str, ...]) -> None:
-        """Ask for credits while standing still, once more if others learn than those that were asked for."""
-        if learners != self._asked_for:
-            self._asked_for = learners
-            self._gate.wait(self._used()[0], learners)
 
     def _announce(self) -> None:
         for behavior_id, spec in self._environment.specs.items():

@@ -45,7 +45,6 @@ class Rig:
         self.groups = []
         self.requests = []
         self.seen = []
-        self.checkpoints = []
         self.ends = []
         self.outlet = AgentManagerQueue("out", maxlen)
         counters = Counters()
@@ -60,7 +59,7 @@ class Rig:
             EnvironmentStage(make_group, Lineups(EchoPolicy, lambda name: self_play)),
             self.processor,
             CreditGate(lambda *request: self.requests.append(request)),
-            ActorPort(lambda spec: self.seen.append(spec.behavior_id), self.checkpoints.append, self.ends.append),
+            ActorPort(lambda spec: self.seen.append(spec.behavior_id), self.ends.append),
             restarts=restarts,
             resets_at_checkpoints=resets,
             resumed_at=resumed_at,
@@ -409,7 +408,6 @@ async def test_a_barrier_stands_between_what_came_before_and_what_follows():
         await asyncio.sleep(2)
         kinds = [item if isinstance(item, Barrier) else item.num_rows for item in rig.take()]
         assert kinds == [1, 1, Barrier(7, source=3), 1, 1]
-        assert rig.checkpoints == [7]
 
 
 async def test_a_checkpoint_does_not_wait_for_credits_or_policies():
@@ -450,7 +448,6 @@ async def deterministic_stretch(caps, resumed_at=-1):
             rig.actor.request_checkpoint(0)
             await until_blocked()
             assert rig.take() == [Barrier(0, 3)]
-            assert rig.checkpoints == [0]
             assert rig.ticks == rig.groups[0].tick
         used = rows(before)
         rig.grant(Walker=used + 20)
