@@ -19,12 +19,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matches import MaskedPlayer, play_connect_four
 from numpy.typing import NDArray
 from trained import ROOT, exports_of, run_to_judge, steps_of
 
 from pipeline.policies.export import load_acting_policy, read_export
 from queues.messages import ActionBatch, Array
-from stages.games.connect_four import Player, RandomPlayer, TacticalPlayer, as_player, play_games
+from stages.games.connect_four import RandomPlayer, TacticalPlayer
+from stages.games.connect_four.group import ACTIONS
+from stages.games.policy_player import PolicyPlayer
 
 EXAMPLE = Path("examples/connect_four/config.yaml")
 GAMES = 500
@@ -39,7 +42,7 @@ def main() -> None:
     behavior = next(path.name for path in sorted(run.iterdir()) if list(path.glob(f"{path.name}-*.pt")))
     exports = exports_of(run, behavior)
     final = exports[-1]
-    others: list[tuple[str, Player, float]] = [
+    others: list[tuple[str, MaskedPlayer, float]] = [
         ("random play", RandomPlayer(asked.seed), 0.95),
         ("one move ahead", TacticalPlayer(asked.seed), 0.70),
     ]
@@ -47,7 +50,7 @@ def main() -> None:
     print(f"{final}\n{'':30} {'won':>5} {'drawn':>5} {'lost':>5} {'rate':>7} {'bar':>6}")
     missed = 0
     for name, other, bar in others:
-        tally = play_games(player(final, asked.seed, not asked.drawn), other, asked.games)
+        tally = play_connect_four(player(final, asked.seed, not asked.drawn), other, asked.games)
         told = f"{tally.wins:5} {tally.draws:5} {tally.losses:5} {tally.win_rate:7.1%}"
         mark = "" if not bar else f" {bar:6.0%}" if tally.win_rate >= bar else f" {bar:6.0%}  missed"
         print(f"{name:30} {told}{mark}", flush=True)
@@ -55,11 +58,11 @@ def main() -> None:
     raise SystemExit(1 if missed else 0)
 
 
-def player(export: Path, seed: int, deterministic: bool) -> Player:
+def player(export: Path, seed: int, deterministic: bool) -> MaskedPlayer:
     """An exported policy as a player, whichever shape it takes the board in."""
     folder = (ROOT / EXAMPLE).parent  # where its network is
     (seen,) = read_export(export, folder).design.spec.observations
-    act = as_player(load_acting_policy(export, folder), seed, deterministic)
+    act = PolicyPlayer(load_acting_policy(export, folder), ACTIONS, seed, deterministic)
 
     def shaped(observations: tuple[Array, ...], masks: NDArray[np.bool_]) -> ActionBatch:
         return act((observations[0].reshape(-1, *seen.shape),), masks)

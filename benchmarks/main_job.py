@@ -17,11 +17,14 @@ from pathlib import Path
 
 import torch
 import yaml
+from matches import Player, RandomPlayer, Tally, play_volley
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from config import RunConfig
 from pipeline.policies.export import load_acting_policy, numbered, read_export
-from stages.games.volley import Player, ScriptedPlayer, Tally, as_player, play_games, random_player
+from stages.games.policy_player import PolicyPlayer
+from stages.games.volley import ScriptedPlayer
+from stages.games.volley.group import ACTIONS
 from stages.policy import design_of, make_policy
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
@@ -51,7 +54,7 @@ def main() -> None:
     scripted = ScriptedPlayer().act
     print(f"{asked.run}: {steps[-1]} steps, first-quarter snapshot at {early}")
     bars = [
-        ("scripted against random play", scripted, random_player(1), "wins", 0.95),
+        ("scripted against random play", scripted, RandomPlayer(ACTIONS, 1), "wins", 0.95),
         ("scripted against the untrained policy", scripted, untrained(config, behavior, final), "wins", 0.90),
         ("scripted against itself", scripted, scripted, "score", 0.5),
         ("final against scripted", player(final), scripted, "wins", 0.90),
@@ -65,12 +68,12 @@ def main() -> None:
     ]
     print(f"{'':38} {'won':>5} {'drawn':>5} {'lost':>5} {'rate':>7} {'bar':>6}")
     held = [
-        told(name, play_games(one, other, asked.games, seed=11, **options), what, bar)
+        told(name, play_volley(one, other, asked.games, seed=11, **options), what, bar)
         for name, one, other, what, bar in bars
     ]
     for step, export in zip(steps, exports, strict=True):
         if step <= steps[-1] / 2:
-            tally = play_games(player(final), player(export), asked.snapshot_games, seed=11, **options)
+            tally = play_volley(player(final), player(export), asked.snapshot_games, seed=11, **options)
             held.append(told(f"final against its snapshot at {step}", tally, "wins", SNAPSHOT_BAR))
     ratings = elo(asked.run / behavior)
     print(f"ELO: {ratings[0]:.0f} in the first summary, {ratings[-1]:.0f} in the last")
@@ -89,7 +92,7 @@ def told(name: str, tally: Tally, what: str, bar: float) -> bool:
 
 def player(export: Path) -> Player:
     """An exported policy as a player."""
-    return as_player(load_acting_policy(export), seed=5)
+    return PolicyPlayer(load_acting_policy(export), ACTIONS, seed=5)
 
 
 def untrained(config: RunConfig, behavior: str, export: Path) -> Player:
@@ -98,7 +101,7 @@ def untrained(config: RunConfig, behavior: str, export: Path) -> Player:
     settings = config.behavior_settings(behavior)
     policy = make_policy(design_of(spec, settings))
     policy.load(PPOTrainer(TrainerContext(behavior, settings, spec, seed=3)).policy())
-    return as_player(policy, seed=5)
+    return PolicyPlayer(policy, ACTIONS, seed=5)
 
 
 def elo(folder: Path) -> list[float]:

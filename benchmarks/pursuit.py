@@ -17,19 +17,14 @@ from pathlib import Path
 
 import torch
 import yaml
+from matches import Player, RandomPlayer, Tally, play_pursuit
 from trained import exports_of, first_quarter, run_to_judge, steps_of
 
 from config import RunConfig
 from pipeline.policies.export import load_acting_policy
-from stages.games.pursuit import (
-    Player,
-    ScriptedEvader,
-    ScriptedPursuer,
-    Tally,
-    as_player,
-    play_games,
-    random_player,
-)
+from stages.games.policy_player import PolicyPlayer
+from stages.games.pursuit import ScriptedEvader, ScriptedPursuer
+from stages.games.pursuit.group import ACTIONS
 
 EXAMPLE = Path("config/examples/pursuit.yaml")
 GAMES = 500
@@ -48,25 +43,25 @@ def main() -> None:
     options = config.environment.options
 
     def meet(pursuer: Player, evader: Player) -> Tally:
-        return play_games(pursuer, evader, asked.games, asked.seed, **options)
+        return play_pursuit(pursuer, evader, asked.games, asked.seed, **options)
 
     # Drawn anew for each pairing, so that none depends on which others were played before.
     hunting: dict[str, Callable[[], Player]] = {
         "final": lambda: player(pursuers[-1]),
         f"at step {steps_of(early_pursuer)}": lambda: player(early_pursuer),
         "scripted": ScriptedPursuer,
-        "random": lambda: random_player(1),
+        "random": lambda: RandomPlayer(ACTIONS, 1),
     }
     fleeing: dict[str, Callable[[], Player]] = {
         "final": lambda: player(evaders[-1]),
         f"at step {steps_of(early_evader)}": lambda: player(early_evader),
         "scripted": ScriptedEvader,
-        "random": lambda: random_player(2),
+        "random": lambda: RandomPlayer(ACTIONS, 2),
     }
     print(f"\nwon by the pursuers, of {asked.games} games\n{'pursuers':20}", *(f"{name:>16}" for name in fleeing))
     results: list[list[int]] = []
     for name, pursuer in hunting.items():
-        results.append([meet(pursuer(), evader()).caught for evader in fleeing.values()])
+        results.append([meet(pursuer(), evader()).wins for evader in fleeing.values()])
         print(f"{name:20}", *(f"{caught / asked.games:16.1%}" for caught in results[-1]), flush=True)
     before, games = results[1][1], asked.games
     sides = {
@@ -85,7 +80,7 @@ def main() -> None:
 
 def player(export: Path) -> Player:
     """An exported policy as a player."""
-    return as_player(load_acting_policy(export), seed=5)
+    return PolicyPlayer(load_acting_policy(export), ACTIONS, seed=5)
 
 
 def by_chance(wins: int, others: int, games: int) -> float:

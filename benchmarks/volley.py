@@ -15,8 +15,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from matches import RandomPlayer
 
-from stages.games.volley import VolleyGroup, random_player
+from stages.games.volley import VolleyGroup
+from stages.games.volley.group import ACTIONS
 
 STRETCHES = 5
 COURTS = (1, 64, 256, 1024)
@@ -33,7 +35,7 @@ def main() -> None:
 
 def seconds_per_tick(courts: int, stretch_s: float) -> float:
     """Median over the stretches; drawing the actions is not timed."""
-    group, play = VolleyGroup(courts), random_player(0)
+    group, play = VolleyGroup(courts), RandomPlayer(ACTIONS, 0)
     group.reset(0)
     shape = (np.empty((courts, 12), np.float32),)
     decisions = [{behavior_id: play(shape) for behavior_id in group.behavior_ids} for _ in range(50)]

@@ -37,11 +37,13 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
     settings = config.environment
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
         return
-    from stages.games.volley import ScriptedPlayer, VolleyGroup, as_player
+    from stages.games.policy_player import PolicyPlayer
+    from stages.games.volley import ScriptedPlayer, VolleyGroup
     from stages.games.volley.clip import write_clip
+    from stages.games.volley.group import ACTIONS
 
     policy = load_acting_policy(export, config.source_folder)
     path = run_folder / folder_name(behavior) / "clip.gif"
-    players = (as_player(policy, SEED, deterministic=True), ScriptedPlayer().act)
+    players = (PolicyPlayer(policy, ACTIONS, SEED, deterministic=True), ScriptedPlayer().act)
     write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)
     log.info("Filmed the final policy (red, on the left) against the scripted player: %s", path)

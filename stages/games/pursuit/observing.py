@@ -1,4 +1,4 @@
-"""What each side sees, and the same in metres for players that think (`Seen`).
+"""What each side sees, and the same in metres for players that think (`ArenaView`).
 
 Everybody sees its own place and speed, where the others are from there and how fast, and the time that is left. A
 pursuer sees its mate and then the evader; the evader sees the nearer pursuer and then the other.
@@ -51,7 +51,7 @@ def _from(viewer: Floats, other: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ArenaView:
     """Observations [d, 13] taken apart; each [d, 4]: x, y, vx, vy, places of others from oneself."""
 
     own: Floats
@@ -61,6 +61,6 @@ class Seen:
     """The evader; the other pursuer."""
 
     @classmethod
-    def of(cls, observations: Floats) -> Seen:
+    def of(cls, observations: Floats) -> ArenaView:
         """Take observations apart."""
         return cls(observations[:, :4], observations[:, 4:8], observations[:, 8:12])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from queues.messages import ActionBatch, Array
 from stages.games.pursuit.motion import DIRECTIONS, Floats
-from stages.games.pursuit.observing import Seen
+from stages.games.pursuit.observing import ArenaView
 from stages.games.pursuit.rules import CATCH_DISTANCE, EVADER_SPEED, HALF_WIDTH, PURSUER_SPEED
 
 _LEAD: Final = 0.6
@@ -35,7 +35,7 @@ class ScriptedPursuer:
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
         """Decide for d pursuers from their observations [d, 13]."""
-        seen = Seen.of(observations[0])
+        seen = ArenaView.of(observations[0])
         mate, evader, flight = seen.first[:, :2], seen.second[:, :2], seen.second[:, 2:]
         distance = _size(evader)[:, None]
         mates_distance = _size(evader - mate)[:, None]
@@ -54,7 +54,7 @@ class ScriptedEvader:
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
         """Decide for d evaders from their observations [d, 13]."""
-        seen = Seen.of(observations[0])
+        seen = ArenaView.of(observations[0])
         way = _REFUGES - seen.own[:, None, :2]
         ahead = np.full(way.shape[:2], np.inf, np.float32)
         for share in _ON_THE_WAY:

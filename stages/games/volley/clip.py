@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from queues.messages import ActionBatch, Array
+from stages.games.policy_player import PolicyPlayer
 from stages.games.volley.group import VolleyGroup
-from stages.games.volley.play import Player, PolicyPlayer
 from stages.games.volley.rendering import LIVELY_COLOURS, draw
 from stages.games.volley.rules import TICK_S
+
+Player = Callable[[tuple[Array, ...]], ActionBatch]
+"""Observations of an agent per row to one action per row."""
 
 _TICKS_PER_FRAME = 2
 """25 pictures a second."""

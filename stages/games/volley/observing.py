@@ -1,6 +1,6 @@
 """What a player sees: twelve numbers in its own frame, the same on both sides of the net.
 
-The inverse of the scaling is here too (`Seen`), for players that think in metres: `scripted` gets no other view
+The inverse of the scaling is here too (`CourtView`), for players that think in metres: `scripted` gets no other view
 than a trained policy does.
 """
 
@@ -41,7 +41,7 @@ def observe(courts: Courts) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CourtView:
     """Observations [d, 12] of d players back in metres and seconds, each [4, d]: x, y, vx, vy."""
 
     own: Floats
@@ -49,7 +49,7 @@ class Seen:
     opponent: Floats
 
     @classmethod
-    def of(cls, observations: Floats) -> Seen:
+    def of(cls, observations: Floats) -> CourtView:
         """Undo the scaling of `observe`."""
         metres = (observations * SCALE).T
         return cls(metres[:4], metres[4:8], metres[8:])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.messages import ActionBatch, Array
-from stages.games.volley.observing import Seen
+from stages.games.volley.observing import CourtView
 from stages.games.volley.physics import VX, VY, Floats, X, Y
 from stages.games.volley.rules import BALL_GRAVITY, BALL_RADIUS, HALF_WIDTH, HOME, PLAYER_RADIUS
 
@@ -37,7 +37,7 @@ class ScriptedPlayer:
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
         """Decide for d players from their observations [d, 12]."""
-        seen = Seen.of(observations[0])
+        seen = CourtView.of(observations[0])
         way = _target(seen) - seen.own[X]
         move = np.where(way > _STEADY, _FORWARD, np.where(way < -_STEADY, _BACK, _STAY))
         discrete = np.stack([move, _jumps(seen)], axis=1).astype(np.int32)
@@ -46,7 +46,7 @@ class ScriptedPlayer:
     __call__ = act
 
 
-def _target(seen: Seen) -> Floats:
+def _target(seen: CourtView) -> Floats:
     """[d] where to stand: behind the ball's supposed landing point, or at home if the ball is not ours."""
     ball = seen.ball
     above = np.maximum(ball[Y] - _CONTACT_HEIGHT, 0.0)
@@ -59,7 +59,7 @@ def _target(seen: Seen) -> Floats:
     return np.where(ours, spot, -HOME).astype(np.float32)
 
 
-def _jumps(seen: Seen) -> NDArray[np.bool_]:
+def _jumps(seen: CourtView) -> NDArray[np.bool_]:
     ball, (sideways, low, high) = seen.ball, _JUMP_REACH
     near = np.abs(ball[X] - seen.own[X]) < sideways
     return np.asarray(near & (ball[VY] < 0) & (ball[Y] > low) & (ball[Y] < high))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.matches import RandomPlayer
 from queues.messages import ActionBatch
 from stages.environment.protocol import EnvironmentGroup
-from stages.games.pursuit import PursuitGroup, random_player
+from stages.games.pursuit import PursuitGroup
+from stages.games.pursuit.group import ACTIONS
 from stages.games.pursuit.rules import EVADER, RESULT_REWARD, STEP_REWARD
 
 HUNT, FLEE = "Pursuer?team=0", "Evader?team=1"
@@ -23,7 +25,7 @@ def stay(group):
 
 def random_game(group, seed, ticks):
     """The results of a reset and of random play."""
-    play = random_player(seed)
+    play = RandomPlayer(ACTIONS, seed)
     yield group.reset(seed)
     for _ in range(ticks):
         yield group.step({i: play((np.zeros((n * group.num_envs, 13)),)) for i, n in ((HUNT, 2), (FLEE, 1))})

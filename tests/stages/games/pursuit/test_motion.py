@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
-from stages.games.pursuit.observing import OBSERVATION_SIZE, Seen, observe
+from stages.games.pursuit.observing import OBSERVATION_SIZE, ArenaView, observe
 from stages.games.pursuit.rules import (
     ACCELERATION,
     CATCH_DISTANCE,
@@ -121,7 +121,7 @@ def test_the_evader_sees_the_nearer_pursuer_first_whoever_it_is():
 def test_observations_can_be_taken_apart_again():
     arenas = arena((0.5, 0.25), (-0.5, 0), (0, 0.5))
     pursuers, _ = observe(arenas, np.ones(1, np.float32))
-    seen = Seen.of(pursuers)
+    seen = ArenaView.of(pursuers)
 
     np.testing.assert_allclose(seen.own[:, :2] + seen.second[:, :2], [[0, 0.5]] * 2)
     np.testing.assert_allclose(seen.own[0, :2] + seen.first[0, :2], [-0.5, 0])

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
+from benchmarks.matches import RandomPlayer
 from queues.messages import ActionBatch
 from stages.environment.protocol import EnvironmentGroup, Rendering
-from stages.games.volley import VolleyGroup, random_player
+from stages.games.volley import VolleyGroup
+from stages.games.volley.group import ACTIONS
 from stages.games.volley.physics import VX, VY, X, Y
 from stages.games.volley.rules import BALL_RADIUS
 
@@ -19,7 +21,7 @@ def idle(group):
 
 def random_game(group, seed, ticks):
     """The results of a reset and of random play."""
-    play = random_player(seed)
+    play = RandomPlayer(ACTIONS, seed)
     yield group.reset(seed)
     decide = np.zeros((group.num_envs, 12), np.float32)
     for _ in range(ticks):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from properties import examples
 
-from stages.games.volley.observing import OBSERVATION_NAMES, SCALE, Seen, observe
+from stages.games.volley.observing import OBSERVATION_NAMES, SCALE, CourtView, observe
 from stages.games.volley.physics import VX, VY, Courts, X, Y, advance
 from stages.games.volley.rules import (
     BALL_GRAVITY,
@@ -168,4 +168,4 @@ def test_observations_are_named_scaled_and_can_be_read_back():
     assert seen.dtype == np.float32
     expected_right = [-2, 0.6, -1, -2, -0.5, 1.2, 3, 2, 1, 0.5, -1, 2]
     np.testing.assert_allclose(seen[1, 0] * SCALE, expected_right, rtol=1e-6)
-    np.testing.assert_allclose(Seen.of(seen[1]).ball[:, 0], [-0.5, 1.2, 3, 2], rtol=1e-6)
+    np.testing.assert_allclose(CourtView.of(seen[1]).ball[:, 0], [-0.5, 1.2, 3, 2], rtol=1e-6)

@@ -3,8 +3,10 @@ import pytest
 from PIL import Image
 
 from queues.messages import ActionBatch
-from stages.games.volley import ScriptedPlayer, VolleyGroup, as_player
+from stages.games.policy_player import PolicyPlayer
+from stages.games.volley import ScriptedPlayer, VolleyGroup
 from stages.games.volley.clip import write_clip
+from stages.games.volley.group import ACTIONS
 from stages.games.volley.physics import VX, X, Y
 from stages.games.volley.rendering import draw
 from stages.policy import Decision, Recall
@@ -105,7 +107,9 @@ def test_a_filmed_policy_remembers_within_a_match_and_no_longer(tmp_path):
             super()._begin_matches(ended)
 
     policy, group = Counting(), Noting(1, points_to_win=1)
-    write_clip(tmp_path / "game.gif", group, (as_player(policy, 0), ScriptedPlayer()), seconds=8, width=60, seed=4)
+    write_clip(
+        tmp_path / "game.gif", group, (PolicyPlayer(policy, ACTIONS, 0), ScriptedPlayer()), seconds=8, width=60, seed=4
+    )
     assert len(group.lengths) > 1
     expected = [count for length in group.lengths for count in range(length)]
     assert policy.counts[: len(expected)] == expected

@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 
+from benchmarks.matches import RandomPlayer, Tally, play_volley
 from config import BehaviorSettings
 from queues.messages import ActionBatch
-from stages.games.volley import ScriptedPlayer, Tally, VolleyGroup, as_player, play_games, random_player
+from stages.games.policy_player import PolicyPlayer
+from stages.games.volley import ScriptedPlayer, VolleyGroup
+from stages.games.volley.group import ACTIONS
 from stages.policy import Decision, Recall, design_of, make_policy
 from stages.trainer.protocol import TrainerContext
 
@@ -11,7 +14,7 @@ GAMES = 1000
 
 
 def test_the_scripted_player_beats_random_play_in_95_of_100_games():
-    tally = play_games(ScriptedPlayer(), random_player(1), GAMES, seed=2)
+    tally = play_volley(ScriptedPlayer(), RandomPlayer(ACTIONS, 1), GAMES, seed=2)
 
     assert sum(tally) == GAMES
     assert tally.win_rate >= 0.95
@@ -24,33 +27,33 @@ def test_the_scripted_player_beats_the_untrained_policy_in_90_of_100_games():
     untrained = make_policy(design_of(spec, settings))
     untrained.load(trainer_module.PPOTrainer(TrainerContext("Volley", settings, spec)).policy())
 
-    tally = play_games(ScriptedPlayer(), as_player(untrained, seed=1), GAMES, seed=3)
+    tally = play_volley(ScriptedPlayer(), PolicyPlayer(untrained, ACTIONS, seed=1), GAMES, seed=3)
 
     assert tally.win_rate >= 0.90
 
 
 def test_the_scripted_player_is_its_own_equal():
-    tally = play_games(ScriptedPlayer(), ScriptedPlayer(), GAMES, seed=4)
+    tally = play_volley(ScriptedPlayer(), ScriptedPlayer(), GAMES, seed=4)
 
     assert abs(tally.score - 0.5) <= 0.05
     assert tally.draws < 0.1 * GAMES
 
 
 def test_results_are_told_from_the_first_players_side():
-    stronger_second = play_games(random_player(1), ScriptedPlayer(), 101, seed=5)
+    stronger_second = play_volley(RandomPlayer(ACTIONS, 1), ScriptedPlayer(), 101, seed=5)
 
     assert sum(stronger_second) == 101
     assert stronger_second.losses > 90
 
 
 def test_the_same_seed_gives_the_same_tally():
-    assert play_games(ScriptedPlayer(), random_player(1), 50, seed=6, points_to_win=1) == play_games(
-        ScriptedPlayer(), random_player(1), 50, seed=6, points_to_win=1
+    assert play_volley(ScriptedPlayer(), RandomPlayer(ACTIONS, 1), 50, seed=6, points_to_win=1) == play_volley(
+        ScriptedPlayer(), RandomPlayer(ACTIONS, 1), 50, seed=6, points_to_win=1
     )
 
 
 def test_games_that_nobody_can_win_in_time_are_draws():
-    tally = play_games(ScriptedPlayer(), ScriptedPlayer(), 10, seed=7, time_limit_s=0.2)
+    tally = play_volley(ScriptedPlayer(), ScriptedPlayer(), 10, seed=7, time_limit_s=0.2)
 
     assert tally == Tally(wins=0, draws=10, losses=0)
     assert (tally.win_rate, tally.score) == (0.0, 0.5)
@@ -80,7 +83,7 @@ def test_a_policy_with_memory_remembers_by_row_until_it_is_told_to_forget():
             actions = ActionBatch(np.zeros((len(counts), 0), np.float32), counts)
             return Decision(actions, {}, Recall(recall.memories + 1, recall.previous_actions))
 
-    player = as_player(Counting(), seed=0)
+    player = PolicyPlayer(Counting(), ACTIONS, seed=0)
     seen = (np.zeros((3, 12), np.float32),)
     assert [player(seen).discrete[:, 0].tolist() for _ in range(3)] == [[0] * 3, [1] * 3, [2] * 3]
     player.forget(np.array([1]))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.matches import play_connect_four
 from queues.messages import ActionBatch
-from stages.games.connect_four import RandomPlayer, TacticalPlayer, as_player, play_games, rules
+from stages.games.connect_four import RandomPlayer, TacticalPlayer, rules
+from stages.games.connect_four.group import ACTIONS
+from stages.games.policy_player import PolicyPlayer
 from stages.policy.protocol import Decision
 
 
@@ -48,11 +51,13 @@ def test_random_play_is_by_the_masks():
 
 
 def test_the_same_seed_plays_the_same():
-    assert play_games(TacticalPlayer(1), RandomPlayer(2), 50) == play_games(TacticalPlayer(1), RandomPlayer(2), 50)
+    assert play_connect_four(TacticalPlayer(1), RandomPlayer(2), 50) == play_connect_four(
+        TacticalPlayer(1), RandomPlayer(2), 50
+    )
 
 
 def test_looking_one_move_ahead_beats_random_play():
-    tally = play_games(TacticalPlayer(0), RandomPlayer(1), 200)
+    tally = play_connect_four(TacticalPlayer(0), RandomPlayer(1), 200)
 
     assert sum(tally) == 200
     assert tally.win_rate > 0.85
@@ -69,7 +74,7 @@ def test_either_player_begins_half_of_the_games():
             return super().__call__(observations, masks)
 
     one, other = Counter(0), Counter(1)
-    play_games(one, other, 11)
+    play_connect_four(one, other, 11)
     assert (one.began, other.began) == (6, 5)
 
 
@@ -84,7 +89,7 @@ def test_a_policy_becomes_a_player(deterministic):
             return Decision(ActionBatch(np.zeros((len(masks), 0), np.float32), chosen), {})
 
     policy = Leftmost()
-    player = as_player(policy, 0, deterministic)
+    player = PolicyPlayer(policy, ACTIONS, 0, deterministic)
     masks = np.array([[False, True, True, True, True, True, True]])
 
     assert player((np.zeros((1, 84), np.int8),), masks).discrete.tolist() == [[1]]

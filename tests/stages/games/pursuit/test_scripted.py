@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.matches import RandomPlayer, play_pursuit
 from queues.messages import ActionBatch
-from stages.games.pursuit import ScriptedEvader, ScriptedPursuer, as_player, play_games, random_player
+from stages.games.policy_player import PolicyPlayer
+from stages.games.pursuit import ScriptedEvader, ScriptedPursuer
+from stages.games.pursuit.group import ACTIONS
 from stages.games.pursuit.motion import DIRECTIONS, Arenas
 from stages.games.pursuit.observing import observe
 from stages.policy.protocol import Decision
@@ -37,19 +40,19 @@ def test_a_cornered_evader_does_not_stay():
 
 
 def test_scripted_pursuers_catch_random_evaders():
-    assert play_games(ScriptedPursuer(), random_player(0), GAMES, seed=1).catch_rate > 0.95
+    assert play_pursuit(ScriptedPursuer(), RandomPlayer(ACTIONS, 0), GAMES, seed=1).win_rate > 0.95
 
 
 def test_the_scripted_evader_escapes_random_pursuers():
-    assert play_games(random_player(0), ScriptedEvader(), GAMES, seed=1).catch_rate < 0.05
+    assert play_pursuit(RandomPlayer(ACTIONS, 0), ScriptedEvader(), GAMES, seed=1).win_rate < 0.05
 
 
 def test_scripted_players_are_about_equal():
-    assert 0.3 < play_games(ScriptedPursuer(), ScriptedEvader(), GAMES, seed=1).catch_rate < 0.7
+    assert 0.3 < play_pursuit(ScriptedPursuer(), ScriptedEvader(), GAMES, seed=1).win_rate < 0.7
 
 
 def test_the_same_seed_plays_the_same_games():
-    tallies = [play_games(random_player(3), random_player(4), 40, seed) for seed in (1, 1)]
+    tallies = [play_pursuit(RandomPlayer(ACTIONS, 3), RandomPlayer(ACTIONS, 4), 40, seed) for seed in (1, 1)]
 
     assert tallies[0] == tallies[1]
     assert sum(tallies[0]) == 40
@@ -66,7 +69,7 @@ def test_a_policy_becomes_a_player(deterministic):
             return Decision(ActionBatch(np.zeros((count, 0), np.float32), np.full((count, 1), 3, np.int32)), {})
 
     policy = North()
-    player = as_player(policy, 0, deterministic)
+    player = PolicyPlayer(policy, ACTIONS, 0, deterministic)
 
     assert player((np.zeros((2, 13), np.float32),)).discrete.tolist() == [[3], [3]]
     assert policy.asked is deterministic

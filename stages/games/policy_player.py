@@ -1,0 +1,44 @@
+"""A trained policy as a player of a game that is stepped without the pipeline."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch, Array
+from queues.specs import ActionSpec
+from stages.policy.memories import AgentMemories
+from stages.policy.protocol import ActingPolicy
+
+
+class PolicyPlayer:
+    """Acts by a policy, with random numbers of its own.
+
+    The memories of a recurrent policy are kept by row: the same row is the same agent, until `forget` is called.
+
+    Args:
+        policy: the policy.
+        actions: the actions of its behaviour.
+        seed: of the random numbers.
+        deterministic: True to take the most likely actions instead of drawing them.
+    """
+
+    def __init__(self, policy: ActingPolicy, actions: ActionSpec, seed: int, deterministic: bool = False) -> None:
+        self._policy = policy
+        self._deterministic = deterministic
+        self._random = np.random.default_rng(seed)
+        self._memories = AgentMemories.of(policy, actions)
+
+    def __call__(self, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None = None) -> ActionBatch:
+        """Decide for each row."""
+        rows = np.arange(len(observations[0]))
+        recall = None if self._memories is None else self._memories.recall(rows, np.zeros_like(rows))
+        decision = self._policy.act(observations, masks, self._random, self._deterministic, recall)
+        if self._memories is not None and decision.recall is not None:
+            self._memories.keep(rows, np.zeros_like(rows), decision.recall)
+        return decision.actions
+
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Forget the memories of rows whose episodes have ended."""
+        if self._memories is not None:
+            self._memories.forget(rows)
