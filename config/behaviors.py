@@ -124,9 +124,8 @@ class BehaviorSettings(Settings):
 
     @property
     def signals(self) -> dict[str, RewardSignalSettings]:
-        """The reward signals that the behaviour has, by name, in the order of the schema."""
-        asked = {name: getattr(self.reward_signals, name) for name in RewardSignals.model_fields}
-        return {name: signal for name, signal in asked.items() if signal is not None}
+        """The reward signals that were asked for, by name: built-in ones in the schema's order, then the user's."""
+        return self.reward_signals.asked
 
     @property
     def learned_signals(self) -> dict[str, LearnedSignalSettings]:

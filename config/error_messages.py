@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from config.errors import Finding, FindingsError, KeyPath, dotted
-from config.schema_lookup import fields_of, models_at, sections_below, tags_of, trainers_of, value_at
+from config.schema_lookup import fields_of, models_at, more_of, sections_below, tags_of, trainers_of, value_at
 
 _MOVED = {
     "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",
@@ -143,7 +143,10 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     if hint:
         return f"unknown key{hint}"
     place = _place_above(top, path, data)
-    return f"unknown key here; it belongs {place}" if place else f"unknown key; expected one of {', '.join(known)}"
+    if place:
+        return f"unknown key here; it belongs {place}"
+    own = ", or a name of your own with 'use: module:Class'" if any(map(more_of, models)) else ""
+    return f"unknown key; expected one of {', '.join(known)}{own}"
 
 
 def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 
@@ -26,6 +26,9 @@ class Settings(BaseModel):
 
     # Built at the first use, not at import: `--help` need not wait for it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    more: ClassVar[type[Settings] | None] = None
+    """The model of what stands under keys that are not listed; None: such keys are mistakes."""
 
     def _fill(self, **values: object) -> None:
         """Set fields whose default follows from other fields; for `after` validators only."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from config.run_config import RunConfig
-from config.schema_lookup import alternatives, fields_of, is_model, tags_of, trainers_of
+from config.schema_lookup import alternatives, fields_of, is_model, more_of, tags_of, trainers_of
 
 _INTRODUCTION = """# The configuration file
 
@@ -72,6 +72,9 @@ def _section(path: str, model: type[BaseModel], level: int, told: dict[type[Base
             elif not tags_of(section):
                 yield f"The keys of `{where}` are those of `{told[section]}`."
                 yield ""
+    more = more_of(model)
+    if more is not None:
+        yield from _section(f"{path}.<name>", more, level + 1, told)
 
 
 def _paragraphs(docstring: str) -> Iterator[str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, ClassVar, cast
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
 
 from config.behavioral_cloning import DEMONSTRATIONS
 from config.errors import Finding
-from config.fields import Flag, Float, Int, Settings, Text, report
+from config.fields import Flag, Float, Int, PlainMap, Reference, Settings, Text, report
 from config.network_settings import NetworkSettings
-
-_ABSENT: dict[str, Any] = {"absent": True}
-"""For the documentation: a signal is there or not; null can't be written."""
 
 
 class RewardSignalSettings(Settings):
@@ -68,23 +73,66 @@ class RNDSettings(LearnedSignalSettings):
     learning_rate: Float = Field(1e-4, gt=0, description="Adam's step size.")
 
 
+class OwnSignalSettings(LearnedSignalSettings):
+    """A signal of your own, under a name of your choice (see extending.md). Not in ML-Agents.
+
+    `learning_rate` and `network_settings` are for a signal with a network.
+    """
+
+    use: Reference = Field(description="`module:Class` of the signal.")
+    with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the class.")
+
+
+def _used(body: Any) -> Any:
+    if not isinstance(body, OwnSignalSettings) and not (isinstance(body, dict) and "use" in body):
+        raise PydanticKnownError("extra_forbidden")
+    return body
+
+
+def _signal(signal_class: str, description: str) -> Any:
+    """The entry of a built-in signal: its class as `module:Class`, and its line in the documentation.
+
+    A signal is there or not; null can't be written.
+    """
+    return Field(None, description=description, json_schema_extra={"absent": True, "class": signal_class})
+
+
 class RewardSignals(Settings):
     """What a behaviour is rewarded for; at least one.
 
     Giving the map replaces the default: a signal that is not listed is not there, `extrinsic` included. `{}` gives a
-    signal its defaults. A behaviour also has the signals of `default_settings`; null drops one of those.
+    signal its defaults. A behaviour also has the signals of `default_settings`; null drops one of those. Any other name
+    stands for a signal of your own, whose class `use` names.
     """
 
-    extrinsic: ExtrinsicSettings | None = Field(
-        None, description="The environment's own reward.", json_schema_extra=_ABSENT
+    # This is the table of reward signals: name, settings, class.
+    extrinsic: ExtrinsicSettings | None = _signal(
+        "stages.trainer.rewards.extrinsic:Extrinsic", "The environment's own reward."
     )
-    curiosity: CuriositySettings | None = Field(
-        None, description="Reward for what could not be foreseen.", json_schema_extra=_ABSENT
+    curiosity: CuriositySettings | None = _signal(
+        "stages.trainer.rewards.curiosity:Curiosity", "Reward for what could not be foreseen."
     )
-    gail: GAILSettings | None = Field(
-        None, description="Reward for acting like the demonstrations.", json_schema_extra=_ABSENT
+    gail: GAILSettings | None = _signal(
+        "stages.trainer.rewards.gail:GAIL", "Reward for acting like the demonstrations."
     )
-    rnd: RNDSettings | None = Field(None, description="Reward for what was seldom seen.", json_schema_extra=_ABSENT)
+    rnd: RNDSettings | None = _signal("stages.trainer.rewards.rnd:RND", "Reward for what was seldom seen.")
+
+    more: ClassVar[type[Settings] | None] = OwnSignalSettings
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[OwnSignalSettings, BeforeValidator(_used)]]
+
+    @property
+    def asked(self) -> dict[str, RewardSignalSettings]:
+        """The signals that were asked for, by name: built-in ones in the table's order, then the user's own."""
+        built_in = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: body for name, body in (built_in | self.__pydantic_extra__).items() if body is not None}
+
+    def class_of(self, name: str) -> str:
+        """The class of a signal, as `module:Class`."""
+        if name in self.__pydantic_extra__:
+            return self.__pydantic_extra__[name].use
+        entry = cast("dict[str, Any]", type(self).model_fields[name].json_schema_extra)
+        return str(entry["class"])
 
     @model_validator(mode="before")
     @classmethod
@@ -97,12 +145,12 @@ class RewardSignals(Settings):
 
     @model_validator(mode="after")
     def _not_empty(self) -> RewardSignals:
-        if all(getattr(self, name) is None for name in type(self).model_fields):
+        if not self.asked:
             message = "is empty; list at least one, such as 'extrinsic: {}', or leave the key out for that default"
             report([Finding((), message, ((),))])
         return self
 
     @model_serializer(mode="wrap")
-    def _asked(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Only those that were asked for: null would be read as a mistake."""
         return {name: body for name, body in handler(self).items() if body is not None}

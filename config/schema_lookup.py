@@ -39,6 +39,12 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
+def more_of(model: type[BaseModel]) -> type[BaseModel] | None:
+    """Give the model of what stands under keys that a model does not list; None if such keys are mistakes."""
+    more: type[BaseModel] | None = getattr(model, "more", None)
+    return more
+
+
 def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseModel]]:
     """Find the models that may describe what stands at a path.
 
@@ -73,7 +79,7 @@ def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, typ
 def _below(kind: Any, key: str | int) -> list[Any]:
     if is_model(kind):
         field = fields_of(kind).get(str(key))
-        return [] if field is None else alternatives(field.annotation)
+        return list(filter(None, [more_of(kind)])) if field is None else alternatives(field.annotation)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is dict:
         return alternatives(arguments[1])

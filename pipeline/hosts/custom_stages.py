@@ -7,11 +7,11 @@ from typing import Any
 
 from config import STAGE_GROUP, RunConfig, StagePlacement
 from config.errors import KeyPath
-from pipeline.common.plugins import check_arguments, construct, find_class
 from pipeline.hosts.runtime import HostRuntime
 from queues.agent_manager_queue import AgentManagerQueue
 from stages.errors import LoadError, blaming
 from stages.loop import ItemSink, ItemSource, StageRunner
+from stages.plugins import check_arguments, construct, find_class
 from stages.stage import Stage
 
 LOCAL_BOUND = 2

@@ -13,6 +13,7 @@ from typing import Any
 from config import BehaviorSettings, RunConfig
 from config.environment_kinds import load_entry
 from config.errors import KeyPath, dotted
+from config.reward_signals import OwnSignalSettings
 from config.trainers import TRAINERS
 from pipeline.common.graph import offline_demonstrations
 from pipeline.hosts.custom_stages import check_stages
@@ -58,6 +59,11 @@ def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
             from stages.trainer.factory import find_trainer
 
             yield partial(find_trainer, settings.trainer_type, config.source_folder, path)
+        for name, signal in settings.signals.items():
+            if isinstance(signal, OwnSignalSettings):
+                from stages.trainer.rewards.factory import find_signal  # with torch, which a signal needs anyway
+
+                yield partial(find_signal, signal, config.source_folder, (*path, "reward_signals", name))
         for key, reference in _networks(settings):
             from stages.policy.network.custom import find_network  # with torch, which it needs anyway
 

@@ -14,7 +14,6 @@ from config import RunConfig, SelfPlaySettings
 from config.errors import KeyPath, dotted
 from pipeline.common.errors import RunError
 from pipeline.common.graph import GHOST, part_name
-from pipeline.common.plugins import check_arguments, construct, find_class
 from pipeline.main.stages import MAIN, MainStages
 from pipeline.run_folder.atomic_files import write_atomic
 from pipeline.run_folder.checkpoint import Checkpoint
@@ -26,6 +25,7 @@ from stages.ghost.controller import GhostController
 from stages.ghost.opponents import BUILT_IN_SAMPLERS, OpponentSampler
 from stages.ghost.stage import GhostPolicies, GhostStage
 from stages.loop import StageHooks
+from stages.plugins import check_arguments, construct, find_class
 from stages.publisher import PolicyPublisher
 from stages.trainer.stage import TrainerReport
 

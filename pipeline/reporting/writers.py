@@ -9,12 +9,12 @@ from typing import Any
 
 from config import RunConfig
 from pipeline.common.errors import RunError
-from pipeline.common.plugins import check_arguments, construct, find_class
 from pipeline.reporting.statistics import StatisticsWriter, Summary
 from pipeline.reporting.tensorboard_writer import TensorboardWriter
 from pipeline.reporting.timers import GaugeWriter, Timers
 from stages.error_text import describe_error
 from stages.errors import LoadError, blaming
+from stages.plugins import check_arguments, construct, find_class
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -26,3 +26,15 @@ class Transitions:
     """[B] the environment's rewards."""
     terminated: Tensor
     """[B] 1 where the step ended the episode by the task's own rules, else 0."""
+
+    def rows(self, which: Tensor | slice) -> Transitions:
+        """Some of the transitions."""
+        return replace(
+            self,
+            inputs=self.inputs.rows(which),
+            next_inputs=self.next_inputs.rows(which),
+            continuous=self.continuous[which],
+            choices=self.choices[which],
+            rewards=self.rewards[which],
+            terminated=self.terminated[which],
+        )

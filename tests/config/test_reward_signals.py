@@ -10,6 +10,7 @@ from config import (
     CuriositySettings,
     GAILSettings,
     NetworkSettings,
+    OwnSignalSettings,
     RewardSignals,
     RNDSettings,
     RunConfig,
@@ -120,7 +121,15 @@ MISTAKES = [
     ("{extrinsic: 1.0}", ".extrinsic: 1.0 does not fit; expected a map"),
     ("{extrinsc: {}}", ".extrinsc: unknown key; did you mean 'extrinsic'?"),
     ("{GAIL: {demo_path: a}}", ".GAIL: unknown key; did you mean 'gail'?"),
-    ("{entropy: {}}", ".entropy: unknown key; expected one of curiosity, extrinsic, gail, rnd"),
+    (
+        "{entropy: {}}",
+        ".entropy: unknown key; expected one of curiosity, extrinsic, gail, rnd, or a name of your own with 'use: module:",
+    ),
+    ("{own: null}", ".own: unknown key"),
+    ("{own: {use: Mine}}", ".own.use: 'Mine' is not of the form module:Name"),
+    ("{own: {use: my:Own, wiht: {}}}", ".own.wiht: unknown key; did you mean 'with'?"),
+    ("{own: {use: my:Own, gamma: 2}}", ".own.gamma: 2 is out of range"),
+    ("{rnd: {use: my:Own}}", ".rnd.use: unknown key"),
     ("{strength: 1}", ".strength: unknown key here; it belongs under 'extrinsic'"),
     ("{extrinsic: {}, reward_signal_num_update: 4}", ".reward_signal_num_update: unknown key, from an older format"),
     ("{extrinsic: {gamma: 1.1}}", ".extrinsic.gamma: 1.1 is out of range"),
@@ -172,3 +181,29 @@ def test_all_mistakes_of_all_signals_are_reported_at_once(mistakes_of):
 def test_equal_settings_are_equal_however_they_were_given():
     given = RewardSignals.model_validate({"extrinsic": {"gamma": 0.99}})
     assert given == BehaviorSettings().reward_signals
+
+
+OWN = "{bonus: {use: my.module:Bonus, with: {scale: 2}, gamma: 0.5}, rnd: {}}"
+
+
+def test_a_signal_of_ones_own_has_any_other_name_and_comes_last(load):
+    config = load(f"behaviors: {{B: {{reward_signals: {OWN}}}}}")
+    for each in (config, RunConfig.from_plain(config.to_plain())):
+        signals = each.behaviors["B"].signals
+        assert list(signals) == ["rnd", "bonus"]
+        bonus = signals["bonus"]
+        assert isinstance(bonus, OwnSignalSettings)
+        assert (bonus.use, bonus.with_, bonus.gamma, bonus.strength) == ("my.module:Bonus", {"scale": 2}, 0.5, 1.0)
+        assert each.behaviors["B"].reward_signals.class_of("bonus") == "my.module:Bonus"
+
+
+def test_a_signal_of_ones_own_is_inherited_key_by_key_and_dropped_by_null(load):
+    text = f"""
+        default_settings: {{reward_signals: {OWN}}}
+        behaviors: {{A: {{reward_signals: {{bonus: {{gamma: 0.6}}}}}}, B: {{reward_signals: {{bonus: null}}}}}}
+    """
+    config = load(text)
+    for each in (config, RunConfig.from_plain(config.to_plain())):
+        assert list(each.behaviors["B"].signals) == ["rnd"]
+        assert each.behaviors["A"].signals["bonus"].gamma == 0.6
+        assert list(each.behavior_settings("unlisted").signals) == ["rnd", "bonus"]

@@ -1,6 +1,10 @@
-"""Reward signals: what a behaviour is rewarded for, beside or instead of the environment's own reward."""
+"""Reward signals: what a behaviour is rewarded for, beside or instead of the environment's own reward.
+
+The table of built-in ones is `config.RewardSignals`.
+"""
 
 from stages.trainer.rewards.factory import make_signals
-from stages.trainer.rewards.protocol import RewardSignal
+from stages.trainer.rewards.signal import RewardSignal
+from stages.trainer.transitions import Transitions
 
-__all__ = ["RewardSignal", "make_signals"]
+__all__ = ["RewardSignal", "Transitions", "make_signals"]

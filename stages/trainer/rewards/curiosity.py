@@ -19,7 +19,7 @@ from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.layers import linear
-from stages.trainer.rewards.network_signal import NetworkSignal, action_inputs, select
+from stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
 from stages.trainer.transitions import Transitions
 
 _MODEL_UNITS = 256
@@ -72,7 +72,7 @@ class Curiosity(NetworkSignal):
         going_on = transitions.terminated == 0
         if self.network.updates == 0 or not bool(going_on.any()):
             return rewards
-        _, foreseen, after = self._foresee(select(transitions, going_on))
+        _, foreseen, after = self._foresee(transitions.rows(going_on))
         surprise = forward_errors(foreseen, after)
         if self.strength:
             surprise = surprise.clamp(max=1.0 / abs(self.strength))
@@ -81,7 +81,7 @@ class Curiosity(NetworkSignal):
 
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """10 · (0.2 · forward loss + 0.8 · inverse loss), equation 7 there with β = 0.2 and without the policy."""
-        kept = select(transitions, transitions.terminated == 0)
+        kept = transitions.rows(transitions.terminated == 0)
         before, foreseen, after = self._foresee(kept)
         heads = self._module.inverse_model(torch.cat([before, after], dim=1))
         rows = max(1, len(kept.rewards))  # a minibatch of endings alone teaches nothing, and does no harm

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 
-from config import CuriositySettings, GAILSettings, RNDSettings
-from stages.trainer.imitation.loading import load_demonstrations
+from config import OwnSignalSettings
+from config.errors import KeyPath, dotted
+from stages.errors import LoadError, blaming
+from stages.loading import load_attribute
+from stages.plugins import check_arguments, construct, find_class
 from stages.trainer.protocol import TrainerContext
-from stages.trainer.rewards.curiosity import Curiosity
-from stages.trainer.rewards.extrinsic import Extrinsic
-from stages.trainer.rewards.gail import GAIL
-from stages.trainer.rewards.protocol import RewardSignal
-from stages.trainer.rewards.rnd import RND
+from stages.trainer.rewards.signal import RewardSignal
 
 
 def make_signals(context: TrainerContext, random: np.random.Generator | None = None) -> list[RewardSignal]:
@@ -25,21 +28,47 @@ def make_signals(context: TrainerContext, random: np.random.Generator | None = N
 
     Raises:
         StageError: if demonstrations can't be read or don't fit, or an observation can't be learned from.
+        LoadError: if a class of the user's own can't be imported, is no RewardSignal, does not take its arguments or
+            raises.
     """
     base = context.seed if random is None else int(random.integers(2**63))
-    signals: list[RewardSignal] = []
-    for name, settings in context.settings.signals.items():
-        seed = _seed(base, name)
-        if isinstance(settings, CuriositySettings):
-            signals.append(Curiosity(name, settings, context, seed))
-        elif isinstance(settings, RNDSettings):
-            signals.append(RND(name, settings, context, seed))
-        elif isinstance(settings, GAILSettings):
-            demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
-            signals.append(GAIL(name, settings, context, seed, demonstrations))
-        else:
-            signals.append(Extrinsic(name, settings.gamma, settings.strength))
-    return signals
+    return [_make_signal(name, context, _seed(base, name)) for name in context.settings.signals]
+
+
+def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath) -> type[RewardSignal]:
+    """The class that `use` names, which takes the arguments under `with`.
+
+    Args:
+        settings: the signal's block in the YAML.
+        folder: where the YAML lies, whose modules are importable.
+        path: of the block.
+
+    Raises:
+        LoadError: if it can't be imported, is no RewardSignal, or does not take its arguments.
+    """
+    where = dotted(path)
+    with blaming(*path, "use"):
+        found: type[Any] = find_class(where, settings.use, folder)
+        if not issubclass(found, RewardSignal):
+            raise LoadError(f"{where}: {settings.use} is not derived from stages.trainer.rewards.RewardSignal")
+    with blaming(*path, "with"):
+        made: Callable[..., RewardSignal] = found
+        # What every signal is made with precedes its own arguments.
+        check_arguments(where, settings.use, partial(made, "", settings, None, 0), settings.with_)
+    return found
+
+
+def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
+    settings, reference = context.settings.signals[name], context.settings.reward_signals.class_of(name)
+    if not isinstance(settings, OwnSignalSettings):
+        built_in: RewardSignal = load_attribute(reference, None, "reward signal")(name, settings, context, seed)
+        return built_in
+    path = ("behaviors", context.behavior, "reward_signals", name)
+    found = find_signal(settings, context.folder, path)
+    with blaming(*path):
+        made = partial(found, name, settings, context, seed)
+        signal: RewardSignal = construct(dotted(path), reference, made, settings.with_)
+    return signal
 
 
 def _seed(base: int, name: str) -> int:

@@ -20,6 +20,7 @@ from stages.errors import StageError
 from stages.policy.network.inputs import Inputs
 from stages.policy.observations import Encoded
 from stages.trainer.imitation.demonstrations import Demonstrations
+from stages.trainer.imitation.loading import load_demonstrations
 from stages.trainer.protocol import TrainerContext
 from stages.trainer.rewards.discriminator import (
     BOTTLENECK_SIZE,
@@ -45,15 +46,22 @@ class GAIL(NetworkSignal):
         settings: its block there.
         context: the trainer's.
         seed: the source of its chance.
-        demonstrations: what the expert did.
+        demonstrations: what the expert did; None: those of `demo_path`.
 
     Raises:
-        StageError: if there are no demonstrations.
+        StageError: if there are no demonstrations, or they can't be read or don't fit.
     """
 
     def __init__(
-        self, name: str, settings: GAILSettings, context: TrainerContext, seed: int, demonstrations: Demonstrations
+        self,
+        name: str,
+        settings: GAILSettings,
+        context: TrainerContext,
+        seed: int,
+        demonstrations: Demonstrations | None = None,
     ) -> None:
+        if demonstrations is None:
+            demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
         super().__init__(name, settings, context, seed)
         if not len(demonstrations):
             raise StageError(f"{self.where}: the demonstrations ({settings.demo_path}) hold no steps; record some")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Generic
 
 import numpy as np
 import torch
@@ -13,24 +12,66 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from config import CuriositySettings, GAILSettings, RNDSettings
+from config import LearnedSignalSettings
 from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy.design import PolicyDesign
-from stages.policy.network.flat import seeded
+from stages.policy.network.flat import Flat, Module, seeded
 from stages.policy.network.inputs import Inputs
 from stages.policy.normalizer import NORMALIZED_LIMIT, Normalizer
 from stages.policy.observations import ObservationLayout
+from stages.trainer.adam import Adam
 from stages.trainer.protocol import TrainerContext
 from stages.trainer.randomness import new_random, random_state, restore_random
-from stages.trainer.rewards.protocol import RewardSignal
-from stages.trainer.rewards.trained import TrainedNetwork
+from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.transitions import Transitions
 
-NetworkSignalSettings: TypeAlias = CuriositySettings | GAILSettings | RNDSettings
 
-_ROWS = 2048
-"""Rows per forward pass when rewards are computed: bounds memory where a whole buffer of images is asked about."""
+class TrainedNetwork(Generic[Module]):
+    """Owns a module's parameters and their Adam.
+
+    Args:
+        module: what is trained.
+        learning_rate: Adam's step size, constant.
+        device: where it lives.
+    """
+
+    def __init__(self, module: Module, learning_rate: float, device: str) -> None:
+        self._flat = Flat(module, device)
+        self._adam = Adam(self._flat.values, self._flat.gradients)
+        self._learning_rate = learning_rate
+
+    @property
+    def module(self) -> Module:
+        """The module itself."""
+        return self._flat.module
+
+    @property
+    def updates(self) -> int:
+        """Gradient steps made."""
+        return self._adam.steps
+
+    def descend(self, loss: Tensor) -> bool:
+        """One gradient step down a scalar loss; false, with nothing changed, if loss or gradients are not finite."""
+        self._flat.gradients.zero_()
+        torch.autograd.backward(loss)
+        if not bool(torch.isfinite(loss) & torch.isfinite(self._flat.gradients).all()):
+            return False
+        self._adam.step(self._learning_rate)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, and Adam's steps and moments, by parameter name; copies, on the host."""
+        return {"weights": self._flat.state_dict(), **self._adam.state_dict(self._flat.named_views)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        self._flat.load(state["weights"])
+        self._adam.load_state_dict(self._flat.named_views, state)
 
 
 class NetworkSignal(RewardSignal):
@@ -43,11 +84,9 @@ class NetworkSignal(RewardSignal):
         seed: the source of its chance: initial weights, and what learning draws.
     """
 
-    def __init__(self, name: str, settings: NetworkSignalSettings, context: TrainerContext, seed: int) -> None:
-        super().__init__(name, settings.gamma, settings.strength)
+    def __init__(self, name: str, settings: LearnedSignalSettings, context: TrainerContext, seed: int) -> None:
+        super().__init__(name, settings, context, seed)
         self.design = design_of_signal(name, settings, context)
-        self.where = f"{context.behavior}: reward signal {name}"
-        """The beginning of error messages."""
         self.device = context.device
         self.random = new_random(seed)
         size = ObservationLayout(context.spec).vector_size
@@ -61,34 +100,13 @@ class NetworkSignal(RewardSignal):
         """Make the network that is trained, from `self.design`."""
 
     @abstractmethod
-    def compute(self, transitions: Transitions) -> Tensor:
-        """The reward [B] of each transition; called without gradients."""
-
-    @abstractmethod
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to descend, and scalars to report by the names of their statistics."""
 
-    def rewards(self, transitions: Transitions) -> NDArray[np.float32]:
-        """The reward [B] of each transition, without strength.
-
-        Raises:
-            NotFiniteError: if one is NaN or infinite.
-        """
-        total = len(transitions.rewards)
-        out = np.empty(total, np.float32)
-        with torch.no_grad():
-            for start in range(0, total, _ROWS):
-                rows = slice(start, start + _ROWS)
-                piece = transitions if total <= _ROWS else select(transitions, rows)
-                out[rows] = self.compute(piece).cpu().numpy()
-        finite = np.isfinite(out)
-        if not finite.all():
-            raise NotFiniteError(
-                f"{self.where}: the reward of {int((~finite).sum())} of {total} steps is NaN or infinite, the first is "
-                f"{out[~finite][0]}; are its weights sound, and are all observations of moderate size "
-                f"({self.design.key}.normalize)?"
-            )
-        return out
+    @property
+    def remedy(self) -> str:
+        """The end of the message about rewards that are not finite."""
+        return f"; are its weights sound, and are all observations of moderate size ({self.design.key}.normalize)?"
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
         """One gradient step on a minibatch; losses by the names of their statistics.
@@ -147,7 +165,7 @@ class NetworkSignal(RewardSignal):
         restore_random(self.random, state["random"])
 
 
-def design_of_signal(name: str, settings: NetworkSignalSettings, context: TrainerContext) -> PolicyDesign:
+def design_of_signal(name: str, settings: LearnedSignalSettings, context: TrainerContext) -> PolicyDesign:
     """The design of a signal's network: as its settings say, without memory.
 
     `encoding_size` stands for `hidden_units` where `network_settings` were not given, as in old ML-Agents files.
@@ -166,16 +184,3 @@ def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> T
     """
     hot = [F.one_hot(choices[:, i], size).float() for i, size in enumerate(actions.discrete_branches)]
     return torch.cat([continuous, *hot], dim=1)
-
-
-def select(transitions: Transitions, rows: Tensor | slice) -> Transitions:
-    """Some of the transitions."""
-    return replace(
-        transitions,
-        inputs=transitions.inputs.rows(rows),
-        next_inputs=transitions.next_inputs.rows(rows),
-        continuous=transitions.continuous[rows],
-        choices=transitions.choices[rows],
-        rewards=transitions.rewards[rows],
-        terminated=transitions.terminated[rows],
-    )

@@ -15,7 +15,7 @@ from queues.messages import Array, TrajectoryBatch
 from stages.policy.observations import Encoded
 from stages.trainer.agent_table import AgentTable, add_to_episodes
 from stages.trainer.rewards.extrinsic import Extrinsic
-from stages.trainer.rewards.protocol import RewardSignal
+from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.minibatch import MinibatchMaker
 from stages.trainer.sac.replay_memory import Replayed
 

@@ -28,8 +28,7 @@ from stages.trainer.pacing import rows_per_update
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.randomness import new_random, random_state, restore_random
 from stages.trainer.rewards.factory import make_signals
-from stages.trainer.rewards.network_signal import select
-from stages.trainer.rewards.protocol import RewardSignal
+from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
 from stages.trainer.sac.ratio import UpdateRatio
@@ -301,7 +300,7 @@ class SACTrainer(Trainer):
         transitions = self._maker.transitions(replayed)
         if replayed.sequences is not None:
             mask = torch.from_numpy(replayed.sequences.mask).to(self.context.device)
-            transitions = select(transitions, mask)
+            transitions = transitions.rows(mask)
         for signal in learning:
             self._report_found(signal.learn(transitions))
 

@@ -15,6 +15,7 @@ CLASSES = """
 import gymnasium
 from stages import Stage
 from stages.trainer import Trainer
+from stages.trainer.rewards import RewardSignal
 from torch import nn
 
 
@@ -42,6 +43,12 @@ class Learner(Trainer): ...
 class Net(nn.Module): ...
 
 
+class Bonus(RewardSignal):
+    def __init__(self, name, settings, context, seed, scale=1.0): ...
+
+    def compute(self, transitions): ...
+
+
 NUMBER = 3
 """
 
@@ -59,6 +66,7 @@ behaviors:
     reward_signals:
       rnd:
         network_settings: {network: mine:Net}
+      bonus: {use: mine:Bonus, with: {scale: 2}}
     self_play:
       opponents: mine:Sampler
 pipeline:
@@ -75,9 +83,10 @@ NAMED = [
     ("trainer_type: mine:Learner", 8),
     ("      network: mine:Net", 10),
     ("network_settings: {network: mine:Net", 13),
-    ("opponents: mine:Sampler", 15),
-    ("- use: mine:Clip", 19),
-    ("{use: mine:Writer", 21),
+    ("bonus: {use: mine:Bonus", 14),
+    ("opponents: mine:Sampler", 16),
+    ("- use: mine:Clip", 20),
+    ("{use: mine:Writer", 22),
 ]
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from trainer_samples import demonstrations
 
-from stages.errors import StageError
+from stages.errors import LoadError, NotFiniteError, StageError
 from stages.trainer.randomness import new_random
 from stages.trainer.rewards import make_signals
 
@@ -75,3 +75,82 @@ def test_missing_demonstrations_are_named(make_context, make_spec, tmp_path):
     context = make_context(make_spec(), folder=tmp_path, gail={"demo_path": "nowhere.stream"})
     with pytest.raises(StageError, match=r"nowhere\.stream"):
         make_signals(context)
+
+
+OWN = """
+import torch
+from stages.trainer.rewards import RewardSignal
+
+
+class Calm(RewardSignal):
+    def __init__(self, name, settings, context, seed, free=0.0):
+        if free < 0:
+            raise ValueError("free must be at least 0")
+        super().__init__(name, settings, context, seed)
+        self.free = free
+
+    def compute(self, transitions):
+        return self.free - transitions.continuous.abs().sum(dim=1)
+
+
+class Odd(RewardSignal):
+    def compute(self, transitions):
+        return transitions.rewards.unsqueeze(1)
+
+
+class Endless(RewardSignal):
+    def compute(self, transitions):
+        return transitions.rewards / 0
+
+
+class NoSignal: ...
+"""
+
+
+@pytest.fixture
+def own(tmp_path, make_context, make_spec):
+    """Make the signals of a block whose classes lie beside the YAML."""
+    (tmp_path / "own_signals.py").write_text(OWN, encoding="utf-8")
+    return lambda **signals: make_signals(make_context(make_spec(), folder=tmp_path, **signals))
+
+
+def test_a_signal_of_ones_own_is_made_by_its_class_and_stands_behind_the_built_in_ones(
+    own, make_spec, make_transitions
+):
+    signals = own(calm={"use": "own_signals:Calm", "with": {"free": 2.0}, "strength": 0.5, "gamma": 0.9}, extrinsic={})
+    assert [signal.name for signal in signals] == ["extrinsic", "calm"]
+    calm, transitions = signals[1], make_transitions(make_spec(), 5000)
+    assert (calm.gamma, calm.strength, calm.learn(transitions), calm.state_dict()) == (0.9, 0.5, {}, {})
+    expected = 2.0 - np.abs(transitions.continuous.numpy()).sum(axis=1)
+    np.testing.assert_allclose(calm.rewards(transitions), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("block", "key", "problem"),
+    [
+        ({"use": "own_signals:Clam"}, "use", r"has no attribute 'Clam'; did you mean 'Calm'\?"),
+        ({"use": "own_signals:NoSignal"}, "use", "is not derived from stages.trainer.rewards.RewardSignal"),
+        ({"use": "own_signals:Calm", "with": {"fre": 1}}, "with", r"does not take {'fre': 1}.*it takes \(free=0.0\)"),
+        ({"use": "own_signals:Calm", "with": {"free": -1}}, None, "raised ValueError: free must be at least 0"),
+    ],
+)
+def test_a_signal_that_cant_be_made_is_a_mistake_at_its_key(own, block, key, problem):
+    with pytest.raises(LoadError, match=rf"behaviors\.Test\.reward_signals\.mine.*{problem}") as caught:
+        own(mine=block)
+    path = ("behaviors", "Test", "reward_signals", "mine")
+    assert caught.value.key == (path if key is None else (*path, key))
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "problem"),
+    [
+        ("Odd", StageError, r"compute gave a tensor of shape \[4, 1\], expected \[4\]: one reward for each transition"),
+        ("Endless", NotFiniteError, r"the reward of 4 of 4 steps is NaN or infinite.*see Endless\.compute"),
+    ],
+)
+def test_rewards_that_cant_be_learned_from_name_behaviour_and_signal(
+    own, make_spec, make_transitions, name, error, problem
+):
+    (signal,) = own(mine={"use": f"own_signals:{name}"})
+    with pytest.raises(error, match=rf"Test: reward signal mine: {problem}"):
+        signal.rewards(make_transitions(make_spec(), 4))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from stages.errors import StageError
-from stages.trainer.rewards.trained import TrainedNetwork
+from stages.trainer.rewards.network_signal import TrainedNetwork
 
 
 def make():

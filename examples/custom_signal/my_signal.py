@@ -1,0 +1,66 @@
+"""A reward signal of one's own: a reward for places that were seldom visited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from config import RewardSignalSettings
+from stages.errors import StageError
+from stages.trainer import TrainerContext
+from stages.trainer.rewards import RewardSignal, Transitions
+
+
+class Visits(RewardSignal):
+    """1 / √n where the observed vectors lie in a cell that n steps came from (Strehl & Littman, 2008).
+
+    Args:
+        name: its key in the YAML.
+        settings: its block there.
+        context: the trainer's.
+        seed: not used: there is no chance in it.
+        size: sides of a cell, in the observations' own units: one number for all, or a list.
+    """
+
+    ignores_termination = True  # what is new is new, whatever the task makes of it
+
+    def __init__(
+        self,
+        name: str,
+        settings: RewardSignalSettings,
+        context: TrainerContext,
+        seed: int,
+        size: float | list[float] = 0.5,
+    ) -> None:
+        super().__init__(name, settings, context, seed)
+        self._size = np.array(size, np.float32)
+        if not (self._size > 0).all():
+            raise StageError(f"{self.where}: size: expected numbers above 0, got {size}")
+        self._visits: Counter[bytes] = Counter()
+
+    def see(self, vectors: NDArray[np.float32]) -> None:
+        """Count the steps that have newly come."""
+        self._visits.update(self._cells(vectors))
+
+    def compute(self, transitions: Transitions) -> Tensor:
+        """The rewards of B transitions, a tensor [B]. What is asked about here is not counted."""
+        cells = self._cells(transitions.inputs.vectors.cpu().numpy())
+        visits = np.array([max(1, self._visits[cell]) for cell in cells], np.float32)
+        return torch.from_numpy(1.0 / np.sqrt(visits)).to(transitions.rewards.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts: without them a resumed run would find everything new again."""
+        return {"cells": list(self._visits), "visits": np.array(list(self._visits.values()), np.int64)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self._visits = Counter(dict(zip(state["cells"], np.asarray(state["visits"]).tolist(), strict=True)))
+
+    def _cells(self, vectors: NDArray[np.float32]) -> list[bytes]:
+        return [row.tobytes() for row in np.floor(vectors / self._size).astype(np.int64)]
