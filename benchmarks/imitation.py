@@ -33,7 +33,7 @@ sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Pa
 from acceptance.recording import EDGE, record  # noqa: E402 - the path has to be set first
 
 from config import load_config  # noqa: E402
-from pipeline.policies.export import load_acting_policy, numbered  # noqa: E402
+from pipeline.policies.export import exports_by_step, load_acting_policy  # noqa: E402
 from pipeline.run import RunOptions, run  # noqa: E402
 from queues.messages import ActionBatch, TrajectoryBatch  # noqa: E402
 from queues.stream_reader import StreamReader  # noqa: E402
@@ -101,7 +101,7 @@ def trained(example: str, results: Path, *changes: str) -> Path:
 
 def policies_of(folder: Path, newest: int = 1) -> list[ActingPolicy]:
     """The newest policies of a run."""
-    return [load_acting_policy(path) for path in numbered(folder / BEHAVIOR, BEHAVIOR)[-newest:]]
+    return [load_acting_policy(path) for path in exports_by_step(folder / BEHAVIOR, BEHAVIOR)[-newest:]]
 
 
 def recorded(expert: Player | Repeater, path: Path) -> Path:

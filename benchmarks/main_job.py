@@ -21,7 +21,7 @@ from matches import Player, RandomPlayer, Tally, play_volley
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from config import RunConfig
-from pipeline.policies.export import load_acting_policy, numbered, read_export
+from pipeline.policies.export import exports_by_step, load_acting_policy, read_export
 from stages.games.policy_player import PolicyPlayer
 from stages.games.volley import ScriptedPlayer
 from stages.games.volley.group import ACTIONS
@@ -47,7 +47,7 @@ def main() -> None:
     assert config.environment is not None, "a Volley run has an environment"
     options = config.environment.options
     (behavior,) = config.behaviors
-    exports = numbered(asked.run / behavior, behavior)
+    exports = exports_by_step(asked.run / behavior, behavior)
     steps = [int(path.stem.removeprefix(f"{behavior}-")) for path in exports]
     early = max((s for s in steps if s <= steps[-1] / 4), default=steps[0])
     final, first_quarter = exports[-1], exports[steps.index(early)]

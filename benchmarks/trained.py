@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config import load_config
-from pipeline.policies.export import numbered
+from pipeline.policies.export import exports_by_step
 from pipeline.run import RunOptions, run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +47,7 @@ def exports_of(run: Path, behavior: str) -> list[Path]:
     Raises:
         SystemExit: if there is none.
     """
-    found = numbered(run / behavior, behavior)
+    found = exports_by_step(run / behavior, behavior)
     if not found:
         raise SystemExit(f"{run / behavior}: no exported policies; expected results/<run-id> of a finished run")
     return found

@@ -88,12 +88,12 @@ def _convert(old: str, request: Request) -> int:
 def _export_onnx(run_folder: Path, request: Request) -> int:
     """Write a run's .onnx files anew; 1 if some could not be written."""
     from pipeline.common.errors import RunError
-    from pipeline.policies.onnx_export import export_again
+    from pipeline.policies.onnx_export import reexport
     from pipeline.reporting.console import configure_logging
 
     configure_logging(debug=False)
     try:
-        written = export_again(run_folder, None if request.config is None else request.config.resolve().parent)
+        written = reexport(run_folder, None if request.config is None else request.config.resolve().parent)
     except RunError as error:
         print(f"{program()}: {error}", file=sys.stderr)
         return 2

@@ -19,7 +19,7 @@ from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
 from pipeline.hosts.runtime import HostRuntime, run_host
-from pipeline.policies.inference import make_player
+from pipeline.policies.inference import make_inference_policy
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.columns import Column, memory_column
 from queues.ends import Inlet
@@ -229,7 +229,7 @@ def remembered_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict
 def policy_maker(config: RunConfig, run_folder: Path) -> Callable[[BehaviorSpec], ActingPolicy]:
     """What makes acting policies for behaviours; where nothing is learned, they may be models from the run's folder."""
     if config.checkpoint_settings.inference:
-        return lambda spec: make_player(config, run_folder, spec)
+        return lambda spec: make_inference_policy(config, run_folder, spec)
     return lambda spec: make_policy(design_of(spec, config.behavior_settings(spec.name), config.source_folder))
 
 

@@ -20,7 +20,7 @@ from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay
 from pipeline.main.stages import MainStages
 from pipeline.main.trajectory_path import TrajectoryPath, drain
-from pipeline.policies.inference import InferenceStage, played_file, trained_policy
+from pipeline.policies.inference import InferenceStage, policy_file, read_policy_update
 from pipeline.reporting.reporter import Reporter
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
@@ -162,8 +162,8 @@ class BehaviorStarter:
 
     async def _play(self, state: BehaviorState) -> None:
         """In a trainer's place: its newest policy, and somebody who counts what is played with it."""
-        path = played_file(self._plan.config, self._plan.folder.path, state.behavior)
-        policy = trained_policy(path, state.behavior)
+        path = policy_file(self._plan.config, self._plan.folder.path, state.behavior)
+        policy = read_policy_update(path, state.behavior)
         log.info("%s is played by %s.", state.behavior, path)
         stage = InferenceStage(state.behavior, self._count_play)
         nowhere: Any = Nowhere()

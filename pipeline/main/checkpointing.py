@@ -11,7 +11,7 @@ from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, Sa
 from pipeline.hosts.protocol import HostHandle
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.run_plan import RunPlan
-from pipeline.policies.onnx_export import copy_last
+from pipeline.policies.onnx_export import copy_final_model
 from pipeline.reporting.timers import Timers
 from pipeline.run_folder.checkpoint_assembler import CheckpointAssembler
 from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
@@ -115,7 +115,9 @@ class Checkpointing:
             log.error("the run's status could not be written: %s", error)
 
     def _last(self, name: str, state: BehaviorState) -> ExportEntry | None:
-        return copy_last(self._folder.path, name, state.exports[-1], self._folder.files) if state.exports else None
+        if not state.exports:
+            return None
+        return copy_final_model(self._folder.path, name, state.exports[-1], self._folder.files)
 
     def _expected(self) -> set[str]:
         return self._plan.expected_parts(self._behaviors)

@@ -1,1 +1,1 @@
-"""Policies outside training: exports, ONNX models, inference, warm starts, clips, demonstration files."""
+"""Policies beyond their training: exports, ONNX models, inference, warm starts, clips, demonstration files."""

@@ -1,4 +1,4 @@
-"""`--to-demo`: recordings, or any other demonstrations that can be read, as Unity's `.demo` files."""
+"""`--to-demo`: writes recordings, or any other readable demonstrations, as Unity's `.demo` files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SUFFIX = ".demo"
 
 
 def to_demo(source: str, target: str) -> str:
-    """Write `.demo` files, and say what was written.
+    """Write `.demo` files, and return a line for each.
 
     Raises:
-        StageError: with what is wrong.
+        StageError: as `write_demos`, also for streams that can't be read.
     """
     try:
         written = write_demos(source, Path(target))
@@ -38,15 +38,15 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
     """Write demonstrations as `.demo` files.
 
     Args:
-        source: whatever `demo_path` may be: a stream, a folder, a pattern, `minari:<data set id>`.
-        target: the file, whose name ends with `.demo`; or a folder, which gets a file for each recorded behaviour.
+        source: anything that `demo_path` may be: a stream, a folder, a pattern, `minari:<data set id>`.
+        target: a file whose name ends with `.demo`, or a folder for a file per recorded behaviour.
 
     Returns:
-        What was written where.
+        The demonstrations by the file that they were written to.
 
     Raises:
-        StageError: if there is nothing to write, it can't be told by a `.demo`, or a file is there already.
-        StreamError: if a stream is no stream.
+        StageError: if there is nothing to write, a `.demo` file can't hold it, or a file is there already.
+        StreamError: if a stream can't be read.
     """
     if not source.startswith(PREFIX) and not Path(source).exists() and not glob.glob(source, recursive=True):
         raise StageError(f"--to-demo {source}: there is no such file, folder or pattern of files")
@@ -84,7 +84,7 @@ def _write(source: str, path: Path, behavior: str) -> Demonstrations:
 
 
 def _recorded_behaviors(source: str) -> list[str]:
-    """The names in the headers of streams; none where it is of another kind, which knows no names or one."""
+    """Return the behaviour names in the headers of streams; none for other sources, which have no names or one."""
     place = Path(source)
     files = place.iterdir() if place.is_dir() else map(Path, glob.glob(source, recursive=True))
     streams = [file for file in files if file.suffix == ".stream" and file.is_file()]

@@ -1,6 +1,6 @@
-"""Policies for use elsewhere: `<Behavior>/<Behavior>-<step>.pt`, a plain dictionary of tensors with its description.
+"""Exported policies: `<Behavior>/<Behavior>-<step>.pt`, a plain dictionary of tensors with their description.
 
-The file loads with `torch.load(path, weights_only=True)`. `load_acting_policy` makes an acting policy of it.
+Such a file loads with `torch.load(path, weights_only=True)`; `load_acting_policy` makes an acting policy from it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
 
 NEWEST = "checkpoint.pt"
-"""The newest export once more, by the name that ML-Agents' users give in `init_path`."""
+"""A copy of the newest export, under the name that ML-Agents' users give in `init_path`."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """What an exported policy's file holds."""
+    """The content of an exported policy's file."""
 
     update: PolicyUpdate
     """The policy; its behaviour id is the behaviour name."""
     design: PolicyDesign
-    """What it is built from."""
+    """The design that the policy is built from."""
     trainer_type: str = ""
-    """What trained it; empty in files of older versions, which did not say."""
+    """The type of the trainer; empty in files of older versions, which did not record it."""
     learner: Mapping[str, Any] | None = None
-    """What a trainer of that type can start from beside the policy (`Trainer.warm_state`); None if there is nothing."""
+    """Further state that a trainer of that type can start from (`Trainer.warm_state`); None if there is none."""
 
 
 def export_policy(
@@ -52,26 +52,48 @@ def export_policy(
     learner: Mapping[str, Any] | None = None,
     source_folder: Path | None = None,
 ) -> Path:
-    """Write a policy, also as `NEWEST`; the oldest beyond `keep_checkpoints` goes (0 or less keeps all).
+    """Write a policy, also as `NEWEST`, and remove the oldest beyond `keep_checkpoints` (0 or less keeps all).
 
     Args:
         run_folder: `results/<run-id>`.
         policy: the policy.
         spec: observations and actions.
-        settings: the behaviour's settings; its trainer and network settings say how the tensors are used.
-        label: in place of the step in the file's name, such as `best`; the policy is then not the newest one.
+        settings: the behaviour's settings; its trainer and network settings describe how the tensors are used.
+        label: replaces the step in the file's name, such as `best`; the policy is then not the newest one.
         files: file operations.
-        learner: plain values and arrays of numbers, nested in dicts, that a trainer can start from beside the policy.
-        source_folder: where the YAML lies, in case that its `trainer_type` names a module beside it.
+        learner: further state for a trainer to start from: plain values and arrays of numbers, nested in dicts.
+        source_folder: folder of the YAML, beside which `trainer_type` may name a module.
 
     Raises:
         OSError: if the disk refuses.
     """
-    import torch
-
     name = folder_name(spec.name)
     folder = run_folder / name
     files.make_folder(folder)
+    data = _serialize(policy, spec, settings, learner, source_folder)
+    if label is not None:
+        path = folder / f"{name}-{label}.pt"
+        write_atomic(path, data, files=files)
+        return path
+    path = folder / f"{name}-{policy.step}.pt"
+    write_atomic(path, data, files=files)
+    write_atomic(folder / NEWEST, data, files=files)
+    if settings.keep_checkpoints > 0:
+        for old in exports_by_step(folder, spec.name)[: -settings.keep_checkpoints]:
+            files.remove(old.with_suffix(".onnx"))  # first: after an interruption only a .pt is found again
+            files.remove(old)
+    return path
+
+
+def _serialize(
+    policy: PolicyUpdate,
+    spec: BehaviorSpec,
+    settings: BehaviorSettings,
+    learner: Mapping[str, Any] | None,
+    source_folder: Path | None,
+) -> bytes:
+    import torch
+
     content = {
         "behavior": spec.name,
         "version": policy.version,
@@ -86,34 +108,26 @@ def export_policy(
         content["learner"] = _as_tensors(learner)
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    path = folder / f"{name}-{label if label is not None else policy.step}.pt"
-    write_atomic(path, buffer.getvalue(), files=files)
-    if label is None:
-        write_atomic(folder / NEWEST, buffer.getvalue(), files=files)
-    if label is None and settings.keep_checkpoints > 0:
-        for old in numbered(folder, spec.name)[: -settings.keep_checkpoints]:
-            files.remove(old.with_suffix(".onnx"))  # first, as only a .pt is found again by who is stopped in between
-            files.remove(old)
-    return path
+    return buffer.getvalue()
 
 
-def numbered(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
-    """The exports of a behaviour that carry a step in their names, oldest first."""
+def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
+    """Return the exports of a behaviour that have a step in their names, oldest first."""
     name = folder_name(behavior)
     found = [p for p in folder.glob(f"{glob.escape(name)}-*{suffix}") if p.stem.removeprefix(f"{name}-").isdigit()]
-    return sorted(found, key=step_of)
+    return sorted(found, key=step_in_name)
 
 
-def step_of(path: Path) -> int:
-    """The step in an export's name, 0 where it carries none."""
+def step_in_name(path: Path) -> int:
+    """Return the step in an export's name, 0 where it has none."""
     step = path.stem.rpartition("-")[2]
     return int(step) if step.isdigit() else 0
 
 
 def is_export(path: Path) -> bool:
-    """Whether a file is an export of ours, at a glance and without torch; a damaged one counts as such.
+    """Return True if a file is an export of ours, without importing torch; a damaged one counts as such.
 
-    ML-Agents' `.pt` files are called alike, and hold something else.
+    ML-Agents' `.pt` files have the same names and another content.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -128,7 +142,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
     Args:
         path: the file.
-        folder: where the YAML lies whose `network_settings.network` names a module beside it.
+        folder: folder of the YAML, beside which `network_settings.network` may name a module.
 
     Raises:
         OSError: if the file can't be read.
@@ -140,8 +154,8 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if "Policy" in content:
             raise ValueError(
-                "ML-Agents wrote it, whose networks are built otherwise; train anew, or play the .onnx file beside it "
-                "with --inference"
+                "it was written by ML-Agents, whose networks are built differently; train a policy here, or play the "
+                ".onnx file beside it with --inference"
             )
         tensors = {name: tensor.numpy() for name, tensor in content["weights"].items()}
         spec = BehaviorSpec.from_plain(content["spec"])
@@ -151,7 +165,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         learner = content.get("learner")
         return Export(
             PolicyUpdate(spec.name, int(content["version"]), weights, layout, int(content["step"])),
-            # Files of older versions don't say whether it is squashed: none was.
+            # Files of older versions lack the key; no policy was squashed then.
             PolicyDesign(spec, settings, bool(content.get("squashed", False)), folder),
             str(content.get("trainer_type", "")),
             None if learner is None else _as_arrays(learner),
@@ -163,22 +177,22 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
 
 def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
-    """An exported policy, ready to act.
+    """Return an exported policy, ready to act.
 
         policy = load_acting_policy(Path("results/run/Ball/Ball-best.pt"))
         decision = policy.act((observations,), None, np.random.default_rng(0), deterministic=True)
 
-    `decision.actions` is what the environment gets; of a policy with memory, `decision.recall` is what to give back as
-    `recall` at the same agents' next decision (None at the start of their episodes).
+    `decision.actions` go to the environment. With a memory, pass `decision.recall` as `recall` at the same agents' next
+    decision (None at the start of their episodes).
 
     Args:
         path: the file.
-        folder: where the YAML lies whose `network_settings.network` names a module beside it.
+        folder: folder of the YAML, beside which `network_settings.network` may name a module.
 
     Raises:
         OSError: if the file can't be read.
         ValueError: if it is not such an export.
-        StageError: if its network can't be built, such as one of the user's own that has changed since.
+        StageError: if its network can't be built, such as a user's own network that has changed since.
     """
     export = read_export(path, folder)
     policy = make_policy(export.design)
@@ -187,7 +201,7 @@ def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
 
 
 def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dictionaries with tensors in place of arrays, sharing no memory with them."""
+    """Return nested dictionaries with copies of their arrays as tensors."""
     import torch
 
     def convert(value: Any) -> Any:
@@ -199,7 +213,7 @@ def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_as_tensors`."""
+    """Invert `_as_tensors`."""
     import torch
 
     def convert(value: Any) -> Any:

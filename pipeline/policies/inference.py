@@ -1,4 +1,4 @@
-"""Playing with trained policies: what stands in a trainer's place when nothing is to be learned."""
+"""Inference: trained policies are played, and a counting stage takes the trainer's place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from config import RunConfig
 from pipeline.common.errors import RunError
-from pipeline.policies.export import NEWEST, is_export, numbered, read_export, step_of
+from pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
 from pipeline.policies.onnx_export import SUFFIX
 from pipeline.run_folder.folder import folder_name
 from queues.messages import PolicyUpdate, TrajectoryBatch
@@ -22,7 +22,7 @@ from stages.trainer.stage import TrainerReport
 
 
 class InferenceStage(Stage[TrajectoryBatch, None]):
-    """The end of the line for played trajectories: counts steps and episodes, and tells how they went.
+    """The last stage of played trajectories: counts steps and episodes, and reports returns.
 
     Args:
         behavior: the behaviour name.
@@ -37,11 +37,11 @@ class InferenceStage(Stage[TrajectoryBatch, None]):
         self._returns: list[float] = []
 
     def start(self, context: StageContext) -> None:
-        """Take up the context."""
+        """Store the context."""
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[None]:
-        """Count."""
+        """Count a batch."""
         self._steps += item.num_rows
         if item.episodes:
             returns = item.episodes["episode_returns"].tolist()
@@ -56,16 +56,16 @@ class InferenceStage(Stage[TrajectoryBatch, None]):
 
 
 def plays_given_models(config: RunConfig) -> bool:
-    """Whether there is something to play without any run: an `.onnx` file that is given for each listed behaviour."""
+    """Return True if no run is needed: `--inference` with an `.onnx` file as `init_path` of each listed behaviour."""
     given = [settings.init_path or "" for settings in config.behaviors.values()]
     return config.checkpoint_settings.inference and bool(given) and all(map(_is_model, given))
 
 
-def played_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
-    """What plays a behaviour: an `.onnx` file that `init_path` names, else the run's newest policy of either kind.
+def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
+    """Return the file to play: an `.onnx` file that `init_path` names, else the run's newest policy of either kind.
 
-    Of a `.pt` and an `.onnx` of the same step it is the `.pt`, unless that is none of ours: so ML-Agents' own run
-    folders can be played too.
+    Of a `.pt` and an `.onnx` file of the same step it is the `.pt`, unless ML-Agents wrote it: so its run folders can
+    be played too.
 
     Raises:
         RunError: if there is none.
@@ -78,9 +78,9 @@ def played_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
             raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}")
         return path
     folder = run_folder / folder_name(behavior)
-    found = [path for path in numbered(folder, behavior) if is_export(path) or not path.with_suffix(SUFFIX).is_file()]
-    models = numbered(folder, behavior, SUFFIX)
-    if found and (not models or step_of(found[-1]) >= step_of(models[-1])):
+    exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
+    found = [path for path in exports if is_export(path) or not path.with_suffix(SUFFIX).is_file()]
+    if found and (not models or step_in_name(found[-1]) >= step_in_name(models[-1])):
         return found[-1]
     if models:
         return models[-1]
@@ -95,29 +95,29 @@ def played_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
     )
 
 
-def trained_policy(path: Path, behavior: str) -> PolicyUpdate:
-    """The policy in a file, to be sent to actors. Of an `.onnx` model, which they read themselves, it has no weights.
+def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
+    """Return the policy to send to actors; for an `.onnx` model, which they read themselves, it has no weights.
 
     Raises:
         RunError: if it can't be read.
     """
     if _is_model(path):
-        return PolicyUpdate(behavior, 0, np.empty(0, np.float32), (), step_of(path))
+        return PolicyUpdate(behavior, 0, np.empty(0, np.float32), (), step_in_name(path))
     try:
         return read_export(path).update
     except (OSError, ValueError) as error:
         raise RunError(str(error)) from error
 
 
-def make_player(config: RunConfig, run_folder: Path, spec: BehaviorSpec) -> ActingPolicy:
-    """What plays a behaviour in an actor, as `played_file` says.
+def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpec) -> ActingPolicy:
+    """Return the policy that plays a behaviour in an actor, from the file that `policy_file` names.
 
     Raises:
-        RunError: if there is nothing to play it with.
+        RunError: if there is no such file.
         StageError: if it does not fit the environment.
     """
     design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
-    path = played_file(config, run_folder, spec.name)
+    path = policy_file(config, run_folder, spec.name)
     if not _is_model(path):
         return make_policy(design)
     from stages.policy.onnx import OnnxPolicy

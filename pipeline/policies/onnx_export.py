@@ -1,7 +1,7 @@
-"""Policies as Unity takes them: `<Behavior>/<Behavior>-<step>.onnx` beside each `.pt`, `<Behavior>.onnx` for the last.
+"""Policies for Unity: `<Behavior>/<Behavior>-<step>.onnx` beside each `.pt`, and `<Behavior>.onnx` for the last.
 
-An `.onnx` file is best effort: the `.pt` and the checkpoint come first, and what goes wrong here is a warning. It can
-be made later from the `.pt` (`run-pipeline --export-onnx results/<run-id>`).
+An `.onnx` file is best effort: the `.pt` file and the checkpoint come first, and an error here is a warning. It can be
+made later from the `.pt` file (`run-pipeline --export-onnx results/<run-id>`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.common.errors import RunError
-from pipeline.policies.export import numbered, read_export
+from pipeline.policies.export import exports_by_step, read_export
 from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from pipeline.run_folder.folder import folder_name
 from pipeline.run_folder.training_status import ExportEntry
@@ -28,11 +28,11 @@ SUFFIX = ".onnx"
 class OnnxExporter:
     """Writes the `.onnx` files of one behaviour, one after the other.
 
-    The first one is compared with the live policy where onnxruntime is installed: later ones differ in weights only.
+    The first one is compared with the live policy if onnxruntime is installed; later ones differ in weights only.
 
     Args:
-        log: where warnings go.
-        check: whether to compare every one of them instead.
+        log: receives warnings.
+        check: compare all of them.
         files: file operations.
     """
 
@@ -41,7 +41,7 @@ class OnnxExporter:
         self._checks_all = check
         self._files = files
         self._checked = False
-        self._told = ""
+        self._last_reason = ""
 
     def write(self, exported: Path, design: PolicyDesign, policy: PolicyUpdate) -> Path | None:
         """Write a policy beside its `.pt` file; None, and a warning, if that can't be done."""
@@ -51,10 +51,10 @@ class OnnxExporter:
 
             model = onnx_model(design, policy)
             write_atomic(path, model, files=self._files)
-        except Exception as error:  # whatever it is: no training ends, and no checkpoint is lost, over this
+        except Exception as error:  # no training ends, and no checkpoint is lost, for want of an .onnx file
             self._warn(path, error)
             with suppress(OSError):
-                self._files.remove(path)  # of another policy at the same step, which it is no more
+                self._files.remove(path)  # an older policy's, of the same step
             return None
         self._compare(path, model, design, policy)
         return path
@@ -67,24 +67,25 @@ class OnnxExporter:
         self._checked = True
         try:
             problem = difference(design, policy, model)
-        except Exception as error:  # the model may be sound all the same: it is onnxruntime that fails here
+        except Exception as error:  # the model may be sound: it is onnxruntime that fails here
             self._log.warning("%s could not be compared with the policy: %s: %s", path, type(error).__name__, error)
             return
         if problem is not None:
-            self._log.warning("%s does not act as the policy does that it was made of: %s", path, problem)
+            self._log.warning("%s does not act as the policy that it was made from: %s", path, problem)
 
     def _warn(self, path: Path, error: Exception) -> None:
-        """Say why, once for each reason: it is often the same with every checkpoint."""
+        """Warn once about the same reason, which often recurs with every checkpoint."""
         reason = f"{type(error).__name__}: {error}"
-        if reason != self._told:
+        if reason != self._last_reason:
             self._log.warning("%s could not be written, the policy itself is in the .pt file: %s", path, reason)
-        self._told = reason
+        self._last_reason = reason
 
 
-def copy_last(run_folder: Path, behavior: str, last: ExportEntry, files: FileOperations = REAL) -> ExportEntry:
-    """Copy a behaviour's last `.onnx` to `results/<run-id>/<Behavior>.onnx`; the entry for `final_checkpoint`.
+def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: FileOperations = REAL) -> ExportEntry:
+    """Copy a behaviour's last `.onnx` file to `results/<run-id>/<Behavior>.onnx`.
 
-    Without such a file, or if the disk refuses, it is the last checkpoint's own entry.
+    Returns:
+        The entry for `final_checkpoint`: that of the copy; without an `.onnx` file, or if the disk refuses, `last`.
     """
     source, target = Path(last.file_path), run_folder / f"{folder_name(behavior)}{SUFFIX}"
     if source.suffix != SUFFIX:
@@ -98,12 +99,12 @@ def copy_last(run_folder: Path, behavior: str, last: ExportEntry, files: FileOpe
     return replace(last, file_path=str(target))
 
 
-def export_again(run_folder: Path, network_folder: Path | None = None) -> bool:
-    """Make the `.onnx` files of a run anew from its `.pt` files, and each behaviour's last; whether all could be made.
+def reexport(run_folder: Path, network_folder: Path | None = None) -> bool:
+    """Write all `.onnx` files of a run again from its `.pt` files; return True if all could be written.
 
     Args:
         run_folder: `results/<run-id>`.
-        network_folder: where the YAML lies whose `network_settings.network` names a module beside it.
+        network_folder: folder of the YAML, beside which `network_settings.network` may name a module.
 
     Raises:
         RunError: if there is nothing to export.
@@ -121,7 +122,7 @@ def export_again(run_folder: Path, network_folder: Path | None = None) -> bool:
 def _export_behavior(run_folder: Path, behavior: str, network_folder: Path | None) -> bool:
     exporter, last, whole = OnnxExporter(check=True), None, True
     best = run_folder / behavior / f"{behavior}-best.pt"
-    for path in [*([best] if best.is_file() else []), *numbered(run_folder / behavior, behavior)]:
+    for path in [*([best] if best.is_file() else []), *exports_by_step(run_folder / behavior, behavior)]:
         try:
             export = read_export(path, network_folder)
         except (OSError, ValueError) as error:
@@ -135,5 +136,5 @@ def _export_behavior(run_folder: Path, behavior: str, network_folder: Path | Non
         log.info("Exported %s", written)
         last = written
     if last is not None and last.stem != best.stem:
-        copy_last(run_folder, behavior, ExportEntry(0, str(last), None, 0.0))
+        copy_final_model(run_folder, behavior, ExportEntry(0, str(last), None, 0.0))
     return whole

@@ -1,4 +1,4 @@
-"""Where a fresh run's trainers start, if not from nothing: `init_path` and `initialize_from`."""
+"""Warm starts: the policies that a fresh run's trainers start from, given as `init_path` or `initialize_from`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from config import BehaviorSettings, RunConfig
 from pipeline.common.errors import RunError
-from pipeline.policies.export import NEWEST, Export, numbered, read_export
+from pipeline.policies.export import NEWEST, Export, exports_by_step, read_export
 from pipeline.run_folder.folder import folder_name
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
@@ -15,10 +15,10 @@ from stages.trainer.protocol import Trainer
 
 
 def initial_policy(config: RunConfig, behavior: str) -> Path | None:
-    """The export that a behaviour is to start from, None for a start from nothing.
+    """Return the export that a behaviour starts from; None for a start from scratch.
 
-    `init_path` is a path, or a file name under `<results_dir>/<initialize_from>/<behaviour>/`; without it,
-    `initialize_from` stands for that run's newest export of the behaviour.
+    `init_path` is a path, or a file name in `<results_dir>/<initialize_from>/<behaviour>/`; without it,
+    `initialize_from` means that run's newest export of the behaviour.
 
     Raises:
         RunError: if there is no such file.
@@ -29,7 +29,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     if init_path is None:
         if folder is None:
             return None
-        found = [*(path for path in (folder / NEWEST,) if path.is_file()), *numbered(folder, behavior)]
+        found = [*(path for path in (folder / NEWEST,) if path.is_file()), *exports_by_step(folder, behavior)]
         if not found:
             raise RunError(
                 f"checkpoint_settings.initialize_from: {folder} holds no trained policy ({behavior}-<step>.pt); "
@@ -56,17 +56,17 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
 def warm_start(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None
 ) -> None:
-    """Let a trainer start from an export: all of its networks where a trainer of its kind made it, else the policy.
+    """Initialize a trainer from an export: all of its networks if the export is of its type, else the policy alone.
 
     Args:
-        trainer: what is to start.
+        trainer: the trainer.
         path: the export.
         spec: the behaviour's observations and actions.
         settings: the behaviour's settings.
         folder: the YAML's folder.
 
     Raises:
-        StageError: if the export does not fit; the message names the file and what differs.
+        StageError: if the export does not fit; the message names the file and the difference.
     """
     try:
         export = read_export(path)
@@ -80,7 +80,7 @@ def warm_start(
         else:
             trainer.take_weights(export.update.tensors())
     except StageError as error:
-        raise StageError(f"{path} can't be started from: {error}") from error
+        raise StageError(f"{path} can't be used as a start: {error}") from error
 
 
 def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
@@ -91,7 +91,7 @@ def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
 
 
 def _check_form(export: Export, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None) -> None:
-    """Refuse a policy that draws continuous actions otherwise, before its tensors are found not to fit."""
+    """Refuse a policy with another distribution of continuous actions, before its tensors are found not to fit."""
     squashed = design_of(spec, settings, folder).squashed
     if not spec.actions.continuous_size or export.design.squashed == squashed:
         return

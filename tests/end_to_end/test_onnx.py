@@ -16,7 +16,7 @@ from runs import Command, run_here
 
 from config import RunConfig
 from pipeline.common.errors import RunError, RunFailed
-from pipeline.policies.export import numbered, read_export
+from pipeline.policies.export import exports_by_step, read_export
 from pipeline.run import RunOptions, run
 from stages.policy import make_policy
 from stages.policy.onnx import OnnxPolicy
@@ -46,7 +46,7 @@ def played(plain, results, run_id="run", **how):
 
 def test_a_run_exports_at_each_checkpoint_and_tells_so_in_ml_agents_words(trained):
     folder = trained.run_folder
-    policies, models = (numbered(folder / "CartPole", "CartPole", suffix) for suffix in (".pt", ".onnx"))
+    policies, models = (exports_by_step(folder / "CartPole", "CartPole", suffix) for suffix in (".pt", ".onnx"))
     assert len(models) == 2, "as many as keep_checkpoints says"
     assert [path.stem for path in models] == [path.stem for path in policies]
     last = folder / "CartPole.onnx"
@@ -63,7 +63,7 @@ def test_a_run_exports_at_each_checkpoint_and_tells_so_in_ml_agents_words(traine
 
 
 def test_the_model_acts_as_the_policy_of_the_same_step(trained):
-    path = numbered(trained.run_folder / "CartPole", "CartPole")[-1]
+    path = exports_by_step(trained.run_folder / "CartPole", "CartPole")[-1]
     export = read_export(path)
     policy = make_policy(export.design)
     policy.load(export.update)

@@ -147,6 +147,6 @@ def test_what_ml_agents_wrote_is_neither_gone_on_with_nor_written_over(tmp_path)
     torch.save({"Policy": {"weight": torch.zeros(2)}, "global_step": {}}, theirs / "checkpoint.pt")
     with pytest.raises(RunError, match="is a run of ML-Agents"):
         run_here(cartpole(**INLINE), tmp_path, "theirs", resume=True)
-    with pytest.raises(RunFailed, match="ML-Agents wrote it"):
+    with pytest.raises(RunFailed, match="it was written by ML-Agents"):
         run_here(cartpole(**INLINE), tmp_path, "ours", initialize_from="theirs")
     assert [path.name for path in (tmp_path / "theirs").rglob("*")] == ["CartPole", "checkpoint.pt"]

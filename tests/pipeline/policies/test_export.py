@@ -12,7 +12,14 @@ import torch
 from fakes_files import Faulty, Recorder, Stopped
 
 from config import BehaviorSettings
-from pipeline.policies.export import NEWEST, export_policy, load_acting_policy, numbered, read_export, step_of
+from pipeline.policies.export import (
+    NEWEST,
+    export_policy,
+    exports_by_step,
+    load_acting_policy,
+    read_export,
+    step_in_name,
+)
 from pipeline.run_folder.folder import folder_name
 from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -132,7 +139,7 @@ def test_the_newest_by_step_are_kept_and_labelled_ones_are_not_counted(tmp_path)
     for step in (50, 900, 1000):
         export_policy(tmp_path, policy(step), SPEC, SETTINGS)
     assert names(tmp_path) == ["Ball-1000.pt", "Ball-900.pt", "Ball-best.pt"]
-    assert [path.stem for path in numbered(tmp_path / "Ball", "Ball")] == ["Ball-900", "Ball-1000"]
+    assert [path.stem for path in exports_by_step(tmp_path / "Ball", "Ball")] == ["Ball-900", "Ball-1000"]
     assert read_export(tmp_path / "Ball" / NEWEST).update.step == 1000
 
 
@@ -168,11 +175,11 @@ def test_whatever_goes_wrong_every_export_that_is_there_is_whole(tmp_path, stop)
         for step in (100, 200, 300):
             with contextlib.suppress(OSError, Stopped):
                 export_policy(folder, policy(step, seed=step), SPEC, SETTINGS, files=files)
-        for path in numbered(folder / "Ball", "Ball"):
+        for path in exports_by_step(folder / "Ball", "Ball"):
             read = read_export(path).update
             np.testing.assert_array_equal(read.weights, policy(read.step, seed=read.step).weights)
         if not stop:  # an export lost is an export lost, the others are there
-            assert {read_export(path).update.step for path in numbered(folder / "Ball", "Ball")} & {200, 300}
+            assert {read_export(path).update.step for path in exports_by_step(folder / "Ball", "Ball")} & {200, 300}
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"PK\x03\x04 half a zip"])
@@ -205,5 +212,5 @@ def test_a_behaviour_whose_name_no_file_can_have_keeps_its_policies_too(tmp_path
     for step in (100, 200, 300):
         path = export_policy(tmp_path, policy(step, spec=spec), spec, SETTINGS)
     assert path.parent == tmp_path / folder_name(name)
-    assert [step_of(kept) for kept in numbered(path.parent, name)] == [200, 300]
+    assert [step_in_name(kept) for kept in exports_by_step(path.parent, name)] == [200, 300]
     assert read_export(path).update.behavior_id == name

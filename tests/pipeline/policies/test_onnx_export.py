@@ -16,9 +16,9 @@ import pipeline.policies.onnx_export
 from config import BehaviorSettings, RunConfig
 from pipeline.cli import main
 from pipeline.common.errors import RunError
-from pipeline.policies.export import export_policy, numbered
-from pipeline.policies.inference import make_player, played_file, trained_policy
-from pipeline.policies.onnx_export import OnnxExporter, copy_last, export_again
+from pipeline.policies.export import export_policy, exports_by_step
+from pipeline.policies.inference import make_inference_policy, policy_file, read_policy_update
+from pipeline.policies.onnx_export import OnnxExporter, copy_final_model, reexport
 from pipeline.run_folder.atomic_files import FileOperations
 from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -54,7 +54,7 @@ def test_models_go_with_the_policies_that_keep_checkpoints_lets_go(tmp_path):
         written(tmp_path, step)
     written(tmp_path, label="best")
     for suffix in (".pt", ".onnx"):
-        assert [path.stem for path in numbered(tmp_path / "Test", "Test", suffix)] == ["Test-200", "Test-1000"]
+        assert [path.stem for path in exports_by_step(tmp_path / "Test", "Test", suffix)] == ["Test-200", "Test-1000"]
         assert (tmp_path / "Test" / f"Test-best{suffix}").is_file()
 
 
@@ -78,7 +78,7 @@ def test_a_model_that_acts_otherwise_than_its_policy_is_told(tmp_path, caplog, m
     monkeypatch.setattr(check, "make_policy", lambda design: Other(design))
     for step in (100, 200):
         written(tmp_path, step, exporter=OnnxExporter())
-    assert [text.partition(" does not act as the policy does")[0] for text in warnings_of(caplog)] == [
+    assert [text.partition(" does not act as the policy that it was made from")[0] for text in warnings_of(caplog)] == [
         str(tmp_path / "Test" / f"Test-{step}.onnx") for step in (100, 200)
     ]
     caplog.clear()
@@ -116,7 +116,7 @@ def test_the_last_model_is_copied_to_the_runs_folder(tmp_path, caplog):
     source = written(tmp_path)
     entry = ExportEntry(700, str(source), 1.5, 2.5, (str(source.with_suffix(".pt")),))
     with caplog.at_level(logging.INFO):
-        final = copy_last(tmp_path, "Test", entry)
+        final = copy_final_model(tmp_path, "Test", entry)
     target = tmp_path / "Test.onnx"
     assert target.read_bytes() == source.read_bytes()
     assert (final.file_path, final.steps, final.auxiliary_file_paths) == (str(target), 700, entry.auxiliary_file_paths)
@@ -125,9 +125,9 @@ def test_the_last_model_is_copied_to_the_runs_folder(tmp_path, caplog):
 
 def test_without_a_model_the_last_checkpoint_is_the_policy(tmp_path, caplog):
     entry = ExportEntry(700, str(tmp_path / "Test" / "Test-700.pt"), None, 0.0)
-    assert copy_last(tmp_path, "Test", entry) == entry
+    assert copy_final_model(tmp_path, "Test", entry) == entry
     lost = ExportEntry(700, str(tmp_path / "Test" / "Test-700.onnx"), None, 0.0)
-    assert copy_last(tmp_path, "Test", lost) == lost
+    assert copy_final_model(tmp_path, "Test", lost) == lost
     assert "could not be copied" in warnings_of(caplog)[0]
 
 
@@ -148,7 +148,7 @@ def test_models_can_be_made_of_a_runs_policies_later(tmp_path, capsys):
 def test_what_can_not_be_made_anew_is_told_and_the_rest_is_made(tmp_path, caplog):
     written(tmp_path, 200)
     (tmp_path / "Test" / "Test-100.pt").write_bytes(b"not a policy")
-    assert not export_again(tmp_path)
+    assert not reexport(tmp_path)
     assert "Test-100.pt: is not an exported policy" in warnings_of(caplog)[0]
     assert (tmp_path / "Test.onnx").is_file()
 
@@ -157,7 +157,7 @@ def test_a_folder_that_is_no_runs_is_refused(tmp_path, capsys):
     assert main(["--export-onnx", str(tmp_path)]) == 2
     assert "holds no trained policy" in capsys.readouterr().err
     with pytest.raises(RunError):
-        export_again(tmp_path / "nowhere")
+        reexport(tmp_path / "nowhere")
 
 
 def test_networks_of_ones_own_are_found_beside_the_configuration(tmp_path):
@@ -188,37 +188,37 @@ def config(**settings):
 def test_the_newest_policy_of_either_kind_plays(tmp_path):
     written(tmp_path, 100)
     folder = tmp_path / "Test"
-    assert played_file(config(), tmp_path, "Test") == folder / "Test-100.pt"
-    assert isinstance(make_player(config(), tmp_path, DESIGN.spec), NumpyPolicy)
+    assert policy_file(config(), tmp_path, "Test") == folder / "Test-100.pt"
+    assert isinstance(make_inference_policy(config(), tmp_path, DESIGN.spec), NumpyPolicy)
     shutil.copy(folder / "Test-100.onnx", folder / "Test-900.onnx")
-    assert played_file(config(), tmp_path, "Test") == folder / "Test-900.onnx"
-    assert isinstance(make_player(config(), tmp_path, DESIGN.spec), OnnxPolicy)
-    policy = trained_policy(folder / "Test-900.onnx", "Test")
+    assert policy_file(config(), tmp_path, "Test") == folder / "Test-900.onnx"
+    assert isinstance(make_inference_policy(config(), tmp_path, DESIGN.spec), OnnxPolicy)
+    policy = read_policy_update(folder / "Test-900.onnx", "Test")
     assert (policy.step, policy.version, policy.layout) == (900, 0, ())
 
 
 def test_a_model_that_init_path_names_plays_in_place_of_all_others(tmp_path):
     given = written(tmp_path / "elsewhere")
     written(tmp_path, 100)
-    assert played_file(config(init_path=str(given)), tmp_path, "Test") == given
+    assert policy_file(config(init_path=str(given)), tmp_path, "Test") == given
     with pytest.raises(RunError, match="there is no file"):
-        played_file(config(init_path=str(tmp_path / "absent.onnx")), tmp_path, "Test")
+        policy_file(config(init_path=str(tmp_path / "absent.onnx")), tmp_path, "Test")
 
 
 def test_an_init_path_for_training_is_not_what_plays(tmp_path):
     given = written(tmp_path / "elsewhere").with_suffix(".pt")
     written(tmp_path, 100)
-    assert played_file(config(init_path=str(given)), tmp_path, "Test") == tmp_path / "Test" / "Test-100.pt"
+    assert policy_file(config(init_path=str(given)), tmp_path, "Test") == tmp_path / "Test" / "Test-100.pt"
 
 
 def test_the_runs_last_model_plays_where_there_is_nothing_else(tmp_path):
     model = written(tmp_path, 100)
     shutil.move(model, tmp_path / "Test.onnx")
     shutil.rmtree(tmp_path / "Test")
-    assert played_file(config(), tmp_path, "Test") == tmp_path / "Test.onnx"
+    assert policy_file(config(), tmp_path, "Test") == tmp_path / "Test.onnx"
     (tmp_path / "Test.onnx").unlink()
     with pytest.raises(RunError, match="holds no trained policy"):
-        played_file(config(), tmp_path, "Test")
+        policy_file(config(), tmp_path, "Test")
 
 
 class Refusing(FileOperations):

@@ -76,7 +76,7 @@ def start_from(folder, maker, taker, actions):
 )
 def test_a_policy_that_draws_its_continuous_actions_otherwise_is_refused_in_words(tmp_path, maker, taker):
     with pytest.raises(
-        StageError, match=rf"Ball-10\.pt can't be started from: its policy \({maker}\) draws .*, that of {taker} as "
+        StageError, match=rf"Ball-10\.pt can't be used as a start: its policy \({maker}\) draws .*, that of {taker} as "
     ):
         start_from(tmp_path, maker, taker, ActionSpec(2))
 
