@@ -44,7 +44,6 @@ def step_batch(
     episode_ids += [episodes.setdefault(int(agent), 0) for agent in deciding]
     return StepBatch(
         behavior_id="CartPole",
-        group=0,
         agent_ids=np.concatenate((ended, deciding)),
         env_ids=np.zeros(n, np.int32),
         episode_ids=np.array(episode_ids, np.int64),

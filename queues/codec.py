@@ -57,8 +57,7 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
             fields = {"number": message.number, "source": message.source}
             named = []
         case StepBatch():
-            fields = {"behavior_id": message.behavior_id, "group": message.group, "ended": message.ended}
-            fields["tick"] = message.tick
+            fields = {"behavior_id": message.behavior_id, "ended": message.ended, "tick": message.tick}
             named = [(name, getattr(message, name)) for name in _STEP_ARRAYS]
             named += [(name, array) for name in _STEP_OPTIONS if (array := getattr(message, name)) is not None]
             named += [(f"observations/{i}", array) for i, array in enumerate(message.observations)]
@@ -133,6 +132,7 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
             case "Barrier":
                 return Barrier(**fields)
             case "StepBatch":
+                fields.pop("group", None)  # recordings of earlier releases have one
                 observations = tuple(_group(named, "observations").values())
                 fields |= {name: named[name] for name in _STEP_ARRAYS}
                 fields |= {name: named[name] for name in _STEP_OPTIONS if name in named}

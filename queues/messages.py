@@ -35,7 +35,7 @@ class ActionBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """One tick of one environment group, for one behaviour id: what happened to its agents, what they decided.
+    """One tick of an actor's environments, for one behaviour id: what happened to its agents, what they decided.
 
     A row is an agent seen at this tick. The first `ended` rows are endings (an episode's final observation and
     last reward; no decision); the other rows are decisions. An agent whose episode ended and restarted within
@@ -43,12 +43,10 @@ class StepBatch:
     """
 
     behavior_id: str
-    group: int
-    """Which environment group of this actor it comes from; the batches of one group arrive in order."""
     agent_ids: NDArray[np.int64]
     """[n] unique across environment instances and actors; stays the same over an agent's episodes."""
     env_ids: NDArray[np.int32]
-    """[n] environment instance within the group."""
+    """[n] environment instance within the actor's group of environments."""
     episode_ids: NDArray[np.int64]
     """[n] number of the agent's episode, rising."""
     observations: tuple[Array, ...]
@@ -77,7 +75,7 @@ class StepBatch:
     """Number of the tick, rising as long as this actor lives, also where its environments start anew."""
     group_ids: NDArray[np.int64] | None = None
     """[n] group of agents that works for a common reward, unique across environment instances and actors; 0 for none.
-    None where the behaviour has no groups (`BehaviorSpec.grouped`). Not to be mixed up with `group`."""
+    None where the behaviour has no groups (`BehaviorSpec.grouped`)."""
     group_rewards: NDArray[np.float32] | None = None
     """[n] reward of the agent's group since the agent's previous decision, beside its own; None without groups."""
     parameters: NDArray[np.int32] | None = None

@@ -50,7 +50,6 @@ def steps() -> StepBatch:
     """Three agents, one of them at its end."""
     return StepBatch(
         "Ball?team=0",
-        group=1,
         agent_ids=np.array([5, 6, 7]),
         env_ids=np.array([0, 1, 1], np.int32),
         episode_ids=np.array([0, 0, 1]),

@@ -284,7 +284,7 @@ class Actor(Source[Item]):
             await self._recover(error)
         lost = self._environment.lost
         if lost is not None:
-            dropped = self._processor.drop_environments(lost, 0)
+            dropped = self._processor.drop_environments(lost)
             if dropped:
                 self._context.log.warning("%d steps of half-made trajectories are dropped with it.", dropped)
         if len(self._environment.specs) > len(self._known):
@@ -356,7 +356,7 @@ class Actor(Source[Item]):
             if refusal is not None:
                 raise StageError(f"{failure}. It is not restarted again: {refusal}.") from failure
             self._restarts.spend(self._clock())
-            dropped = self._processor.drop_environments(np.arange(self._environment.num_envs), 0)
+            dropped = self._processor.drop_environments(np.arange(self._environment.num_envs))
             self._context.log.warning(
                 "%s. Restarting it (restart %d); %d steps of half-made trajectories are dropped.",
                 failure,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from queues.messages import Array
 from stages.agent.groups import Groups
-from stages.agent.outbox import Closed
+from stages.agent.outbox import ClosedTrajectories
 from stages.slots import Numbers, Where, enlarged
 
 Stamps = Sequence[Array]
@@ -19,7 +19,7 @@ LEARNING = 3
 """Place of `learning` in them."""
 
 
-class Books:
+class AgentState:
     """The per-agent arrays of one behaviour id.
 
     Args:
@@ -42,14 +42,12 @@ class Books:
         self.mates = Groups(total) if grouped else None
         self._generations = np.zeros(total, np.int32)
         self._opponents = np.zeros(total, np.int32)
-        self._env_groups = np.zeros(total, np.int64)
         self._env_ids = np.zeros(total, np.int64)
 
-    def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32], env_group: int) -> None:
+    def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
         """Enter agents [k] of some environments; there are `total` slots now."""
         if total > len(self.episode_ids):
             self._enlarge(total)
-        self._env_groups[slots] = env_group
         self._env_ids[slots] = env_ids
 
     def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
@@ -74,9 +72,9 @@ class Books:
         stamps = (self.episode_ids[where], self._generations[where], self._opponents[where], self.learning[where])
         return stamps if self.mates is None else (*stamps, self.mates.ids[where])
 
-    def living_in(self, slots: Numbers, env_ids: Numbers, env_group: int) -> Numbers:
-        """Those of the agents that live in some environments of a group of environments."""
-        living: Numbers = slots[(self._env_groups[slots] == env_group) & np.isin(self._env_ids[slots], env_ids)]
+    def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
+        """Those of the agents that live in some environments."""
+        living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
         return living
 
     def closed(
@@ -86,9 +84,9 @@ class Books:
         ends: Numbers,
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
-    ) -> Closed:
+    ) -> ClosedTrajectories:
         """Trajectories [k] that are closed now, as the outbox takes them."""
-        return Closed(
+        return ClosedTrajectories(
             ends,
             agent_ids,
             self.episode_ids[slots],
@@ -106,7 +104,6 @@ class Books:
         self.steps_before = enlarged(self.steps_before, total)
         self._generations = enlarged(self._generations, total)
         self._opponents = enlarged(self._opponents, total)
-        self._env_groups = enlarged(self._env_groups, total)
         self._env_ids = enlarged(self._env_ids, total)
         if self.mates is not None:
             self.mates.enlarge(total)

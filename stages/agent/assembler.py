@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from queues.errors import ShapeError
 from queues.messages import Array, StepBatch, TrajectoryBatch
-from stages.agent.agent_state import LEARNING, Books, Stamps, as_bytes
+from stages.agent.agent_state import LEARNING, AgentState, Stamps, as_bytes
 from stages.agent.groups import Groups
-from stages.agent.outbox import Episodes, Outbox
-from stages.agent.pages import Column, Pages
+from stages.agent.outbox import EndedEpisodes, Outbox
+from stages.agent.pages import PageColumn, Pages
 from stages.slots import NOBODY, Numbers, Slots, Where, as_slice, enlarged, pick
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _LastTick:
-    """Who decided at a group's last tick: if the next one is the same, nothing need be looked up."""
+    """The agents that decided at the last tick: where they are those of the next one, nothing need be looked up."""
 
     agents: bytes
     where: Where
@@ -52,9 +52,9 @@ class Assembler:
         self._outbox = Outbox()
         self._slots = Slots(len(step.agent_ids))
         self._cursor = np.full(self._slots.total, self._pages.nowhere)
-        self._books = Books(self._slots.total, step.group_ids is not None)
-        self._mates = self._books.mates
-        self._last_ticks: dict[int, _LastTick] = {}
+        self._agents = AgentState(self._slots.total, step.group_ids is not None)
+        self._mates = self._agents.mates
+        self._last_tick: _LastTick | None = None
         self._warned = False
 
     @property
@@ -68,7 +68,7 @@ class Assembler:
         return self._outbox.rows
 
     def add(self, step: StepBatch) -> None:
-        """Take one tick of one group in, copying all that is kept.
+        """Add one tick, copying all that is kept.
 
         Raises:
             ShapeError: if a column differs from those of the first step.
@@ -117,12 +117,12 @@ class Assembler:
     def end_learning(self) -> None:
         """Learn no more from what is decided already: completed steps are learned from, open ones are not."""
         slots = self._slots.used()
-        slots = slots[self._books.learning[slots]]
+        slots = slots[self._agents.learning[slots]]
         self._cut(slots)
         if self._mates is not None:
             self._cut_mates(self._mates)
-        self._books.learning[slots] = False
-        self._last_ticks.clear()  # the next decisions' stamps have to be compared with these
+        self._agents.learning[slots] = False
+        self._last_tick = None  # the next decisions' stamps have to be compared with these
 
     def replace_decisions(self, step: StepBatch) -> None:
         """Write the open decisions of a tick's agents anew, as newer policies took them."""
@@ -139,16 +139,16 @@ class Assembler:
         if self._mates is not None:
             self._cut_mates(self._mates)
 
-    def drop(self, env_ids: Numbers, group: int) -> int:
+    def drop(self, env_ids: Numbers) -> int:
         """Forget the agents of some environments and their half-made trajectories.
 
         Returns:
             The number of completed learning rows that are lost.
         """
-        slots = self._books.living_in(self._slots.used(), env_ids, group)
+        slots = self._agents.living_in(self._slots.used(), env_ids)
         at = self._cursor[slots]
         lengths = self._pages.lengths(at)
-        lost = int(lengths @ self._books.learning[slots])
+        lost = int(lengths @ self._agents.learning[slots])
         self._pages.give(at - lengths)
         self._cursor[slots] = self._pages.nowhere
         self._forget(slots)
@@ -170,25 +170,24 @@ class Assembler:
         agent_ids = step.agent_ids[ended:]
         # Comparing bytes costs a tenth of `array_equal`; identity would say nothing, as arrays may be reused.
         key = agent_ids.tobytes()
-        tick = self._last_ticks.get(step.group)
+        tick = self._last_tick
         if tick is not None and tick.agents == key:
             return self._slots.find(step.agent_ids[:ended]) if ended else _NONE, tick
         slots = self._slots.find(step.agent_ids)
         ending, deciding = slots[:ended], slots[ended:]
         new = (deciding == NOBODY).nonzero()[0]
         if len(new):
-            deciding[new] = self._join(agent_ids[new], step.env_ids[ended:][new], step.group)
-        tick = _LastTick(key, as_slice(deciding))
-        self._last_ticks[step.group] = tick
+            deciding[new] = self._join(agent_ids[new], step.env_ids[ended:][new])
+        self._last_tick = tick = _LastTick(key, as_slice(deciding))
         return ending, tick
 
-    def _join(self, agent_ids: Numbers, env_ids: NDArray[np.int32], group: int) -> Numbers:
+    def _join(self, agent_ids: Numbers, env_ids: NDArray[np.int32]) -> Numbers:
         slots = self._slots.add(agent_ids)
         total, present = self._slots.total, len(self._cursor)
         if total > present:
             self._cursor = enlarged(self._cursor, total)
             self._cursor[present:] = self._pages.nowhere
-        self._books.join(slots, total, env_ids, group)
+        self._agents.join(slots, total, env_ids)
         return slots
 
     def _end(self, step: StepBatch, ending: Numbers, ends: Numbers) -> Numbers:
@@ -202,9 +201,9 @@ class Assembler:
             if not len(known):
                 return ending
         lengths = self._pages.lengths(ends)
-        closed = self._books.closed(ending, self._slots.ids[ending], ends, terminated.copy(), ~terminated)
+        closed = self._agents.closed(ending, self._slots.ids[ending], ends, terminated.copy(), ~terminated)
         self.pending += int(np.count_nonzero(closed.learning))
-        steps = self._books.steps_before[ending] + lengths
+        steps = self._agents.steps_before[ending] + lengths
         of_trajectories = of_episodes = None
         if self._mates is not None:
             slots = self._slots.used()
@@ -213,11 +212,15 @@ class Assembler:
             shared = self._pages.of_groups["group_rewards"][ends - 1]
             of_episodes = self._mates.of_episodes(ending, shared, steps, of_trajectories["group_left"])
         self._outbox.add(closed, sum(lengths.tolist()), of_trajectories)
-        returns = self._books.returns[ending] + rewards
-        self._outbox.add_episodes(Episodes(closed.agent_ids, returns, steps, closed.learning, parameters), of_episodes)
+        returns = self._agents.returns[ending] + rewards
+        self._outbox.add_episodes(
+            EndedEpisodes(closed.agent_ids, returns, steps, closed.learning, parameters), of_episodes
+        )
         return ending
 
-    def _decide(self, step: StepBatch, tick: _LastTick, at: Numbers, observations: list[tuple[Column, Array]]) -> None:
+    def _decide(
+        self, step: StepBatch, tick: _LastTick, at: Numbers, observations: list[tuple[PageColumn, Array]]
+    ) -> None:
         """Open this tick's decisions.
 
         Args:
@@ -229,7 +232,7 @@ class Assembler:
         """
         where = tick.where
         # Agents that start an episode get a wrong return here; `_start_episodes` sets it to 0.
-        self._books.returns[where] += step.rewards[step.ended :]
+        self._agents.returns[where] += step.rewards[step.ended :]
         stamps: Stamps = (step.episode_ids[step.ended :], step.generations, step.opponents, step.learning)
         if self._mates is not None and step.group_ids is not None and step.group_rewards is not None:
             self._mates.returns[where] += step.group_rewards[step.ended :]
@@ -243,7 +246,7 @@ class Assembler:
         self.pending += tick.learning
         self._turn_pages(where, at, fresh, restamped, observations)
         if restamped is not None:
-            self._books.stamp(where, stamps)
+            self._agents.stamp(where, stamps)
         self._pages.write_decisions(at, step.decisions, step.policy_versions)
         if self._mates is not None:
             self._pages.of_groups["ticks"][at] = step.tick
@@ -267,7 +270,7 @@ class Assembler:
         fresh = (at == self._pages.nowhere + 1).nonzero()[0]
         if len(fresh):
             self._start_episodes(pick(where, fresh), [values[fresh] for values in stamps])
-        old = self._books.stamps(where)
+        old = self._agents.stamps(where)
         if as_bytes(old) == expected:
             return len(fresh), None
         lost = (old[0] != stamps[0]).nonzero()[0]
@@ -276,7 +279,7 @@ class Assembler:
             self._leave(pick(where, lost), truncated=True)
             self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
-            old = self._books.stamps(where)
+            old = self._agents.stamps(where)
         # The other open steps are completed under the stamp that they were decided under.
         self.pending += int(np.count_nonzero(old[LEARNING])) - int(np.count_nonzero(stamps[LEARNING]))
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
@@ -284,7 +287,7 @@ class Assembler:
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
         """Open the books of agents [k] that had no open decision: their rows complete no step."""
-        self._books.start_episodes(slots, stamps)
+        self._agents.start_episodes(slots, stamps)
         self.pending -= int(np.count_nonzero(stamps[LEARNING]))
 
     def _warn(self, slots: Numbers, episode_id: int) -> None:
@@ -293,7 +296,7 @@ class Assembler:
             log.warning(
                 "%s: agent %d began episode %d, but its episode %d never ended; the last decision of such "
                 "episodes is dropped (said once). Environments should give an ending row.",
-                *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._books.episode_ids[slots[0]]),
+                *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._agents.episode_ids[slots[0]]),
             )
 
     def _turn_pages(
@@ -302,7 +305,7 @@ class Assembler:
         at: Numbers,
         fresh: int,
         restamped: NDArray[np.bool_] | None,
-        observations: list[tuple[Column, Array]],
+        observations: list[tuple[PageColumn, Array]],
     ) -> None:
         """Give a page to agents whose page is full, whose stamp changed, or (`fresh` many) that have none."""
         pages = self._pages
@@ -358,18 +361,18 @@ class Assembler:
         """Put trajectories that did not end in the outbox: `lengths` [k] rows before the rows `ends` [k]."""
         if not len(slots):
             return
-        self._books.steps_before[slots] += lengths
+        self._agents.steps_before[slots] += lengths
         flags = np.zeros((2, len(slots)), np.bool_)
         flags[1] = truncated
         of_groups = None if self._mates is None else self._mates.note_closed(slots)
-        closed = self._books.closed(slots, self._slots.ids[slots], ends, *flags)
+        closed = self._agents.closed(slots, self._slots.ids[slots], ends, *flags)
         self._outbox.add(closed, sum(lengths.tolist()), of_groups)
 
     def _forget(self, slots: Numbers) -> None:
         """Forget agents that have no open decision any more."""
         if len(slots):
             self._slots.remove(slots)
-            self._last_ticks.clear()
+            self._last_tick = None
 
 
 _NONE = np.empty(0, np.int64)

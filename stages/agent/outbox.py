@@ -16,7 +16,7 @@ from stages.slots import Element, Numbers
 # Plain tuples of arrays: to make a frozen dataclass costs more than all else that is done with these.
 
 
-class Closed(NamedTuple):
+class ClosedTrajectories(NamedTuple):
     """Some k trajectories that were closed together, by columns [k]; their rows are still in their pages."""
 
     ends: Numbers
@@ -30,7 +30,7 @@ class Closed(NamedTuple):
     truncated: NDArray[np.bool_]
 
 
-class Episodes(NamedTuple):
+class EndedEpisodes(NamedTuple):
     """Some episodes that ended together, by columns."""
 
     agent_ids: Numbers
@@ -46,7 +46,7 @@ class Episodes(NamedTuple):
 _NO_IDS = np.empty(0, np.int64)
 _NO_NUMBERS = np.empty(0, np.int32)
 _NO_FLAGS = np.empty(0, np.bool_)
-_NOTHING = Closed(_NO_IDS, _NO_IDS, _NO_IDS, _NO_NUMBERS, _NO_NUMBERS, _NO_FLAGS, _NO_FLAGS, _NO_FLAGS)
+_NOTHING = ClosedTrajectories(_NO_IDS, _NO_IDS, _NO_IDS, _NO_NUMBERS, _NO_NUMBERS, _NO_FLAGS, _NO_FLAGS, _NO_FLAGS)
 
 
 class Outbox:
@@ -58,20 +58,20 @@ class Outbox:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._closed: list[Closed] = []
-        self._episodes: list[Episodes] = []
+        self._closed: list[ClosedTrajectories] = []
+        self._episodes: list[EndedEpisodes] = []
         self._games: list[Columns] = []
         self._trajectory_groups: list[Columns] = []
         self._episode_groups: list[Columns] = []
 
-    def add(self, closed: Closed, rows: int, of_groups: Columns | None = None) -> None:
+    def add(self, closed: ClosedTrajectories, rows: int, of_groups: Columns | None = None) -> None:
         """Take trajectories in that have so many rows in all; `of_groups` are `GROUP_TRAJECTORY_COLUMNS`."""
         self._closed.append(closed)
         self.rows += rows
         if of_groups is not None:
             self._trajectory_groups.append(of_groups)
 
-    def add_episodes(self, episodes: Episodes, of_groups: Columns | None = None) -> None:
+    def add_episodes(self, episodes: EndedEpisodes, of_groups: Columns | None = None) -> None:
         """Take episodes in that ended with trajectories that wait; `of_groups` are `GROUP_EPISODE_COLUMNS`."""
         self._episodes.append(episodes)
         if of_groups is not None:
@@ -88,7 +88,7 @@ class Outbox:
         """
         if not self._closed and not self._games:
             return None
-        closed = Closed(*map(_joined, zip(*(self._closed or [_NOTHING]), strict=True)))
+        closed = ClosedTrajectories(*map(_joined, zip(*(self._closed or [_NOTHING]), strict=True)))
         if pages.of_groups and not self._closed:
             self._trajectory_groups = [{c.name: np.empty(0, c.dtype) for c in GROUP_TRAJECTORY_COLUMNS}]
         lengths = pages.lengths(closed.ends)
@@ -124,7 +124,7 @@ def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> C
     return rows
 
 
-def _trajectory_columns(pages: Pages, starts: Numbers, lengths: Numbers, closed: Closed) -> Columns:
+def _trajectory_columns(pages: Pages, starts: Numbers, lengths: Numbers, closed: ClosedTrajectories) -> Columns:
     """Columns [k]: `columns.TRAJECTORY_COLUMNS`, next observations, and actions before the first ones."""
     lengths = lengths.astype(np.int32)
     trajectories: dict[str, Array] = {
@@ -147,10 +147,10 @@ def _trajectory_columns(pages: Pages, starts: Numbers, lengths: Numbers, closed:
     return trajectories
 
 
-def _episode_columns(episodes: Sequence[Episodes]) -> Columns:
+def _episode_columns(episodes: Sequence[EndedEpisodes]) -> Columns:
     if not episodes:
         return {}
-    joined = Episodes(*map(_joined, zip(*episodes, strict=True)))
+    joined = EndedEpisodes(*map(_joined, zip(*episodes, strict=True)))
     return {
         "episode_agent_ids": joined.agent_ids,
         "episode_returns": joined.returns.astype(np.float32),

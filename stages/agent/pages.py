@@ -24,7 +24,7 @@ from stages.slots import FreeNumbers, Numbers, enlarged
 _ACTIONS = ("continuous_actions", "discrete_actions")
 
 
-class Column:
+class PageColumn:
     """One column of the storage, [R, *shape].
 
     Attributes:
@@ -101,8 +101,8 @@ class Pages:
         self.nowhere = horizon
         rows = (1 + 2 * len(step.agent_ids)) * self.stride
         self._free = FreeNumbers(np.arange(self.stride, rows, self.stride) + 1)
-        self.observations = tuple(Column(f"obs_{i}", o, rows) for i, o in enumerate(step.observations))
-        self.decisions = tuple(Column(name, values, rows) for name, values in step.decisions.items())
+        self.observations = tuple(PageColumn(f"obs_{i}", o, rows) for i, o in enumerate(step.observations))
+        self.decisions = tuple(PageColumn(name, values, rows) for name, values in step.decisions.items())
         self.actions = tuple(column for column in self.decisions if column.name in _ACTIONS)
         self.rewards = np.zeros(rows, np.float32)
         self.versions = np.zeros(rows, np.int64)
@@ -126,7 +126,7 @@ class Pages:
         lengths -= 1
         return lengths
 
-    def observation_records(self, observations: tuple[Array, ...]) -> list[tuple[Column, Array]]:
+    def observation_records(self, observations: tuple[Array, ...]) -> list[tuple[PageColumn, Array]]:
         """The columns of observations, each with the values [n, *shape] for it as records.
 
         Raises:

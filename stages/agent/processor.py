@@ -56,7 +56,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         self._by_name: dict[str, list[Assembler]] = {}
 
     def process(self, item: StepBatch) -> Iterator[TrajectoryBatch]:
-        """Take one tick of one group in; yield at most one batch, when all state is up to date."""
+        """Add one tick; yield at most one batch, when all state is up to date."""
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is None:
             if item.ended == len(item.agent_ids) and not item.decisions:
@@ -65,14 +65,14 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         try:
             assembler.add(item)
         except ShapeError as error:
-            raise ShapeError(f"{item.behavior_id}, group {item.group}: {error}") from error
+            raise ShapeError(f"{item.behavior_id}: {error}") from error
         if assembler.waiting_rows >= self._min_rows:
             batch = assembler.emit()
             if batch is not None:
                 yield batch
 
     def replace_decisions(self, item: StepBatch) -> None:
-        """Take up other decisions for the agents of a group's last tick, before the environments act on them.
+        """Replace the decisions of the agents of the last tick, before the environments act on them.
 
         Args:
             item: that tick's batch once more, with decisions by newer policies; observations and rewards are
@@ -147,14 +147,14 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             assembler.close(truncated=truncated)
         return _emit(self._assemblers.values())
 
-    def drop_environments(self, env_ids: ArrayLike, group: int) -> int:
-        """Forget the agents of crashed instances of a group, with their half-made trajectories.
+    def drop_environments(self, env_ids: ArrayLike) -> int:
+        """Forget the agents of crashed instances, with their half-made trajectories.
 
         Returns:
             The number of completed learning-team steps that are lost so.
         """
         crashed = np.asarray(env_ids, np.int64)
-        return sum(assembler.drop(crashed, group) for assembler in self._assemblers.values())
+        return sum(assembler.drop(crashed) for assembler in self._assemblers.values())
 
     def _add_assembler(self, step: StepBatch) -> Assembler:
         name = behavior_name(step.behavior_id)

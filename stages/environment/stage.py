@@ -251,7 +251,6 @@ class EnvironmentStage(Source[StepBatch]):
         group_ids, group_rewards = self._groups_of(behavior_id, steps)
         return StepBatch(
             behavior_id=behavior_id,
-            group=0,
             agent_ids=agent_ids,
             env_ids=steps.env_ids,
             episode_ids=steps.episode_ids,

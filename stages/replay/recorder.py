@@ -1,21 +1,16 @@
-"""Recording: a tap that writes what passes an edge into a stream file.
-
-`Recorder` is called by whoever owns an edge; `RecorderStage` is the same as a stage, for an edge that
-the YAML taps.
-"""
+"""Recording: a tap that writes what passes an edge into a stream file."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from queues.messages import Message
 from queues.stream_writer import StreamWriter
-from stages.stage import Stage
 
 
 class Recorder:
-    """Writes the messages of one edge. Several recorders may share a writer, in one thread.
+    """Writes the messages of one edge, for whoever owns the edge. Several may share a writer, in one thread.
 
     Args:
         writer: the stream file.
@@ -40,23 +35,3 @@ class Recorder:
             StreamError: if the disk does not take it.
         """
         self.writer.write(self.edge, message, self._clock())
-
-
-class RecorderStage(Stage[Message, Message]):
-    """Records every item and passes it on, the very same object. Closes the stream when it stops.
-
-    Checkpoint barriers go round `process` in the loop that runs stages, so a stage alone can't see them; an
-    edge whose barriers are wanted is tapped with `Recorder`.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def process(self, item: Message) -> Iterator[Message]:
-        """Record, then pass on: what is learned from is in the recording, even if the process dies next."""
-        self._recorder.tap(item)
-        yield item
-
-    def stop(self) -> None:
-        """Close the stream file."""
-        self._recorder.writer.close()

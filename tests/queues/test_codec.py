@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from queue_conformance import numbered
+from stream_samples import EVERY_KIND
 
 from queues import codec
 from queues.errors import ShapeError
@@ -51,7 +52,6 @@ def step_batches(draw: st.DrawFn) -> StepBatch:
     d = n - ended
     return StepBatch(
         draw(names),
-        group=draw(st.integers(0, 9)),
         agent_ids=np.arange(n),
         env_ids=np.arange(n, dtype=np.int32),
         episode_ids=np.arange(n) + 5,
@@ -128,6 +128,13 @@ def test_arrays_are_aligned_and_do_not_overlap(message: Message):
     assert all(start % codec.ALIGNMENT == 0 for start in starts)
     ends = [start + array.nbytes for start, array in zip(starts, arrays, strict=True)]
     assert all(end <= start for end, start in zip(ends, [*starts[1:], total], strict=False))
+
+
+def test_a_step_batch_of_an_earlier_release_is_read_without_the_number_of_its_environment_group():
+    step = next(message for message in EVERY_KIND if isinstance(message, StepBatch))
+    header, arrays = codec.describe(step)
+    header["fields"]["group"] = 1
+    assert_equal(codec.build(header, arrays), step)
 
 
 def test_what_is_read_are_views_that_keep_the_buffer_alive():

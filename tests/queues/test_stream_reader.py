@@ -138,7 +138,7 @@ def messages(draw: Callable[..., Any]) -> Message:
     decided = [draw(arrays(n)) for _ in range(4)]
     pictures = (draw(arrays(n, 2)), draw(arrays(n, 1, 2)))
     outcome = (draw(arrays(n)), ended, draw(arrays(ended)), draw(arrays(ended)), draw(columns(n)))
-    return StepBatch(draw(names), draw(ints), *seen, pictures, *outcome, *decided, draw(columns(1)))
+    return StepBatch(draw(names), *seen, pictures, *outcome, *decided, draw(columns(1)))
 
 
 @examples(60)

@@ -36,7 +36,6 @@ def step(tick: int, *rows: Row, grouped: bool = True) -> StepBatch:
     }
     return StepBatch(
         behavior_id="Team",
-        group=0,
         agent_ids=np.array([row.agent for row in ordered], np.int64),
         env_ids=np.zeros(len(rows), np.int32),
         episode_ids=np.array([row.episode for row in ordered], np.int64),
@@ -203,5 +202,5 @@ def test_results_of_games_alone_come_with_empty_columns_of_groups(processor):
 
 def test_where_groups_come_and_go_the_behaviour_is_named(processor):
     run(processor, step(0, Row(1)))
-    with pytest.raises(ShapeError, match="Team, group 0: a behaviour has group_ids either in all steps or in none"):
+    with pytest.raises(ShapeError, match="Team: a behaviour has group_ids either in all steps or in none"):
         run(processor, step(1, Row(1), grouped=False))

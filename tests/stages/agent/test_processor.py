@@ -43,14 +43,12 @@ def step(
     *decisions: Row,
     ended: Sequence[Row] = (),
     behavior_id: str = "Ball",
-    group: int = 0,
     games: Sequence[float] = (),
 ) -> StepBatch:
     rows = [*ended, *decisions]
     actions = np.array([row.action for row in decisions], np.int32).reshape(-1, 1)
     return StepBatch(
         behavior_id=behavior_id,
-        group=group,
         agent_ids=np.array([row.agent for row in rows], np.int64),
         env_ids=np.array([row.env for row in rows], np.int32),
         episode_ids=np.array([row.episode for row in rows], np.int64),
@@ -334,7 +332,7 @@ def test_a_column_that_changes_is_named() -> None:
         (good | {"values": np.zeros(1)}, "'values'"),
         ({"log_probs": good["log_probs"]}, "discrete_actions"),
     ):
-        with pytest.raises(ShapeError, match=f"Ball, group 0: .*{named}"):
+        with pytest.raises(ShapeError, match=f"Ball: .*{named}"):
             run(processor, replace(step(Row(7)), decisions=decisions))
     with pytest.raises(ShapeError, match="expected 1 observations, got 0"):
         run(processor, replace(step(Row(7)), observations=()))
@@ -469,19 +467,18 @@ def test_drop_environments_forgets_their_agents_and_says_what_is_lost() -> None:
     processor = make()
     agents = [Row(1, env=0), Row(2, env=1), Row(3, env=1, learning=False)]
     run(processor, *(step(*agents) for _ in range(3)))
-    run(processor, *(step(Row(4, env=1), group=1) for _ in range(3)))
-    assert processor.pending("Ball") == 6
-    assert processor.drop_environments([1], 0) == 2
-    assert processor.drop_environments(np.arange(5), 7) == 0
-    assert (processor.pending("Ball"), processor.open_agents("Ball")) == (4, 2)
+    assert processor.pending("Ball") == 4
+    assert processor.drop_environments([1]) == 2
+    assert processor.drop_environments(np.arange(5, 9)) == 0
+    assert (processor.pending("Ball"), processor.open_agents("Ball")) == (2, 1)
     (batch,) = processor.flush()
-    assert sorted(batch.trajectories["agent_ids"].tolist()) == [1, 4]
+    assert batch.trajectories["agent_ids"].tolist() == [1]
 
 
 def test_dropped_agents_may_come_back_as_new_ones() -> None:
     processor = make()
     run(processor, *(step(Row(1, obs=i), Row(2)) for i in range(3)))
-    processor.drop_environments([0], 0)
+    processor.drop_environments([0])
     (batch,) = run(processor, step(Row(1, obs=8), Row(2)), step(ended=[Row(1, obs=9)]))
     assert observed(batch) == [8]
 
@@ -511,7 +508,7 @@ def test_memory_stays_flat_however_many_agents_come_and_go() -> None:
         for agent in range(first, first + lives):
             run(processor, step(Row(agent)), step(Row(agent, episode=1)), step(ended=[Row(agent, episode=1)]))
             run(processor, step(Row(agent)))
-            processor.drop_environments([0], 0)
+            processor.drop_environments([0])
             run(processor, step(Row(agent)))
             processor.close_all()
         return tracemalloc.get_traced_memory()[0]

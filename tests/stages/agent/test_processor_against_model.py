@@ -39,7 +39,7 @@ OTHERS = st.one_of(
     st.tuples(st.just("close"), st.booleans()),
     st.tuples(st.just("end_learning"), st.sampled_from(BEHAVIORS)),
     st.tuples(st.just("decide_again"), st.integers(0, len(BEHAVIORS) - 1), st.integers(0, GROUPS - 1)),
-    st.tuples(st.just("drop"), st.sets(st.integers(0, ENVS - 1)), st.integers(0, GROUPS - 1)),
+    st.tuples(st.just("drop"), st.sets(st.integers(0, GROUPS * ENVS - 1))),
 )
 OPERATIONS = st.lists(st.one_of(TICKS, TICKS, FIXED_TICKS, FIXED_TICKS, OTHERS), max_size=100)
 
@@ -59,7 +59,6 @@ class Trajectory:
 class Agent:
     """An agent with an open decision."""
 
-    group: int
     env: int
     stamp: tuple[int, ...]
     """Agent, episode, generation, opponent, learning, group."""
@@ -146,15 +145,13 @@ class Table:
             row = (agent.stamp[0], agent.episode_return, agent.episode_steps, agent.stamp[4], agent.parameters)
             self.episodes.append((*row, agent.group_return, over) if agent.grouped else row)
 
-    def decide(
-        self, group: int, env: int, stamp: tuple[int, ...], rewards: tuple[float, float], decision: dict[str, Any]
-    ) -> None:
+    def decide(self, env: int, stamp: tuple[int, ...], rewards: tuple[float, float], decision: dict[str, Any]) -> None:
         agent = self.agents.get(stamp[0])
         if agent is not None and agent.stamp[1] != stamp[1]:
             self.close(agent, agent.open["obs_0"], truncated=True)
             agent = None
         if agent is None:
-            self.agents[stamp[0]] = Agent(group, env, stamp, decision, self.grouped)
+            self.agents[stamp[0]] = Agent(env, stamp, decision, self.grouped)
             return
         self.complete(agent, *rewards)
         if len(agent.rows) == self.horizon or agent.stamp != stamp:
@@ -204,7 +201,7 @@ class World:
         for i, event in enumerate(events):
             # Ids in no order, of any size.
             agent = (behavior * GROUPS + group) * 100 + (i * 7919) % 31 - (2**40 if i == 2 else 0)
-            row = {"agent": agent, "number": i, "env": i % ENVS, "old_episode": self.episodes[agent]}
+            row = {"agent": agent, "number": i, "env": group * ENVS + i % ENVS, "old_episode": self.episodes[agent]}
             if event.startswith("end"):
                 endings.append(row | {"terminated": self.random.random() < 0.5})
             self.episodes[agent] += event in ("end", "end and restart", "restart silently")
@@ -271,7 +268,6 @@ class World:
         game_ids = np.array([self.next_serial() for _ in range(games)], np.int32)
         return StepBatch(
             behavior_id=behavior_id,
-            group=group,
             agent_ids=agents,
             env_ids=np.array([row["env"] for row in rows], np.int32),
             episode_ids=np.array([row.get("new_episode", row["old_episode"]) for row in rows], np.int64),
@@ -326,7 +322,7 @@ class World:
             )
             tick = step.tick if table.grouped else 0
             decision = {"obs_0": serial, "actions": serial, "version": int(step.policy_versions[j]), "ticks": tick}
-            table.decide(step.group, int(step.env_ids[i]), stamp, rewards[i], decision)
+            table.decide(int(step.env_ids[i]), stamp, rewards[i], decision)
         table.close_mates()
 
     def flush(self, name: str | None) -> None:
@@ -351,13 +347,13 @@ class World:
             table.parted.clear()
         self.check(self.processor.close_all(truncated), list(BEHAVIORS))
 
-    def drop(self, envs: set[int], group: int) -> None:
+    def drop(self, envs: set[int]) -> None:
         lost = 0
         for table in self.tables.values():
-            gone = {k: a for k, a in table.agents.items() if a.group == group and a.env in envs}
+            gone = {k: a for k, a in table.agents.items() if a.env in envs}
             lost += sum(len(agent.rows) for agent in gone.values() if agent.stamp[4])
             table.agents = {k: a for k, a in table.agents.items() if k not in gone}
-        assert self.processor.drop_environments(sorted(envs), group) == lost
+        assert self.processor.drop_environments(sorted(envs)) == lost
 
     def check(self, batches: list[TrajectoryBatch], behavior_ids: list[str]) -> None:
         """The batches are all that the model has closed of these behaviour ids, which is then forgotten."""
@@ -469,7 +465,7 @@ def test_nor_in_a_long_run(horizon: int, min_rows: int) -> None:
         if draw < 0.032:
             return ("end_learning", random.choice(BEHAVIORS))
         if draw < 0.037:
-            return ("drop", {random.randrange(ENVS)}, random.randrange(GROUPS))
+            return ("drop", {random.randrange(GROUPS * ENVS)})
         events = random.choices(common, k=AGENTS) if draw < 0.5 else ["decide"] * AGENTS
         return ("tick", random.randrange(len(BEHAVIORS)), random.randrange(GROUPS), events, 0)
 

@@ -1,19 +1,16 @@
-"""Recording: alone, and as a stage between two plain queues."""
+"""Recording what passes an edge."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-from stream_samples import EVERY_KIND, header, same, trajectories
+from stream_samples import EVERY_KIND, header, same
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import Barrier, Message
+from queues.messages import Barrier
 from queues.stream_reader import StreamReader
 from queues.stream_writer import StreamWriter
-from stages.loop import StageRunner
-from stages.replay import Recorder, RecorderStage
-from stages.stage import StageContext
+from stages.replay import Recorder
 
 
 def test_tap_writes_what_it_sees_with_the_time_of_its_clock(tmp_path):
@@ -39,28 +36,3 @@ def test_an_edge_that_the_stream_does_not_have_is_refused_at_the_door(tmp_path):
     with StreamWriter(tmp_path / "a.stream", header()) as writer:
         with pytest.raises(ValueError, match="'ghost'"):
             Recorder(writer, "ghost")
-
-
-def test_the_stage_passes_on_the_very_item_that_it_recorded(tmp_path):
-    stage = RecorderStage(Recorder(StreamWriter(tmp_path / "a.stream", header()), "trainer"))
-    item = trajectories()
-    assert next(stage.process(item)) is item
-    stage.stop()
-    reader = StreamReader(tmp_path / "a.stream")
-    assert same(next(iter(reader)).message, item)
-    assert reader.closed_cleanly
-
-
-async def test_the_stage_records_between_two_queues_and_closes_its_stream(tmp_path):
-    inlet: AgentManagerQueue[Message] = AgentManagerQueue("Ball", 3)
-    outlet: AgentManagerQueue[Message] = AgentManagerQueue("Ball", 3)
-    sent = [trajectories(0), trajectories(1)]
-    for message in sent:
-        await inlet.put(message)
-    inlet.close()
-    stage = RecorderStage(Recorder(StreamWriter(tmp_path / "a.stream", header()), "trainer"))
-    await StageRunner(stage, inlet, outlet, StageContext("recorder")).run()
-    assert [item async for item in outlet] == sent
-    reader = StreamReader(tmp_path / "a.stream")
-    assert all(same(f.message, message) for f, message in zip(reader, sent, strict=True))
-    assert reader.closed_cleanly

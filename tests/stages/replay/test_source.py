@@ -20,7 +20,7 @@ from queues.stream_reader import StreamReader
 from queues.stream_writer import StreamWriter
 from stages.errors import StageError
 from stages.loop import run_source
-from stages.replay import Recorder, RecorderStage, ReplaySource
+from stages.replay import Recorder, ReplaySource
 from stages.stage import StageContext
 
 CONTEXT = StageContext("replay")
@@ -304,12 +304,11 @@ async def test_a_replay_waits_while_its_queue_is_full(tmp_path):
 async def test_a_replay_recorded_again_is_the_same_stream(tmp_path):
     original = stream(tmp_path, "a", 1, 2, 3)
     queue: AgentManagerQueue[Message] = AgentManagerQueue("Ball", 2)
-    recorder = RecorderStage(Recorder(StreamWriter(tmp_path / "copy.stream", header()), "trainer"))
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        group.create_task(run_source(ReplaySource([original]), queue, CONTEXT))
-        async for message in queue:
-            for _ in recorder.process(message):
-                pass
-    recorder.stop()
+    with StreamWriter(tmp_path / "copy.stream", header()) as writer:
+        recorder = Recorder(writer, "trainer")
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            group.create_task(run_source(ReplaySource([original]), queue, CONTEXT))
+            async for message in queue:
+                recorder.tap(message)
     copies = [f.message for f in StreamReader(tmp_path / "copy.stream")]
     assert all(same(a.message, b) for a, b in zip(StreamReader(original), copies, strict=True))
