@@ -1,4 +1,4 @@
-"""The YAML of a run: its schema, and how it is read and checked. Imports nothing heavy."""
+"""The YAML of a run: its schema, and the code that reads and checks it. Imports nothing heavy."""
 
 from config.behavioral_cloning import BehavioralCloningSettings
 from config.behaviors import BehaviorSettings

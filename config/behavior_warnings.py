@@ -11,14 +11,14 @@ from config.hyperparameters import Hyperparameters
 from config.trainers import declared_kind
 
 _SHAPE = ("num_layers", "vis_encode_type", "goal_conditioning_type")
-"""What a network of the user's own gets told and may do as it likes about; the other keys are of use beside it too."""
+"""Keys that a network of the user's own receives and may ignore; the others have an effect beside it too."""
 
 _FEW_STEPS = 8
-"""`time_horizon` up to here need not be talked about with SAC: its pieces may well be as short."""
+"""An off-policy trainer's pieces may be this long, so `time_horizon` up to it needs no warning."""
 
 
 def behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
-    """Give a warning, at its path below the behaviour, for each thing that its writer should know."""
+    """Find what is valid in a behaviour's block and should be known to its writer; paths start at the block."""
     yield from _about_relics(settings)
     yield from _about_self_play(settings)
     yield from _about_signals(settings)
@@ -28,7 +28,7 @@ def behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
 
 
 def _about(keys: str, message: str) -> Finding:
-    """A caution about a key; none of those on the way to it is a name of the user's choice, which might have dots."""
+    """Make a finding about a dotted key, none of whose parts is a name of the user's choice, which may have dots."""
     return Finding(tuple(keys.split(".")), message)
 
 
@@ -65,7 +65,7 @@ def _about_signals(settings: BehaviorSettings) -> Iterator[Finding]:
     for name, signal in settings.learned_signals.items():
         if signal.encoding_size is not None:
             taken = signal.encoding_size == signal.network_settings.hidden_units
-            instead = "it was taken for network_settings.hidden_units" if taken else "network_settings go before it"
+            instead = "it is read as network_settings.hidden_units" if taken else "network_settings take precedence"
             yield _about(f"reward_signals.{name}.encoding_size", f"is deprecated; {instead}")
         if signal.network_settings.memory is not None:
             yield _about(
@@ -80,9 +80,7 @@ def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
         return
     for key in changed(network):
         if key in _SHAPE:
-            yield _about(
-                f"network_settings.{key}", f"is only handed to {network.network}, which may do as it likes about it"
-            )
+            yield _about(f"network_settings.{key}", f"is only passed to {network.network}, which may ignore it")
 
 
 def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:

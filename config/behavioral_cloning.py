@@ -1,4 +1,4 @@
-"""The `behavioral_cloning` of a behaviour: imitation of demonstrations beside what its trainer does."""
+"""The `behavioral_cloning` of a behaviour: imitation of demonstrations beside its trainer's learning."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ DEMONSTRATIONS = (
     "Demonstrations: a recording of Unity (`.demo`) or of ours (`.stream`), a folder of such, or a pattern, relative "
     "to the YAML's folder or else to the working directory; or `minari:<data set id>`."
 )
-"""What a `demo_path` is."""
+"""Description of each `demo_path`."""
 
 
 class BehavioralCloningSettings(Settings):
-    """Imitation of demonstrations, in between the updates of `ppo` or `sac`."""
+    """Imitation of demonstrations between the updates of `ppo`, `poca` or `sac`."""
 
     demo_path: Text = Field(min_length=1, description=DEMONSTRATIONS)
     steps: Int = Field(0, ge=0, description="Agent steps over which it fades out; 0: it never does.")

@@ -1,4 +1,4 @@
-"""The `behaviors` section: how each behaviour learns. ML-Agents' schema and defaults, plus keys of ours."""
+"""The `behaviors` section: the learning of each behaviour. ML-Agents' schema and defaults, and some keys of our own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORMER_TRAINERS = {
     "offline_bc": "'bc', with hyperparameters.demo_path",
     "online_bc": "'bc', with hyperparameters.teacher",
 }
-"""Trainers of ML-Agents' older versions, and what does the same here."""
+"""Trainers of ML-Agents' older versions, and their equivalents here."""
 
 _NO_PLUGINS = " (ML-Agents' plugins, which it finds by name, do not fit here; docs/extending.md says how to write one)"
 
@@ -40,7 +40,7 @@ def _trainer_type(value: object) -> object:
         return value
     expected = f"{', '.join(map(repr, TRAINERS))} or your own 'module:Class'"
     if value in _FORMER_TRAINERS:
-        raise ValueError(f"'{value}' is of an older version of ML-Agents; use {_FORMER_TRAINERS[value]}")
+        raise ValueError(f"'{value}' is a trainer of older versions of ML-Agents; use {_FORMER_TRAINERS[value]}")
     close = get_close_matches(value.lower(), TRAINERS, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else _NO_PLUGINS
     raise ValueError(f"'{value}' is no trainer; expected {expected}{hint}")
@@ -79,12 +79,12 @@ class BehaviorSettings(Settings):
     )
     hyperparameters: SerializeAsAny[Hyperparameters | PlainMap] = Field(
         default_factory=lambda: _defaults(DEFAULT_TRAINER),
-        description="What the trainer learns by. For a trainer of your own: any map, handed to it as it is.",
+        description="Parameters of the trainer. For a trainer of your own: any map, passed to it unchanged.",
     )
     network_settings: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
     reward_signals: RewardSignals = Field(
         default_factory=lambda: RewardSignals(extrinsic=ExtrinsicSettings()),
-        description="What it is rewarded for, by name.",
+        description="Sources of its reward, by name.",
         json_schema_extra={"default_text": "`extrinsic` alone"},
     )
     checkpoint_interval: Int = Field(
@@ -95,7 +95,7 @@ class BehaviorSettings(Settings):
     keep_checkpoints: Int = Field(5, description="Newest exported policies to keep; 0 or less: all.")
     even_checkpoints: Flag = Field(
         False,
-        description="Set `checkpoint_interval` to `max_steps` / `keep_checkpoints` (rounded down), whatever it says.",
+        description="Set `checkpoint_interval` to `max_steps` / `keep_checkpoints` (rounded down), whatever its value.",
     )
     max_steps: Int = Field(500000, gt=0, description="Steps after which training ends.")
     time_horizon: Int = Field(
@@ -106,7 +106,7 @@ class BehaviorSettings(Settings):
     summary_freq: Int = Field(50000, gt=0, description="Steps between summaries (console and TensorBoard).")
     threaded: Flag = Field(
         False,
-        description="Accepted for ML-Agents' sake and without meaning: the learner always runs apart "
+        description="Accepted for ML-Agents' sake, without effect: the learner always runs apart "
         "(see `pipeline.hosts.learners`). A warning says so.",
     )
     init_path: Text | None = Field(
@@ -116,25 +116,23 @@ class BehaviorSettings(Settings):
     )
     self_play: SelfPlaySettings | None = Field(None, description="Presence turns self-play on.")
     behavioral_cloning: BehavioralCloningSettings | None = Field(
-        None, description="Presence turns imitation of demonstrations on, beside what the trainer does."
+        None, description="Presence turns imitation of demonstrations on, beside the trainer's own learning."
     )
-    framework: Text | None = Field(
-        None, description="Accepted for ML-Agents' sake and without meaning: a warning says so."
-    )
+    framework: Text | None = Field(None, description="Accepted for ML-Agents' sake, without effect: a warning says so.")
 
     @property
     def signals(self) -> dict[str, RewardSignalSettings]:
-        """The reward signals that were asked for, by name: built-in ones in the schema's order, then the user's."""
+        """The behaviour's reward signals by name: built-in ones in the schema's order, then the user's."""
         return self.reward_signals.asked
 
     @property
     def learned_signals(self) -> dict[str, LearnedSignalSettings]:
-        """Those of them that come from networks."""
+        """The reward signals that have networks."""
         return {name: signal for name, signal in self.signals.items() if isinstance(signal, LearnedSignalSettings)}
 
     @property
     def teacher(self) -> str | None:
-        """The behaviour whose trajectories this one imitates as they come; None if it imitates none."""
+        """The behaviour whose trajectories this one imitates during the run; None if it imitates none."""
         return self._imitated("teacher")
 
     @property
@@ -194,7 +192,7 @@ class BehaviorSettings(Settings):
         ]
 
     def _even_interval(self) -> int:
-        """Give ML-Agents' `int(max_steps / keep_checkpoints)`, refusing what would divide by zero there."""
+        """Return ML-Agents' `int(max_steps / keep_checkpoints)`, refusing values that would divide by zero."""
         if self.keep_checkpoints <= 0:
             message = f"{self.keep_checkpoints} does not go with even_checkpoints; expected at least 1"
             report([Finding(("keep_checkpoints",), message, (("even_checkpoints",),))])

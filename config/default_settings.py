@@ -1,4 +1,4 @@
-"""What happens to the plain data before it is checked: `default_settings` is merged under every behaviour."""
+"""Merging of `default_settings` under every behaviour, in the plain data, before it is checked."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from config.trainers import DEFAULT_TRAINER, hyperparameters_model
 
 
 def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Merge `default_settings`.
+    """Merge `default_settings` under every behaviour; to be done once, as null has a meaning here that is lost.
 
-    A reward signal of `default_settings` is dropped where a behaviour has null for it, and so is a hyperparameter
-    that its trainer lacks; for the latter null only says that this is known. So this is to be done once.
+    A reward signal of `default_settings` is dropped where a behaviour has null for it. A hyperparameter that the
+    behaviour's trainer lacks is dropped with a warning, and without one where the behaviour has null for it.
 
     Args:
         plain: the YAML as plain data; it is not changed.
@@ -38,7 +38,7 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
     theirs = default.get("trainer_type", DEFAULT_TRAINER)
     ours = own.get("trainer_type", theirs)
     if isinstance(hyperparameters, Mapping) and theirs != ours:
-        # Nobody here knows the schema of a trainer of the user's own: nothing of another's is sure to fit.
+        # The schema of a trainer of the user's own is unknown: nothing of another trainer's is sure to fit.
         model = hyperparameters_model(ours)
         known = {} if model is None else model.model_fields
         foreign = [key for key in hyperparameters if key not in known]
@@ -64,7 +64,7 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
 
 
 def _without_denied(own: Mapping[str, Any], foreign: Sequence[str]) -> tuple[Mapping[str, Any], list[str]]:
-    """Take out the hyperparameters of another trainer that a behaviour has null for; gives what is left, and these."""
+    """Split off another trainer's hyperparameters that are null in a behaviour; return the rest, and their names."""
     hyperparameters = own.get("hyperparameters")
     if not isinstance(hyperparameters, Mapping):
         return own, []

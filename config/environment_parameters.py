@@ -1,6 +1,6 @@
-"""The `environment_parameters` section: numbers, samplers and curricula that the environment is told.
+"""The `environment_parameters` section: numbers, samplers and curricula whose values the environment receives.
 
-What becomes of them is elsewhere: lessons advance in `pipeline.main.curricula`, values are drawn in
+They are only declared here: lessons advance in `pipeline.main.curricula`, values are drawn in
 `stages.environment.parameters`.
 """
 
@@ -104,12 +104,12 @@ Sampler: TypeAlias = Annotated[
 
 
 def _measure(value: object) -> object:
-    """Take `elo` and `ELO` for `Elo`."""
+    """Read `elo` and `ELO` as `Elo`."""
     return _ELO if isinstance(value, str) and value.lower() == _ELO.lower() else value
 
 
 class CompletionCriteria(Settings):
-    """When a lesson is learned."""
+    """The condition under which a lesson ends."""
 
     behavior: Text = Field(description="Name of the behaviour that is measured.")
     measure: Annotated[Literal["reward", "progress", "Elo"], BeforeValidator(_measure)] = Field(
@@ -120,8 +120,8 @@ class CompletionCriteria(Settings):
     min_lesson_length: Int = Field(
         0,
         ge=0,
-        description="Episodes of the lesson before it may end. As many (at least 1) are what the mean return is taken "
-        "of; where several criteria name the behaviour, the greatest counts.",
+        description="Episodes of the lesson before it may end. The mean return is that of as many episodes (at "
+        "least 1); where several criteria name the behaviour, the greatest counts.",
     )
     signal_smoothing: Flag = Field(
         True, description="Smooth the mean return by a quarter of its last value in the lesson; for `reward`."
@@ -150,13 +150,13 @@ ParameterValue: TypeAlias = Annotated[
     Annotated[Float, Tag("a number")] | Annotated[Sampler, Tag("a sampler")],
     Discriminator(_number_or_sampler),
 ]
-"""What a parameter is at a time: a number, or a sampler."""
+"""A parameter's value during a lesson: a number, or a sampler."""
 
 
 class Lesson(Settings):
     """One lesson of a curriculum."""
 
-    name: Text = Field(min_length=1, description="What it is called in the console.")
+    name: Text = Field(min_length=1, description="Its name in the console.")
     value: ParameterValue = Field(description="The parameter's value during the lesson: a number or a sampler.")
     completion_criteria: CompletionCriteria | None = Field(
         None, description="When to go on to the next lesson; required in all but the last."

@@ -1,4 +1,4 @@
-"""From pydantic's errors to sentences for people: which key, what is wrong with it, what was expected."""
+"""Translation of pydantic's errors into sentences: the key, its mistake, and what was expected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOVED = {
     "trainer": "'trainer_type'",
     "use_recurrent": "'network_settings.memory'; give it content, or leave it out for false",
 }
-"""Keys of ML-Agents' older formats, and where their meaning went."""
+"""Keys of ML-Agents' older formats, and their places today."""
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -47,12 +47,12 @@ _AS_BOOL = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "fal
 
 
 def explain(top: type[BaseModel], error: ValidationError, data: Any) -> list[Finding]:
-    """Say in words what pydantic found.
+    """Describe what pydantic found, key by key.
 
     Args:
         top: the model that was validated.
         error: what pydantic raised.
-        data: the plain data that it was given, to tell keys from the union tags in pydantic's paths.
+        data: the plain data that was validated; it tells keys from the union tags in pydantic's paths.
     """
     findings: list[Finding] = []
     for item in error.errors(include_url=False):
@@ -80,7 +80,7 @@ def show(value: object) -> str:
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """Give `; did you mean '…'?` for a word that nearly is a known one, else nothing."""
+    """Return `; did you mean '…'?` for a word that is close to a known one, else nothing."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
@@ -126,7 +126,7 @@ def _missing(top: type[BaseModel], path: KeyPath, data: Any) -> str:
 
 
 def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
-    """Explain a key that has no place where it stands: an older one, another trainer's, one from elsewhere, a slip."""
+    """Explain an unknown key: an older one, another trainer's, one that belongs elsewhere, or a slip."""
     key, models = str(path[-1]), models_at(top, path[:-1], data)
     known = sorted({name for model in models for name in fields_of(model)})
     if key in _MOVED:
@@ -161,7 +161,7 @@ def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]
 
 
 def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | None:
-    """Find the nearest section under a map that knows a key: its dotted path from there."""
+    """Find the nearest section below a map that knows a key; return its dotted path from there."""
     nearest = [("", model, data) for model in models]
     while nearest:
         below = [
@@ -177,7 +177,7 @@ def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | No
 
 
 def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
-    """Find where else in the file a key would be known, the nearest first: `under '…'`."""
+    """Find the nearest section elsewhere in the file that knows a key: `under '…'`."""
     for length in range(len(path) - 2, -1, -1):
         around, models = path[:length], models_at(top, path[:length], data)
         if any(path[-1] in fields_of(model) for model in models):
@@ -189,7 +189,7 @@ def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
 
 
 def _tag(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> Finding:
-    """Explain a key that chooses between the members of a union: it is unknown, or not there."""
+    """Explain a key that chooses between the members of a union and is unknown or missing."""
     key = item["ctx"]["discriminator"].strip("'")
     if "tag" in item["ctx"]:
         words = _quoted(item["ctx"]["expected_tags"])

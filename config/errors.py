@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: one `Mistake` each, all of them together in one `ConfigError`."""
+"""Mistakes in a configuration, reported all together in one `ConfigError`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""Where a value stands: the keys (and list indices) from the top of the YAML down to it."""
+"""The place of a value: the keys (and list indices) from the top of the YAML down to it."""
 
 
 def dotted(path: KeyPath) -> str:
@@ -17,16 +17,16 @@ def dotted(path: KeyPath) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong in a configuration."""
+    """One mistake in a configuration."""
 
     file: str
     """The file as the user named it, `--set key=value` for an override, or empty for plain data."""
     line: int | None
     """Line in the file, from 1; None where there is none."""
     path: str
-    """Dotted path of the key; empty when the whole file is meant."""
+    """Dotted path of the key; empty for the whole file."""
     message: str
-    """What is wrong, what was expected, and how to mend it."""
+    """The mistake, what was expected, and how to mend it."""
 
     @property
     def place(self) -> str:
@@ -38,16 +38,16 @@ class Mistake:
 
 
 Locate: TypeAlias = Callable[[KeyPath, str], Mistake]
-"""Makes a mistake of a key and a message: knows where keys stand."""
+"""Function that makes a mistake of a key and a message, and knows the places of keys."""
 
 
 def nowhere(path: KeyPath, message: str) -> Mistake:
-    """A mistake in plain data, which stands in no file."""
+    """Make a mistake in plain data, which stands in no file."""
     return Mistake("", None, dotted(path), message)
 
 
 class ConfigError(Exception):
-    """A configuration cannot be used; `mistakes` is all that is wrong with it, and `str()` shows it."""
+    """A configuration cannot be used; `mistakes` holds all reasons, and `str()` shows them."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -56,13 +56,13 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check of several keys found: like a `Mistake`, but it knows no file, only where it stands."""
+    """Result of a check: a `Mistake` or a warning whose file and line are not yet known."""
 
     path: KeyPath
-    """The key to blame, relative to the model that checks (or absolute, once explained)."""
+    """The key to blame, relative to the model that checks; absolute once it left the validation."""
     message: str
     involves: tuple[KeyPath, ...] = ()
-    """Other keys that were looked at; when one of them is itself wrong, this finding means nothing."""
+    """Other keys that were looked at; if one of them is wrong itself, this finding is void."""
 
 
 class FindingsError(ValueError):

@@ -1,4 +1,4 @@
-"""The base of all settings models, and the field types that they share.
+"""The base class of all settings models, and the field types that they share.
 
 The types are strict where YAML surprises people (a quoted "false" is no bool, 1.7 is no whole number) and
 lenient where the meaning is plain (1e4 is a whole number; so is a number that stands in quotes).
@@ -36,24 +36,24 @@ class Settings(BaseModel):
             object.__setattr__(self, name, value)  # the model is frozen for everybody else
 
     def _given(self, name: str) -> bool:
-        """Whether the user wrote this key, as opposed to its default."""
+        """Return True if the user wrote this key, as opposed to its default."""
         return name in self.model_fields_set
 
 
 def changed(settings: Settings) -> list[str]:
-    """Give the keys whose values are not the default, whoever gave them: plain data has every key given."""
+    """Return the keys whose values differ from the default; `model_fields_set` would be all keys for plain data."""
     fields = type(settings).model_fields.items()
     return [name for name, field in fields if getattr(settings, name) != field.get_default(call_default_factory=True)]
 
 
 def report(findings: Sequence[Finding]) -> None:
-    """End a validator: raise what it found, if anything."""
+    """Raise what a validator found, if anything."""
     if findings:
         raise FindingsError(findings)
 
 
 def is_reference(text: str) -> bool:
-    """Whether the text has the form `module:Class`."""
+    """Return True if the text has the form `module:Class`."""
     return _REFERENCE.fullmatch(text) is not None
 
 
@@ -67,7 +67,7 @@ def to_number(text: str) -> int | float | None:
 
 
 def _number(value: object) -> object:
-    """Take a number out of its quotes: ML-Agents accepts them, so its files hold them."""
+    """Read a number in quotes as a number: ML-Agents accepts them, so its files hold them."""
     if isinstance(value, str):
         number = to_number(value)
         return value if number is None else number
@@ -82,7 +82,7 @@ def _whole(value: object) -> object:
 
 
 def _text(value: object) -> object:
-    """Take `run_id: 7` for the text that it was meant to be."""
+    """Read `run_id: 7` as text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -93,7 +93,7 @@ def _reference(value: object) -> object:
 
 
 def not_yet(**words: str) -> BeforeValidator:
-    """Refuse words of the schema whose meaning comes with a later version, saying what to do instead."""
+    """Refuse words of the schema that a later version will support; each value of `words` names a substitute."""
 
     def check(value: object) -> object:
         if isinstance(value, str) and value in words:
@@ -104,7 +104,7 @@ def not_yet(**words: str) -> BeforeValidator:
 
 
 def as_tuple(value: object) -> object:
-    """Take a YAML list for the tuple that a frozen model holds."""
+    """Convert a YAML list to the tuple that a frozen model holds."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -116,4 +116,4 @@ Reference = Annotated[str, Strict(), BeforeValidator(_reference)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 
 PlainMap = dict[str, Any]
-"""A map that is handed on as it is: keyword arguments for code that the schema does not know."""
+"""A map that is passed on unchanged: keyword arguments for code that the schema does not know."""

@@ -40,7 +40,7 @@ class Hyperparameters(Settings):
 
 
 class OnPolicyHyperparameters(Hyperparameters):
-    """What `ppo` and `poca` have in common."""
+    """Hyperparameters that `ppo` and `poca` share."""
 
     batch_size: Int = Field(1024, gt=0, description="Agent steps in one gradient step.")
     buffer_size: Int = Field(
@@ -53,13 +53,13 @@ class OnPolicyHyperparameters(Hyperparameters):
     beta: Float = Field(5e-3, ge=0, description="Weight of the entropy bonus.")
     beta_schedule: Schedule = Field(
         "linear",
-        description="How `beta` changes up to `max_steps`.",
+        description="Change of `beta` up to `max_steps`.",
         json_schema_extra={"default_text": "`learning_rate_schedule`"},
     )
     epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
     epsilon_schedule: Schedule = Field(
         "linear",
-        description="How `epsilon` changes up to `max_steps`.",
+        description="Change of `epsilon` up to `max_steps`.",
         json_schema_extra={"default_text": "`learning_rate_schedule`"},
     )
     lambd: Float = Field(0.95, ge=0, le=1, description="λ of advantages (`ppo`: GAE) and returns (`poca`: λ-returns).")
@@ -85,7 +85,7 @@ class OnPolicyHyperparameters(Hyperparameters):
 class PPOHyperparameters(OnPolicyHyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `ppo`."""
 
-    shared_critic: Flag = Field(False, description="Whether actor and critic share the network's body.")
+    shared_critic: Flag = Field(False, description="Actor and critic share the network's body.")
 
 
 class POCAHyperparameters(OnPolicyHyperparameters):
@@ -123,7 +123,7 @@ class SACHyperparameters(Hyperparameters):
         description="Agent steps per update of the reward signals' networks.",
         json_schema_extra={"default_text": "`steps_per_update`"},
     )
-    save_replay_buffer: Flag = Field(False, description="Whether checkpoints hold the replay buffer.")
+    save_replay_buffer: Flag = Field(False, description="Checkpoints hold the replay buffer.")
     init_entcoef: Float = Field(1.0, gt=0, description="Entropy coefficient at the start.")
     entropy_coefficient: Literal["auto", "fixed"] = Field(
         "auto",
@@ -182,7 +182,7 @@ class BCHyperparameters(Hyperparameters):
     teacher: Text | None = Field(
         None,
         min_length=1,
-        description="Another behaviour of this run, whose trajectories are imitated as they come; or else `demo_path`.",
+        description="Another behaviour of this run, whose trajectories are imitated; or else `demo_path`.",
     )
     batch_size: Int = Field(256, gt=0, description="Steps in one gradient step.")
     buffer_size: Int = Field(4096, gt=0, description="Steps gathered before each update; at least `batch_size`.")

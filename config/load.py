@@ -1,4 +1,4 @@
-"""From a YAML file, `--set` arguments and options to a checked `RunConfig`, or to all that is wrong with them."""
+"""Loading: a YAML file, `--set` arguments and options become a checked `RunConfig`, or a list of all mistakes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def load_config(
     sampler: Path | str | None = None,
     lesson: int = 0,
 ) -> RunConfig:
-    """Load a configuration, of any version of ML-Agents; what is of an old one is converted, with warnings.
+    """Load a configuration of any version of ML-Agents; files of old versions are converted, with warnings.
 
     Args:
-        path: the YAML file; None: nothing but defaults, for whatever behaviours the environment has.
-        overrides: what goes before the file, and the later before the earlier: values, or `path.to.key=value` each,
-            the value read as YAML. Keys are those of today, also where the file is old. List items are named by
-            their index from 0: `pipeline.stages.0.host=main`.
-        curriculum: old lessons that the file does not have itself: a file, or a folder with one for each behaviour.
-        sampler: a file of old samplers, which the file does not have itself.
+        path: the YAML file; None: defaults alone, for all behaviours of the environment.
+        overrides: values, or texts `path.to.key=value` with the value as YAML; they take precedence over the file,
+            and later ones over earlier ones. Keys are today's, also where the file is old. List items are named
+            by their index from 0: `pipeline.stages.0.host=main`.
+        curriculum: old lessons beside the file: a file, or a folder with one for each behaviour.
+        sampler: a file of old samplers beside the file.
         lesson: the lesson that all curricula begin with, from 0.
 
     Raises:
@@ -56,15 +56,15 @@ class ConvertedFile:
     """A file in today's form."""
 
     text: str
-    """The YAML; as it stood where nothing had to be done."""
+    """The YAML; the file's own text if nothing had to be converted."""
     warnings: tuple[str, ...]
-    """What was done, and what else its writer should know."""
+    """What was converted, and what else its writer should know."""
 
 
 def convert(
     path: Path | str, curriculum: Path | str | None = None, sampler: Path | str | None = None, lesson: int = 0
 ) -> ConvertedFile:
-    """Write a file of any version of ML-Agents in today's form.
+    """Convert a file of any version of ML-Agents to today's form.
 
     Args:
         path: the YAML file.
@@ -73,7 +73,7 @@ def convert(
         lesson: the lesson that all curricula are to begin with, from 0.
 
     Raises:
-        ConfigError: with every mistake in the files; what is written can be loaded.
+        ConfigError: with every mistake in the files; a converted file can be loaded.
     """
     modern = _read(path, curriculum, sampler, lesson)
     warnings = _check(modern, ()).warnings
@@ -125,7 +125,7 @@ def _expect_map(document: Document) -> None:
 
 
 def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bool:
-    """Whether `initialize_from` on the command line meets `resume` in the file: the former wins."""
+    """Return True if `initialize_from` of the command line overrules the file's `resume`."""
     set_here = {override.path: override.value for override in overrides}
     section = data.get("checkpoint_settings")
     return (
@@ -138,13 +138,13 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Knows where keys stand. Configurations are equal wherever theirs do."""
+    """The places of all keys; configurations with different places may be equal."""
 
     modern: ConvertedDocument = field(compare=False)
     overrides: Sequence[Override] = field(compare=False)
 
     def __call__(self, path: KeyPath, message: str) -> Mistake:
-        """Say where a key stands that there is something to say about."""
+        """Make a mistake about a key, with its place."""
         given = self._giver(path)
         for override in reversed(self.overrides):
             if self._sets(override, given):
@@ -153,7 +153,7 @@ class _Places:
         return Mistake(place.file, place.line, dotted(path), message)
 
     def _giver(self, path: KeyPath) -> KeyPath:
-        """The key that is responsible for one: what a behaviour inherits stands in `default_settings`."""
+        """Return the key that gave a value: what a behaviour inherits stands in `default_settings`."""
         inherited: KeyPath = ("default_settings", *path[2:])
         own = path[:1] != ("behaviors",) or len(path) < 3 or self._is_given(path) or not self._is_given(inherited)
         return path if own else inherited
@@ -162,6 +162,6 @@ class _Places:
         return self.modern.has(path) or any(self._sets(override, path) for override in self.overrides)
 
     def _sets(self, override: Override, path: KeyPath) -> bool:
-        """Whether an override is to blame: for what it sets, and for the maps around it that it made."""
+        """Return True if an override set the key, or made the maps around it."""
         shared = min(len(path), len(override.path))
         return path[:shared] == override.path[:shared] and (shared == len(override.path) or not self.modern.has(path))

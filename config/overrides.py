@@ -1,4 +1,4 @@
-"""Single values laid over the YAML before it is checked: `--set path.to.key=value`, and what the options stand for."""
+"""Overrides of single values of the YAML, applied before it is checked: `--set path.to.key=value`, and options."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from config.errors import ConfigError, KeyPath, Mistake, dotted
 from config.yaml_reader import read_text
 
 EACH = "*"
-"""In a path: every name that the map at this place has."""
+"""In a path: all names of the map at this place."""
 
 _NAMED = ("behaviors", "environment_parameters")
-"""Sections whose keys are names of the user's choice: the schema can't tell a slip there."""
+"""Sections whose keys are names of the user's choice, where the schema can't detect a slip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One value that goes before the file's."""
+    """One value that takes precedence over the file's."""
 
     name: str
-    """How mistakes call it: `--set path.to.key=value`, or an option as it was given, such as `--num-envs 0`."""
+    """Its name in mistakes: `--set path.to.key=value`, or an option as it was given, such as `--num-envs 0`."""
     path: KeyPath
     value: Any
     optional: bool = False
-    """Leave it out where the file does not have the section that it starts with."""
+    """True if it is to be left out where the file lacks the section that it starts with."""
 
 
 def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mistake]]:
-    """Read the arguments of `--set`, leaving what is read already; what can't be read comes back as mistakes."""
+    """Read the arguments of `--set`; return the overrides, and mistakes for arguments that can't be read."""
     overrides, mistakes = [], []
     for argument in arguments:
         if isinstance(argument, Override):
@@ -53,10 +53,10 @@ def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mis
 
 
 def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str, Any], list[Override], list[Mistake]]:
-    """Lay overrides over plain data, the later above the earlier.
+    """Apply overrides to plain data, in their order.
 
     Returns:
-        New data, the overrides that were laid over it, each with its path spelt out, and what has no place.
+        New data, the overrides that were applied, with complete paths, and mistakes for those that have no place.
     """
     applied, mistakes = [], []
     for override in overrides:
@@ -70,12 +70,12 @@ def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str
 
 
 def _set(argument: str) -> str:
-    """Say which `--set` is meant."""
+    """Return the name of an argument of `--set` in mistakes."""
     return f"--set {argument}"
 
 
 def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
-    """The override with the names of the data in place of `EACH`; nothing if it has no place and needs none."""
+    """Return the override once for each name that `EACH` stands for; none if it is optional and has no place."""
     section, *below = override.path
     if override.optional and data.get(str(section)) is None:
         return []

@@ -1,4 +1,4 @@
-"""The `record` and `replay` sections: streams of a run on disk, and runs from such streams."""
+"""The `record` and `replay` sections: recording a run as streams, and learning from such streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _speed(value: object) -> object:
 
 
 class RecordSettings(Settings):
-    """What to write to `results/<run-id>/streams/`. Presence turns recording on."""
+    """Recording to `results/<run-id>/streams/`. Presence turns it on."""
 
     edges: Annotated[tuple[Edge, ...], BeforeValidator(as_tuple)] = Field(
         ("trainer",),
@@ -42,7 +42,7 @@ class RecordSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """Recorded streams that stand in place of environment and agent processor. Presence turns replay on."""
+    """Recorded streams in place of environment and agent processor. Presence turns replay on."""
 
     streams: Names = Field(
         min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the models: `python -m config.reference > docs/configuration.md`."""
+"""Generator of docs/configuration.md: `python -m config.reference > docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def reference() -> str:
     return "\n".join([_INTRODUCTION, *_section("", RunConfig, 2, {})])
 
 
-def _section(path: str, model: type[BaseModel], level: int, told: dict[type[BaseModel], str]) -> Iterator[str]:
-    """Describe a model and those below it; of what was met before, say only where (`told`)."""
-    told[model] = path
+def _section(path: str, model: type[BaseModel], level: int, described: dict[type[BaseModel], str]) -> Iterator[str]:
+    """Describe a model and those below it, each once; `described` holds the path of each model's first description."""
+    described[model] = path
     yield f"{'#' * min(level, 4)} {f'`{path}`{_choice_of(model)}' if path else 'Sections'}"
     yield ""
     yield from _paragraphs(model.__doc__ or "")
@@ -67,14 +67,14 @@ def _section(path: str, model: type[BaseModel], level: int, told: dict[type[Base
     yield ""
     for key, field in fields_of(model).items():
         for where, section in _below(f"{path}.{key}" if path else key, field):
-            if section not in told:
-                yield from _section(where, section, level + 1, told)
+            if section not in described:
+                yield from _section(where, section, level + 1, described)
             elif not tags_of(section):
-                yield f"The keys of `{where}` are those of `{told[section]}`."
+                yield f"The keys of `{where}` are those of `{described[section]}`."
                 yield ""
     more = more_of(model)
     if more is not None:
-        yield from _section(f"{path}.<name>", more, level + 1, told)
+        yield from _section(f"{path}.<name>", more, level + 1, described)
 
 
 def _paragraphs(docstring: str) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _choice_of(model: type[BaseModel]) -> str:
 
 
 def _unpacked(kind: Any) -> tuple[str, list[Any]]:
-    """Look into maps and lists: what to write behind the key, and what is inside."""
+    """Unpack maps and lists; return the text behind the key, and the types inside."""
     if get_origin(kind) is dict:
         return ".<name>", alternatives(get_args(kind)[1])
     if get_origin(kind) is tuple:
@@ -105,7 +105,7 @@ def _unpacked(kind: Any) -> tuple[str, list[Any]]:
 
 
 def _tag_of(model: type[BaseModel]) -> str:
-    """Tell the members of a union apart."""
+    """Name the tag by which a member of a union is chosen."""
     tags = ", ".join(f"{key}: {word}" for key, word in tags_of(model).items())
     return f" ({tags})" if tags else ""
 
@@ -142,7 +142,7 @@ def _default_of(field: FieldInfo) -> str:
 
 
 def _is_absent(field: FieldInfo) -> bool:
-    """Whether the key is there or not, but can't be null."""
+    """Return True if the key may be left out, but not be null."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and extra.get("absent") is True
 

@@ -22,7 +22,7 @@ from config.validation import MERGED, check
 
 
 class RunConfig(Sections):
-    """Everything that a run is made of. Attributes are called as the keys of the YAML."""
+    """The configuration of a run. Attributes are called as the keys of the YAML."""
 
     _path: Path | None = PrivateAttr(None)
     _warnings: tuple[str, ...] = PrivateAttr(())
@@ -30,7 +30,7 @@ class RunConfig(Sections):
 
     @property
     def path(self) -> Path | None:
-        """The file that it was loaded from; None for plain data."""
+        """The file that was loaded; None for plain data."""
         return self._path
 
     @property
@@ -40,15 +40,15 @@ class RunConfig(Sections):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is accepted but has no effect, or hardly the one that was meant; found while loading."""
+        """Warnings about keys that have no effect, or hardly the intended one; found while loading."""
         return self._warnings
 
     def place(self, path: KeyPath) -> str:
-        """Where a key stands: `file:line`, or the option that set it; empty for plain data."""
+        """Return the place of a key: `file:line`, or the option that set it; empty for plain data."""
         return self._locate(path, "").place
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
-        """Give the settings of a behaviour that the environment has: its own, or `default_settings`.
+        """Return the settings of a behaviour of the environment: its own, or `default_settings`.
 
         Raises:
             ConfigError: if it is not listed and there is no default.
@@ -65,9 +65,9 @@ class RunConfig(Sections):
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
 
     def to_plain(self) -> dict[str, Any]:
-        """Give the configuration, defaults filled in, as plain data for YAML, JSON or msgpack.
+        """Return the configuration, defaults filled in, as plain data for YAML, JSON or msgpack.
 
-        `default_settings` holds only what was given: the rest would be merged under behaviours that do without it.
+        `default_settings` holds only the keys that were given: the others would be merged under all behaviours.
         """
         plain = self.model_dump(mode="json", by_alias=True)
         if self.default_settings is not None:
@@ -84,7 +84,7 @@ class RunConfig(Sections):
 
         Args:
             plain: the data.
-            path: the file that it came from once, for `source_folder`.
+            path: the file that the data was loaded from, for `source_folder`.
 
         Raises:
             ConfigError: with everything that is wrong with it.
@@ -93,13 +93,13 @@ class RunConfig(Sections):
         return check(cls, completed, nowhere).loaded(path, nowhere, (), inherited)
 
     def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
-        """Note where it came from; for those who load configurations.
+        """Set the file, the places of keys and the warnings of a configuration that is being loaded.
 
         Args:
             path: the file.
-            locate: knows where in it keys stand.
-            notes: warnings about what was done on the way.
-            findings: others, about keys.
+            locate: knows the places of keys.
+            notes: warnings about the conversion.
+            findings: other warnings, about keys.
         """
         self._path = path
         self._locate = locate

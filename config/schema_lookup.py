@@ -1,4 +1,4 @@
-"""Questions to the models about themselves: which keys are known at a path of the YAML."""
+"""Look-ups in the settings models: the keys that are known at a path of the YAML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from config.trainers import TRAINERS
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Take `Annotated` and unions apart: the types that a value may have, null left out.
+    """Return the types that a value may have, with `Annotated` and unions taken apart and null left out.
 
     The base of the hyperparameters stands for those of all built-in trainers.
     """
@@ -30,12 +30,12 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def is_model(annotation: Any) -> bool:
-    """Whether a type is one of the settings models."""
+    """Return True if a type is a settings model."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Give a model's fields by their keys in the YAML."""
+    """Return a model's fields by their keys in the YAML."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
@@ -46,7 +46,7 @@ def more_of(model: type[BaseModel]) -> type[BaseModel] | None:
 
 
 def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseModel]]:
-    """Find the models that may describe what stands at a path.
+    """Find the models that may describe the value at a path.
 
     Args:
         top: the model of the whole.
@@ -62,11 +62,11 @@ def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseM
 
 
 def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Give the sections that a model may hold under its keys: `(key, model)`, or `('key.<name>', model)` in maps.
+    """Yield the sections that a model may hold: `(key, model)`, or `('key.<name>', model)` in maps.
 
     Args:
-        model: whose keys they are.
-        data: the plain data for it; its keys choose between alternatives, where they say.
+        model: the model above them.
+        data: the plain data for it, whose keys may choose between alternatives.
     """
     for key, field in fields_of(model).items():
         for kind in alternatives(field.annotation):
@@ -89,7 +89,7 @@ def _below(kind: Any, key: str | int) -> list[Any]:
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
-    """Give what stands at a path of plain data, None if nothing does."""
+    """Return the value at a path of plain data; None if there is none."""
     for key in path:
         try:
             data = data[key]
@@ -99,7 +99,7 @@ def value_at(data: Any, path: KeyPath) -> Any:
 
 
 def tags_of(model: type[BaseModel]) -> dict[str, str]:
-    """Give the keys of a model that can hold one word only, which tells it from others, and that word."""
+    """Return the keys of a model that can hold one word only, its tags, and that word."""
     words = {key: get_args(field.annotation) for key, field in fields_of(model).items() if _is_literal(field)}
     return {key: choice[0] for key, choice in words.items() if len(choice) == 1}
 
@@ -120,5 +120,5 @@ def _is_literal(field: FieldInfo) -> bool:
 
 
 def _fits(model: type[BaseModel], data: Any) -> bool:
-    """Whether the data does not carry another model's tag."""
+    """Return False if the data carries another model's tag."""
     return not isinstance(data, dict) or all(data.get(key, word) == word for key, word in tags_of(model).items())

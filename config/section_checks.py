@@ -1,4 +1,4 @@
-"""Checks that span several sections of the YAML; what concerns one section only stands with its model."""
+"""Checks that span several sections of the YAML; those of a single section stand with its model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_UNITY_PROGRAMS = 256
 
 
 def check_sections(config: Sections) -> list[Finding]:
-    """Find what contradicts itself between sections."""
+    """Find contradictions between sections."""
     return [
         *_about_behaviors(config),
         *_about_teachers(config),
@@ -150,7 +150,7 @@ def _about_lessons(config: Sections) -> Iterator[Finding]:
 
 
 def _listed(config: Sections, path: KeyPath, name: str) -> Iterator[Finding]:
-    """Check that a behaviour is listed, unless there are defaults for those that are not."""
+    """Find a behaviour that is not listed, unless there are defaults for such."""
     if name in config.behaviors or config.default_settings is not None:
         return
     close = get_close_matches(name, config.behaviors, n=1)

@@ -1,4 +1,4 @@
-"""Warnings: what is accepted, because ML-Agents' files hold it, but hardly does what was meant."""
+"""Warnings about sections: what is accepted, as ML-Agents' files hold it, but hardly does what was meant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXECUTABLES_ALONE = {
 
 
 def section_warnings(config: Sections) -> list[Finding]:
-    """Give a warning, at its key, for each thing in a valid configuration that its writer should know."""
+    """Find what is valid in a configuration and should be known to its writer, behaviours included."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     for path, settings in config.blocks():
         below = (*behavior_warnings(settings), *_about_start(config, settings))
@@ -43,20 +43,20 @@ def _about_start(config: Sections, settings: BehaviorSettings) -> Iterator[Findi
         return
     source = config.checkpoint_settings.initialize_from
     if config.checkpoint_settings.resume:
-        yield Finding(("init_path",), "has no effect, because 'resume: true' goes before it")
+        yield Finding(("init_path",), "has no effect, because 'resume: true' takes precedence")
     elif source is not None and any(sign in settings.init_path for sign in "/\\"):
-        message = f"goes before initialize_from, so nothing of run '{source}' is taken for this behaviour"
+        message = f"takes precedence over initialize_from, so this behaviour starts from nothing of run '{source}'"
         yield Finding(("init_path",), message)
 
 
 def _about_checkpoints(config: Sections) -> Iterator[Finding]:
     settings = config.checkpoint_settings
     if settings.load_model:
-        yield Finding(("checkpoint_settings", "load_model"), "is deprecated; it was taken for 'resume: true'")
+        yield Finding(("checkpoint_settings", "load_model"), "is deprecated; it is read as 'resume: true'")
     if settings.train_model:
         yield Finding(("checkpoint_settings", "train_model"), "is deprecated and has no meaning")
     if settings.resume and settings.initialize_from is not None:
-        message = "has no effect, because 'resume: true' goes before it"
+        message = "has no effect, because 'resume: true' takes precedence"
         yield Finding(("checkpoint_settings", "initialize_from"), message)
 
 
@@ -121,12 +121,12 @@ def _about_curricula(config: Sections) -> Iterator[Finding]:
 
 
 def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> bool:
-    """Whether a behaviour's rating begins and stays where it does not exceed a threshold.
+    """Return True if a behaviour's rating can never exceed a threshold.
 
-    It stays if the behaviour meets nobody but itself as it is; against other behaviours its newest policy is rated.
+    The rating is constant if the behaviour plays only against its own newest policy.
     """
     if config.default_settings is not None and config.default_settings.self_play is not None:
-        return False  # who knows which other behaviours come
+        return False  # other behaviours may appear
     all_settings = {n: s.self_play for n, s in config.behaviors.items() if s.self_play is not None}
     if len(all_settings) != 1 or behavior not in all_settings:
         return False

@@ -1,4 +1,4 @@
-"""All sections of the YAML as one model, without what spans several of them; `config.run_config` checks that."""
+"""All sections of the YAML as one model; `config.run_config` adds the checks that span several of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _folder_name(value: object) -> object:
 
 
 class CheckpointSettings(Settings):
-    """Which run this is, where it goes, and what it starts from."""
+    """The run's name, its folder, and the state that it starts from."""
 
     run_id: Annotated[Text, BeforeValidator(_folder_name)] = Field(
         "ppo", description="Name of the run, and of its folder under `results_dir`."
@@ -36,7 +36,7 @@ class CheckpointSettings(Settings):
     load_model: Flag = Field(False, description="Deprecated name of `resume`; a warning says so.")
     resume: Flag = Field(False, description="Continue the run from its last checkpoint.")
     force: Flag = Field(False, description="Put an existing run of this id aside and start anew.")
-    train_model: Flag = Field(False, description="Deprecated and without meaning; a warning says so.")
+    train_model: Flag = Field(False, description="Deprecated, without effect; a warning says so.")
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
     results_dir: Text = Field("results", min_length=1, description="Folder of all runs.")
 
@@ -56,7 +56,7 @@ def _device(value: object) -> object:
 
 
 class TorchSettings(Settings):
-    """How torch computes."""
+    """Settings of torch."""
 
     device: Annotated[Text | None, BeforeValidator(_device)] = Field(
         None,
@@ -67,22 +67,24 @@ class TorchSettings(Settings):
 class Sections(Settings):
     """The sections of the YAML. Attributes are called as its keys."""
 
-    behaviors: dict[str, BehaviorSettings] = Field(default_factory=dict, description="How to learn, by behaviour name.")
+    behaviors: dict[str, BehaviorSettings] = Field(
+        default_factory=dict, description="The learning of each behaviour, by name."
+    )
     default_settings: BehaviorSettings | None = Field(
         None, description="Merged under every behaviour, and used for behaviours that are not listed."
     )
     environment: SerializeAsAny[EnvironmentSettings] | None = Field(
         None, description="What to run when it is not Unity."
     )
-    env_settings: EnvSettings = Field(default_factory=EnvSettings, description="How environments are started.")
+    env_settings: EnvSettings = Field(default_factory=EnvSettings, description="Start of environments.")
     engine_settings: EngineSettings = Field(default_factory=EngineSettings, description="The Unity engine.")
     environment_parameters: dict[str, EnvironmentParameter] | None = Field(
         None, description="Parameters sent to the environment: each a number, a sampler or a curriculum."
     )
     checkpoint_settings: CheckpointSettings = Field(
-        default_factory=CheckpointSettings, description="Which run this is, and what it starts from."
+        default_factory=CheckpointSettings, description="The run's name, and the state that it starts from."
     )
-    torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="How torch computes.")
+    torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="Settings of torch.")
     debug: Flag = Field(False, description="Log in detail.")
     evaluation: EvaluationSettings | None = Field(None, description="Deterministic play beside training; null: none.")
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues, stages.")
@@ -101,7 +103,7 @@ class Sections(Settings):
         return ENVIRONMENT_KINDS[UNITY if self.environment is None else self.environment.kind]
 
     def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
-        """Give the blocks that say how to learn, with their keys; `default_settings` is one where it stands alone."""
+        """Yield each behaviour's block with its key; `default_settings` is one if no behaviour is listed."""
         for name, settings in self.behaviors.items():
             yield ("behaviors", name), settings
         if self.default_settings is not None and not self.behaviors:

@@ -1,4 +1,4 @@
-"""A behaviour's `self_play`: one team learns at a time, the others play by what was learned before."""
+"""The `self_play` of a behaviour: one team learns at a time, the others play with former policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.fields import Float, Int, PlainMap, Settings, Text, is_reference, re
 UNIFORM = "latest_or_uniform"
 PRIORITISED = "prioritised"
 SAMPLERS = {UNIFORM: (), PRIORITISED: ("power",)}
-"""Built-in ways of choosing a snapshot to play against, and the keys of `opponents_with` that each takes."""
+"""Built-in opponent samplers, and the keys of `opponents_with` that each accepts."""
 
 
 def _sampler(value: object) -> object:
@@ -23,13 +23,13 @@ def _sampler(value: object) -> object:
     close = get_close_matches(value.lower(), SAMPLERS, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     raise ValueError(
-        f"'{value}' is no way to choose opponents; expected {', '.join(map(repr, SAMPLERS))} or your own "
+        f"'{value}' is no way of choosing opponents; expected {', '.join(map(repr, SAMPLERS))} or your own "
         f"'module:Class'{hint}"
     )
 
 
 class SelfPlaySettings(Settings):
-    """A behaviour's `self_play`: training one team at a time against snapshots of the others."""
+    """`self_play`: training one team at a time against snapshots of the others."""
 
     save_steps: Int = Field(20000, gt=0, description="Trainer steps between snapshots.")
     team_change: Int = Field(
@@ -50,14 +50,14 @@ class SelfPlaySettings(Settings):
     )
     opponents: Annotated[Text, BeforeValidator(_sampler)] = Field(
         UNIFORM,
-        description="How a snapshot is chosen where it is not the newest policy: `latest_or_uniform` (each is as "
+        description="Choice of a snapshot where the opponent is not the newest policy: `latest_or_uniform` (each is as "
         "likely as the others, as in ML-Agents), `prioritised` (rather those that the learner loses to) or "
         "`module:Class` of your own. Not in ML-Agents.",
     )
     opponents_with: PlainMap = Field(
         default_factory=dict,
-        description="Keyword arguments for it. `prioritised` takes `power` (at least 0, default 2): a snapshot that is "
-        "beaten with probability p is chosen in proportion to (1 - p) ^ power. Not in ML-Agents.",
+        description="Keyword arguments for it. `prioritised` accepts `power` (at least 0, default 2): a snapshot "
+        "that is beaten with probability p is chosen in proportion to (1 - p) ^ power. Not in ML-Agents.",
     )
     initial_elo: Float = Field(1200.0, description="Rating at the start, in ELO points.")
     elo_k: Float = Field(16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents.")
@@ -73,9 +73,9 @@ class SelfPlaySettings(Settings):
         known = SAMPLERS.get(self.opponents)
         if known is None:  # the user's own, which checks its arguments itself
             return []
-        takes = ", ".join(map(repr, known)) or "nothing"
+        accepts = ", ".join(map(repr, known)) or "nothing"
         findings = [
-            Finding(("opponents_with", key), f"'{self.opponents}' takes {takes}; leave it out", (("opponents",),))
+            Finding(("opponents_with", key), f"'{self.opponents}' accepts {accepts}; leave it out", (("opponents",),))
             for key in self.opponents_with
             if key not in known
         ]

@@ -10,7 +10,7 @@ from config.fields import Flag, Float, Int, Names, Reference, Settings, Text, as
 
 
 class EnvSettings(Settings):
-    """How environments are started. What is about Unity alone says so."""
+    """Start of environments. Keys that concern Unity alone say so."""
 
     env_path: Text | None = Field(None, min_length=1, description="Unity executable; null: wait for the Unity Editor.")
     env_args: Names | None = Field(None, description="Arguments for the Unity executable.")
@@ -19,9 +19,9 @@ class EnvSettings(Settings):
         ge=0,
         le=65535,
         description="Port of the first Unity executable; the others take those that follow. 0: any that are free. The "
-        "Editor always calls port 5004.",
+        "Editor always uses port 5004.",
     )
-    num_envs: Int = Field(1, gt=0, description="Environments to run; `environment.num_envs` goes before it.")
+    num_envs: Int = Field(1, gt=0, description="Environments to run; `environment.num_envs` takes precedence.")
     num_areas: Int = Field(1, gt=0, description="Training areas in each Unity environment.")
     timeout_wait: Int = Field(
         60, gt=0, description="Seconds that an environment may take to start, and for each exchange."
@@ -41,7 +41,7 @@ class EnvSettings(Settings):
 
 
 class EngineSettings(Settings):
-    """How the Unity engine draws and keeps time. Without meaning to other environments."""
+    """Drawing and time of the Unity engine. Without effect on other environments."""
 
     width: Int = Field(84, gt=0, description="Width of the window, in pixels.")
     height: Int = Field(84, gt=0, description="Height of the window, in pixels.")

@@ -1,8 +1,8 @@
 """Check plain data against a model, and report everything that is wrong at once.
 
-Pydantic leaves out the checks between keys while any key of the same model, or of one below it, is wrong. So
-what is wrong gets taken out and the rest is checked again, until nothing new turns up. What can't be judged without a
-key that was taken out waits until that key is mended.
+Pydantic skips the checks between keys while any key of the same model, or of one below it, is wrong. So wrong keys
+are removed and the rest is checked again, until nothing new is found. What can't be judged without a removed key
+has to wait until that key is mended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MERGED = {"default_settings": "merged"}
 """Context of validating data into which `default_settings` is merged: merging again would undo what was dropped."""
 
 _TAGS = ("kind", "sampler_type", "trainer_type", "use")
-"""Keys that say what their whole map means: when one is wrong, the keys beside it can't be judged."""
+"""Keys on which the meaning of their whole map depends: if one is wrong, the keys beside it can't be judged."""
 
 
 def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
@@ -32,7 +32,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
         locate: makes a mistake of a path in the data and a message.
 
     Raises:
-        ConfigError: with everything that is wrong.
+        ConfigError: with all mistakes.
     """
     found: list[Finding] = []
     removed: list[KeyPath] = []
@@ -57,14 +57,14 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
 
 
 def _follows(finding: Finding, removed: list[KeyPath]) -> bool:
-    """Whether a finding only says that something is missing which was taken out before."""
+    """Return True if a finding depends on a key that was removed, such as by missing it."""
     return any(finding.path[: len(path)] == path for path in removed) or any(
         other[: len(path)] == path or path[: len(other)] == other for other in finding.involves for path in removed
     )
 
 
 def _is_echo(finding: Finding, findings: list[Finding]) -> bool:
-    """Whether a behaviour only repeats what is wrong in the `default_settings` that it inherits."""
+    """Return True if a behaviour only repeats a mistake of the `default_settings` that it inherits."""
     origin = ("default_settings", *finding.path[2:])
     return finding.path[:1] == ("behaviors",) and any(
         other.path == origin and other.message == finding.message for other in findings
@@ -72,8 +72,8 @@ def _is_echo(finding: Finding, findings: list[Finding]) -> bool:
 
 
 def _culprit(path: KeyPath, data: Any) -> KeyPath:
-    """Find what to take out: the key, or what is around it if that makes no sense without it."""
-    # A list without one of its items is another list; a map in it may do without one of its keys.
+    """Find what to remove: the key, or the map or list around it if that has no meaning without it."""
+    # A list without one of its items is another list; a map in it may lack one of its keys.
     while path and (path[-1] in _TAGS or isinstance(path[-1], int) or not _has(data, path)):
         path = path[:-1]
     return path
@@ -90,7 +90,7 @@ def _has(data: Any, path: KeyPath) -> bool:
 
 def _without(data: Any, path: KeyPath) -> Any:
     if not _has(data, path):
-        return data  # something around it went already
+        return data  # a map around it was removed already
     key, *below = path
     if isinstance(data, list):
         return [_without(item, tuple(below)) if index == key else item for index, item in enumerate(data)]

@@ -1,8 +1,8 @@
-"""Read YAML as plain data that remembers its lines.
+"""Reading YAML as plain data with line numbers.
 
 PyYAML's own loader makes strings of `1e-4` and `5e6`, bools of `on` and `no`, numbers in base 60 of `12:30`,
-and lets the last of two equal keys win. Here PyYAML only parses (`compose`), and YAML 1.2's rules say what
-a scalar means (`1_000` is taken as well). Keys are always text.
+and lets the last of two equal keys win. Here PyYAML only parses (`compose`), and scalars are
+read by the rules of YAML 1.2 (and `1_000` as a number). Keys are always text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": 
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's parser, which tells only the merge key and scalars without quotes or tag from the rest."""
+    """PyYAML's parser, which marks only the merge key and scalars without quotes or tag."""
 
     # PyYAML's stubs take it for a variable of each instance, but the loader reads it from the class.
     yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
@@ -39,7 +39,7 @@ class _Composer(yaml.SafeLoader):
 
 
 class Document:
-    """One YAML text: its plain data, and where in the text each value stands."""
+    """One YAML text: its plain data, and the line of each value."""
 
     def __init__(
         self, name: str, data: Any, root: yaml.Node | None, mistakes: Sequence[Mistake], *, last_counts: bool = False
@@ -49,13 +49,13 @@ class Document:
         self.data = data
         """Dicts with text keys, lists, and scalars."""
         self.mistakes = tuple(mistakes)
-        """Keys that stand twice and the like: what is wrong, though the rest can be read."""
+        """Mistakes that leave the rest readable, such as keys that stand twice."""
         self.root = root
-        """What PyYAML made of it; None for an empty file."""
+        """PyYAML's node of the whole; None for an empty file."""
         self._last_counts = last_counts
 
     def has(self, path: KeyPath) -> bool:
-        """Whether something stands at a path."""
+        """Return True if there is a value at a path."""
         node = self.root
         for part in path:
             found = None if node is None else _step(node, part, self._last_counts)
@@ -65,7 +65,7 @@ class Document:
         return node is not None
 
     def line_of(self, path: KeyPath) -> int | None:
-        """Give the line, from 1, of a key or of the nearest thing around it; None for an empty file."""
+        """Return the line, from 1, of a key or of the nearest value around it; None for an empty file."""
         if self.root is None:
             return None
         node, line = self.root, self.root.start_mark.line + 1
@@ -107,7 +107,7 @@ def read_text(text: str, name: str) -> Document:
 
     Args:
         text: the YAML.
-        name: what mistakes call it.
+        name: its name in mistakes.
 
     Raises:
         ConfigError: if it is not YAML.
@@ -129,10 +129,10 @@ def read_text(text: str, name: str) -> Document:
 
 
 def last_of_repeated(document: Document) -> tuple[Document, tuple[Mistake, ...]]:
-    """Read a document anew in the way of those who let the last of several equal keys count.
+    """Read a document anew so that the last of several equal keys counts, as PyYAML reads it.
 
     Returns:
-        The document, without mistakes about such keys; and these.
+        The document, without mistakes about such keys; and these mistakes.
     """
     if document.root is None:
         return document, ()
@@ -142,26 +142,26 @@ def last_of_repeated(document: Document) -> tuple[Document, tuple[Mistake, ...]]
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> str:
-    told = [part for part in (error.context, error.problem) if part]
+    parts = [part for part in (error.context, error.problem) if part]
     hint = "; indent with spaces" if error.problem and "'\\t'" in error.problem else ""
-    return f"is not YAML: {', '.join(told)}{hint}"
+    return f"is not YAML: {', '.join(parts)}{hint}"
 
 
 class _Reader:
-    """Makes plain data of nodes, and collects mistakes on the way."""
+    """Converter of nodes to plain data, which collects mistakes on the way."""
 
     def __init__(self, name: str, *, last_counts: bool = False) -> None:
         self.mistakes: list[Mistake] = []
         self.repeated: list[Mistake] = self.mistakes
-        if last_counts:  # it is no mistake then, but remarkable
+        if last_counts:  # it is no mistake then, but worth a warning
             self.repeated = []
         self._name = name
         self._last_counts = last_counts
-        self._open: set[int] = set()  # nodes being read: an alias to one of them would have no end
+        self._open: set[int] = set()  # nodes being read: an alias to one of them would never end
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         if id(node) in self._open:
-            self._wrong(node, path, "holds itself by an alias")
+            self._wrong(node, path, "contains itself by an alias")
             return None
         self._open.add(id(node))
         try:
@@ -243,7 +243,7 @@ def _plain_scalar(text: str) -> Any:
 
 
 def _step(node: yaml.Node, part: str | int, last_counts: bool) -> tuple[yaml.Node, yaml.Node] | None:
-    """Go one key or index down: the node that names the place, and the node that stands there."""
+    """Go one key or index down; return the node that names the place, and the node that stands there."""
     if isinstance(node, yaml.SequenceNode):
         inside = isinstance(part, int) and part < len(node.value)
         return (node.value[part], node.value[part]) if inside else None

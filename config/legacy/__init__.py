@@ -1,4 +1,4 @@
-"""Files of older versions of ML-Agents, and keys that went out of use: converted to the form of today."""
+"""Conversion of ML-Agents' older files, and of keys that went out of use, to today's form."""
 
 from config.legacy.conversion import ConvertedDocument, convert_document
 from config.legacy.yaml_writer import as_yaml

@@ -1,4 +1,4 @@
-"""From a file of any version of ML-Agents to today's plain data: which version it is of, and what follows."""
+"""Conversion of a file of any version of ML-Agents to today's plain data, by the form that the file has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from config.legacy.curricula import convert_curriculum, curricula_in, is_curricu
 from config.legacy.flat_block import convert_block
 from config.legacy.flat_file import DEFAULT, convert_sections
 from config.legacy.inheritance import in_order
-from config.legacy.old_values import Notes, Old, Place, Target
+from config.legacy.old_values import Notes, OldValue, Place, Target
 from config.legacy.samplers import convert_samplers, is_samplers, read_samplers
 from config.run_config import RunConfig
 from config.schema_lookup import fields_of
@@ -33,20 +33,20 @@ class ConvertedDocument:
         """The file as it was read."""
         self.notes = notes
         self.data = data
-        """Today's plain data; the document's own where nothing had to be done."""
+        """Today's plain data; the document's own if nothing had to be converted."""
 
     @property
     def unchanged(self) -> bool:
-        """Whether nothing had to be done."""
+        """True if nothing had to be converted."""
         return self.data is self.document.data
 
     @property
     def mistakes(self) -> list[Mistake]:
-        """What is wrong with the file so far."""
+        """Mistakes in the file, as far as they are known before validation."""
         return [*self.document.mistakes, *self.notes.mistakes]
 
     def has(self, path: KeyPath) -> bool:
-        """Whether something stands at a path of today's data."""
+        """Return True if there is a value at a path of today's data."""
         here = self.data
         for part in path:
             inside = part in here if isinstance(here, dict) else isinstance(here, list) and part in range(len(here))
@@ -56,7 +56,7 @@ class ConvertedDocument:
         return True
 
     def place(self, path: KeyPath) -> Place:
-        """Give the line of the old file that a path of today's data comes from, or of the nearest thing around it."""
+        """Return the line of the file from which a path of today's data, or the nearest value around it, was made."""
         for length in range(len(path), 0, -1):
             part = path[:length]
             if part in self.notes.origins:
@@ -69,7 +69,7 @@ class ConvertedDocument:
 def convert_document(
     document: Document, curriculum: Path | None = None, sampler: Path | None = None, lesson: int = 0
 ) -> ConvertedDocument:
-    """Give a file's plain data in today's form.
+    """Convert a file's plain data to today's form.
 
     Args:
         document: the file.
@@ -87,8 +87,10 @@ def convert_document(
     if kind != "today's":
         document, repeated = last_of_repeated(document)
         for each in repeated:
-            notes.warn(Place(each.file, each.line), each.path, f"{each.message}; the last one counts, as it did")
-    made = _Conversion(Old(document.data, document), notes)
+            notes.warn(
+                Place(each.file, each.line), each.path, f"{each.message}; the last one counts, as in old versions"
+            )
+    made = _Conversion(OldValue(document.data, document), notes)
     made.convert(kind)
     if curriculum is not None:
         made.curricula += [(name, old, True) for name, old in read_curricula(curriculum).items()]
@@ -114,38 +116,38 @@ def _kind(data: Mapping[str, Any]) -> Kind:
 
 
 def _sections(data: Iterable[str]) -> list[str]:
-    """The keys at the top of a flat file that name a section."""
+    """Return the keys at the top of a flat file that name a section."""
     known = {*fields_of(RunConfig), *_OLD_KEYS}
     return [key for key in data if key not in known]
 
 
 def _is_block(name: str, body: Any) -> bool:
-    """Whether something at the top of a file is a flat block."""
+    """Return True if a value at the top of a file is a flat block."""
     if not isinstance(body, dict) or any(part in body for part in _TODAYS_PARTS):
         return False
     return name == DEFAULT or any(key in flat_keys.TELLING for key in body)
 
 
 class _Conversion:
-    """One file on its way to today's form.
+    """The conversion of one file.
 
     Args:
-        whole: all of it.
-        notes: where to say what is done.
+        whole: the whole file.
+        notes: where warnings and mistakes go.
     """
 
-    def __init__(self, whole: Old, notes: Notes) -> None:
+    def __init__(self, whole: OldValue, notes: Notes) -> None:
         self._whole = whole
         self._notes = notes
         self._top = Target(notes)
-        self.curricula: list[tuple[str, Old, bool]] = []
-        """Whose, what, and whether all of its keys have to be there."""
-        self.samplers: list[Old] = []
+        self.curricula: list[tuple[str, OldValue, bool]] = []
+        """Behaviour, curriculum, and True if none of its keys may be missing."""
+        self.samplers: list[OldValue] = []
         self.lesson = 0
-        """The lesson to begin with, if the file says so."""
+        """The lesson to begin with, from 0."""
 
     def convert(self, kind: Kind) -> None:
-        """Convert all but `environment_parameters`, and collect what else goes there."""
+        """Convert all but `environment_parameters`, and collect curricula and samplers for it."""
         if kind == "curricula":
             self._take_curricula()
         elif kind == "samplers":
@@ -154,7 +156,7 @@ class _Conversion:
             self._take_keys(_sections(self._whole.value) if kind == "flat" else [])
 
     def with_parameters(self) -> dict[str, Any]:
-        """Give all of today's data, `environment_parameters` included."""
+        """Return all of today's data, `environment_parameters` included."""
         made = Target(self._notes, (_PARAMETERS,))
         given = self._whole.value.get(_PARAMETERS)
         if isinstance(given, dict):
@@ -168,14 +170,14 @@ class _Conversion:
         return self._top.data
 
     def _take_curricula(self) -> None:
-        message = "there are lessons only: nothing says how to learn, so it is by the defaults; see --curriculum"
+        message = "the file holds lessons only, so behaviours learn with the defaults; see --curriculum"
         self._notes.warn(self._whole.place, "behaviors", message)
         for name, old in curricula_in(self._whole).items():
             self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
             self.curricula.append((name, old, True))
 
     def _take_samplers(self) -> None:
-        message = "there are samplers only: nothing says how to learn, so it is by the defaults; see --sampler"
+        message = "the file holds samplers only, so behaviours learn with the defaults; see --sampler"
         self._notes.warn(self._whole.place, "default_settings", message)
         self._top.put("default_settings", {"trainer_type": "ppo"}, self._whole)
         self.samplers.append(self._whole)
@@ -185,7 +187,7 @@ class _Conversion:
             blocks = {name: self._whole.at(name) for name in sections}
             self._take_inner_curricula(blocks)
             convert_sections(blocks, self._top, renamed=True)
-        moved: dict[str, Old] = {}
+        moved: dict[str, OldValue] = {}
         for key, old in self._whole.items():
             if key in ("behaviors", "default_settings"):
                 self._take_blocks(key, old)
@@ -199,10 +201,10 @@ class _Conversion:
                 self._take_parameters(key, old)
             elif key not in sections and key not in self._top.data:
                 self._top.data[key] = old.value
-        outdated_keys.give_to_blocks(moved, self._top.data, self._notes)
+        outdated_keys.write_into_blocks(moved, self._top.data, self._notes)
 
-    def _take_blocks(self, key: str, old: Old) -> None:
-        """Take `behaviors` or `default_settings`, whose blocks may be flat."""
+    def _take_blocks(self, key: str, old: OldValue) -> None:
+        """Convert `behaviors` or `default_settings`, whose blocks may be flat."""
         blocks = dict(old.items()) if key == "behaviors" else {key: old}
         flat = {name: block for name, block in blocks.items() if outdated_keys.is_flat(block.value)}
         if not blocks:
@@ -225,14 +227,14 @@ class _Conversion:
                 made.data = in_order(made.data)
             self._top.put_at(tuple(map(str, made.path)), made.data if isinstance(block.value, dict) else block.value)
 
-    def _take_inner_curricula(self, blocks: Mapping[str, Old]) -> None:
+    def _take_inner_curricula(self, blocks: Mapping[str, OldValue]) -> None:
         for name, block in blocks.items():
             if isinstance(block.value, dict) and "curriculum" in block.value:
                 old = block.at("curriculum")
                 self._notes.warn(old.place, "curriculum", f"is '{_PARAMETERS}.<name>.curriculum' now")
                 self.curricula.append((name, old, False))
 
-    def _take_parameters(self, key: str, old: Old) -> None:
+    def _take_parameters(self, key: str, old: OldValue) -> None:
         below = ".<name>.curriculum" if key == "curriculum" else ""
         self._notes.warn(old.place, key, f"is '{_PARAMETERS}{below}' now")
         if key == "parameter_randomization":

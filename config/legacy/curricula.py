@@ -1,4 +1,4 @@
-"""Old curricula: what a behaviour had to reach, and lists of values, for several parameters together.
+"""Conversion of old curricula: thresholds of one behaviour, and values of several parameters together.
 
 Today each parameter has a curriculum of its own. Up to 0.13 there was a folder with a file for each behaviour, then
 one YAML with all of them, then a section of the trainer's file.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from config.errors import ConfigError, KeyPath, Mistake
-from config.legacy.old_values import Notes, Old, Place, Target, integral, truth
+from config.legacy.old_values import Notes, OldValue, Place, Target, integral, truth
 from config.yaml_reader import last_of_repeated, read_file
 
 T = TypeVar("T")
@@ -21,12 +21,12 @@ _DEFAULTS = {"measure": "reward", "min_lesson_length": 0, "signal_smoothing": Tr
 
 
 def is_curriculum(value: Any) -> bool:
-    """Whether it looks like what one behaviour has to learn."""
+    """Return True if a value looks like one behaviour's curriculum."""
     return isinstance(value, dict) and "thresholds" in value and "parameters" in value
 
 
-def read_curricula(path: Path) -> dict[str, Old]:
-    """Read what `--curriculum` names: a folder with a file for each behaviour, one of these files, or one with all.
+def read_curricula(path: Path) -> dict[str, OldValue]:
+    """Read the argument of `--curriculum`: a folder with a file for each behaviour, one of them, or one file with all.
 
     Raises:
         ConfigError: if it can't be read, or holds no curricula.
@@ -40,16 +40,16 @@ def read_curricula(path: Path) -> dict[str, Old]:
     return _read(path)
 
 
-def _read(path: Path) -> dict[str, Old]:
+def _read(path: Path) -> dict[str, OldValue]:
     document, _ = last_of_repeated(read_file(path))
-    return curricula_in(Old(document.data, document))
+    return curricula_in(OldValue(document.data, document))
 
 
-def curricula_in(file: Old) -> dict[str, Old]:
-    """Give the curricula of a file that holds nothing else, by behaviour.
+def curricula_in(file: OldValue) -> dict[str, OldValue]:
+    """Return the curricula, by behaviour, of a file that holds nothing else.
 
     Raises:
-        ConfigError: if it holds something else.
+        ConfigError: if it holds other values.
     """
     if file.document.mistakes:
         raise ConfigError(file.document.mistakes)
@@ -63,14 +63,14 @@ def curricula_in(file: Old) -> dict[str, Old]:
     return dict(file.items())
 
 
-def convert_curriculum(behavior: str, old: Old, target: Target, *, strict: bool = False) -> None:
+def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: bool = False) -> None:
     """Convert a behaviour's curriculum to one for each of its parameters.
 
     Args:
-        behavior: whose progress counts.
+        behavior: the behaviour that is measured.
         old: its curriculum.
         target: the new `environment_parameters`.
-        strict: whether all keys have to be there, as in files of their own.
+        strict: True if no key may be missing, as in files of their own.
     """
     notes = target.notes
     if not isinstance(old.value, dict):
@@ -99,7 +99,7 @@ def convert_curriculum(behavior: str, old: Old, target: Target, *, strict: bool 
             _trace(name, old, values, target)
 
 
-def _is_whole(old: Old, notes: Notes, *, strict: bool) -> bool:
+def _is_whole(old: OldValue, notes: Notes, *, strict: bool) -> bool:
     lacking = [key for key in _KEYS if key not in old.value and (strict or key not in _DEFAULTS)]
     unknown = [key for key in old.value if key not in _KEYS]
     if lacking:
@@ -114,7 +114,7 @@ def _is_whole(old: Old, notes: Notes, *, strict: bool) -> bool:
     return not lacking and not unknown
 
 
-def _lessons(behavior: str, old: Old, values: Old) -> Iterator[dict[str, Any]]:
+def _lessons(behavior: str, old: OldValue, values: OldValue) -> Iterator[dict[str, Any]]:
     said = {**_DEFAULTS, **old.value}
     for number, value in enumerate(values.value):
         lesson: dict[str, Any] = {"name": f"Lesson{number}", "value": value}
@@ -130,8 +130,8 @@ def _lessons(behavior: str, old: Old, values: Old) -> Iterator[dict[str, Any]]:
         yield lesson
 
 
-def _trace(name: str, old: Old, values: Old, target: Target) -> None:
-    """Note where the parts of the lessons come from, and why environments are reset."""
+def _trace(name: str, old: OldValue, values: OldValue, target: Target) -> None:
+    """Note the origins of the lessons' parts, and the reason of the reset."""
     where, notes = (*target.path, name, "curriculum"), target.notes
     for number in range(len(values.value)):
         notes.origins[*where, number] = notes.origins[*where, number, "value"] = values.place
@@ -146,16 +146,16 @@ def _trace(name: str, old: Old, values: Old, target: Target) -> None:
 
 
 def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[KeyPath], Place]) -> Any:
-    """Begin all curricula with a later lesson, as `--lesson` says: earlier ones are left out.
+    """Begin all curricula with a later lesson (`--lesson`): earlier ones are left out.
 
     Args:
-        count: the lesson to begin with, from 0; the last one where there are fewer.
+        count: the lesson to begin with, from 0; the last one if there are fewer.
         parameters: the new `environment_parameters`; they are not changed.
-        notes: where to say so.
-        place: gives the place of a path in the file that was read.
+        notes: where warnings go.
+        place: returns the place of a path in the file that was read.
 
     Returns:
-        The parameters with what is left of their curricula.
+        The parameters with the rest of their curricula.
     """
     if not isinstance(parameters, dict):
         return parameters
@@ -174,7 +174,7 @@ def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[Key
 
 
 def _renumber(where: tuple[str, str, str], left_out: int, notes: Notes, places: dict[KeyPath, Place]) -> None:
-    """Move what was noted about lessons to their new numbers."""
+    """Move notes about lessons to their new numbers."""
     comments = {path: notes.comments.pop(path) for path in [*notes.comments] if path[:3] == where and len(path) > 3}
     for path in [path for path in notes.origins if path[:3] == where and len(path) > 3]:
         del notes.origins[path]

@@ -1,4 +1,4 @@
-"""One flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, as a block of today."""
+"""Conversion of one flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a block of today."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 from config.error_messages import suggest
 from config.legacy import flat_keys
 from config.legacy.imitation import convert_bc
-from config.legacy.old_values import Notes, Old, Target, above_zero, integral, truth
+from config.legacy.old_values import Notes, OldValue, Target, above_zero, integral, truth
 from config.legacy.signals import PACES, convert_cloning, convert_self_play, convert_signals, pace
 
-Flat = Mapping[str, Old]
-"""A flat block, what it takes from `default` included: old values by key."""
+Flat = Mapping[str, OldValue]
+"""A flat block, merged over `default`: old values by key."""
 
 _CURIOSITY = ("use_curiosity", "curiosity_strength", "curiosity_enc_size")
 
 
-def convert_block(flat: Flat, section: Old, target: Target, told: Collection[str] = ()) -> None:
+def convert_block(flat: Flat, section: OldValue, target: Target, reported: Collection[str] = ()) -> None:
     """Convert a block.
 
     Args:
         flat: its keys.
-        section: the section that it stands in, to blame for what it lacks.
+        section: the section that holds it, to blame for what is missing.
         target: where the new form goes.
-        told: what was said to be missing already, where it would have come from.
+        reported: keys that were already reported as missing in `default`.
     """
     trainer = _trainer(flat, section, target)
     if trainer is None:
         return
     _about_other_keys(flat, trainer, target.notes)
     shipped = flat_keys.SHIPPED[trainer]
-    lacking = [key for key in shipped if key not in flat and key not in told]
+    lacking = [key for key in shipped if key not in flat and key not in reported]
     if lacking:
-        message = f"lacks {', '.join(lacking)}, which old versions asked for; what their files came with is written"
+        message = f"lacks {', '.join(lacking)}, which old versions required; the values that they shipped are written"
         target.notes.warn(section.place, str(section.path[-1]), message)
     if trainer == "bc":
         convert_bc(flat, section, target)
@@ -55,7 +55,7 @@ def convert_block(flat: Flat, section: Old, target: Target, told: Collection[str
 
 
 def lacks(flat: Flat) -> set[str]:
-    """Give the keys that a block of its trainer should have and has not."""
+    """Return the keys that a block of its trainer should have and has not."""
     trainer = flat_keys.TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
     return {key for key in flat_keys.SHIPPED.get(str(trainer), ()) if key not in flat}
 
@@ -64,13 +64,13 @@ def _value(key: str, value: Any) -> Any:
     return value if key in flat_keys.FRACTIONS else truth(integral(value))
 
 
-def _trainer(flat: Flat, section: Old, target: Target) -> str | None:
-    """Write the trainer; what it is called here, None if there is nothing to go on with."""
+def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
+    """Write the trainer and return its name of today; None if it is missing or unknown."""
     old = flat.get("trainer")
     if old is None:
         name = section.path[-1] if section.path else "it"
         message = (
-            f"says no trainer, nor does 'default'; add 'trainer: ppo' or the like to '{name}' (a file without "
+            f"names no trainer, nor does 'default'; add 'trainer: ppo' or the like to '{name}' (a file without "
             "'behaviors' is read as one for ML-Agents before 0.16)"
         )
         target.notes.wrong(section.place, section.path, message)
@@ -94,15 +94,15 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
         if key in flat_keys.GONE:
             notes.warn(old.place, key, flat_keys.GONE[key])
         elif key in flat_keys.EVERY:
-            whose = " and ".join(sorted(each for each in flat_keys.MOVED if key in flat_keys.known(each)))
-            notes.warn(old.place, key, f"is a key of {whose}, without meaning to {trainer}: left out", idle=True)
+            trainers = " and ".join(sorted(each for each in flat_keys.MOVED if key in flat_keys.known(each)))
+            notes.warn(old.place, key, f"is a key of {trainers}, without meaning to {trainer}: left out", idle=True)
         else:
             hint = suggest(key, sorted(flat_keys.EVERY)) or "; leave it out"
             notes.wrong(old.place, old.path, f"unknown key, also to old versions of ML-Agents{hint}")
 
 
-def _convert_paces(flat: Flat, trainer: str, section: Old, target: Target) -> None:
-    """What PPO and SAC do not say in the same words as today: schedules and how often SAC learns."""
+def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) -> None:
+    """Convert schedules, and the number of SAC's updates."""
     if "learning_rate_schedule" not in flat:
         comment = ""
         if trainer == "sac":
@@ -123,14 +123,16 @@ def _convert_paces(flat: Flat, trainer: str, section: Old, target: Target) -> No
             target.put(key, flat_keys.SHIPPED[trainer][key], section)
 
 
-def _convert_updates(flat: Flat, section: Old, target: Target) -> None:
-    """`train_interval` and `num_update` are one number now, and so are those of the signals."""
+def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
+    """Convert `train_interval` and `num_update`, which are one number now, and those of the signals."""
     notes, hyper = target.notes, "hyperparameters"
     interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", "num_update"))
     pair = [flat[key] for key in ("train_interval", "num_update") if key in flat]
     if "steps_per_update" in flat:
         for old in pair:
-            notes.wrong(old.place, old.path, "stands beside 'steps_per_update', which says the same; keep that one")
+            notes.wrong(
+                old.place, old.path, "stands beside 'steps_per_update', which has the same meaning; keep that one"
+            )
         steps = flat["steps_per_update"].value
     else:
         steps = integral(interval / updates)
@@ -159,11 +161,11 @@ def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
-    """`use_recurrent` and the two keys beside it are the section `memory` now, which is there or not."""
+    """Convert `use_recurrent` and the two keys beside it to the section `memory`, whose presence turns it on."""
     place, recurrent = "network_settings.memory", flat.get("use_recurrent")
     wanted = False if recurrent is None else truth(recurrent.value)
     if recurrent is not None:
-        target.notes.warn(recurrent.place, "use_recurrent", f"is '{place}' now, which is not there for false")
+        target.notes.warn(recurrent.place, "use_recurrent", f"is '{place}' now, which is absent for false")
         if not isinstance(wanted, bool):
             message = f"{recurrent.value!r} does not fit; expected true or false"
             target.notes.wrong(recurrent.place, recurrent.path, message)
@@ -174,8 +176,8 @@ def _convert_memory(flat: Flat, target: Target) -> None:
             target.put(f"{place}.{key}", integral(flat[key].value) if key in flat else value, flat.get(key, recurrent))
 
 
-def _convert_rewards(flat: Flat, section: Old, target: Target) -> None:
-    """Signals as such, or, before there were any, `gamma` and `use_curiosity`."""
+def _convert_rewards(flat: Flat, section: OldValue, target: Target) -> None:
+    """Convert reward signals, or `gamma` and `use_curiosity`, which preceded them."""
     signals = flat.get("reward_signals")
     if signals is not None:
         epochs = flat["num_epoch"].value if "num_epoch" in flat else None
@@ -188,7 +190,7 @@ def _convert_rewards(flat: Flat, section: Old, target: Target) -> None:
     _convert_before_signals(flat, section, target)
 
 
-def _convert_before_signals(flat: Flat, section: Old, target: Target) -> None:
+def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> None:
     gamma: Any = 0.99
     target.put("reward_signals.extrinsic.strength", 1.0, section)
     if "gamma" in flat:

@@ -1,4 +1,4 @@
-"""Files of flat blocks: `default`, and a section for each behaviour that is laid over it or names another section."""
+"""Conversion of files of flat blocks: `default`, and behaviours' sections, which are merged over it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from config.error_messages import show, suggest
 from config.legacy import flat_keys
 from config.legacy.flat_block import convert_block, lacks
 from config.legacy.inheritance import in_order, own_part
-from config.legacy.old_values import Notes, Old, Target
+from config.legacy.old_values import Notes, OldValue, Target
 
 DEFAULT = "default"
 _COUNTED_BY_ENVIRONMENT = {"max_steps": 50000, "summary_freq": 1000}
 
 
-def convert_sections(sections: Mapping[str, Old], target: Target, *, renamed: bool) -> None:
+def convert_sections(sections: Mapping[str, OldValue], target: Target, *, renamed: bool) -> None:
     """Convert sections to `default_settings` and `behaviors`.
 
     Args:
         sections: by name; `default` among them, if there is one.
         target: the top of the new file.
-        renamed: whether they stood at the top of the old file, and not under `behaviors` already.
+        renamed: True if they stood at the top of the old file, not under `behaviors`.
     """
     default = sections.get(DEFAULT)
     behaviors = {name: old for name, old in sections.items() if name != DEFAULT}
     if renamed and behaviors:
-        _tell_new_names(behaviors, target.notes)
+        _warn_of_new_names(behaviors, target.notes)
     shared = _convert_default(default, behaviors, target)
     for name, section in behaviors.items():
         body = _follow(name, sections, target.notes)
@@ -35,21 +35,23 @@ def convert_sections(sections: Mapping[str, Old], target: Target, *, renamed: bo
         made = Target(target.notes, ("behaviors", name))
         target.notes.origins[made.path] = section.place
         inherited = dict(default.items()) if default is not None else {}
-        told = lacks(inherited) if shared is not None else ()
-        convert_block({**inherited, **dict(body.items())}, section, made, told)
+        reported = lacks(inherited) if shared is not None else ()
+        convert_block({**inherited, **dict(body.items())}, section, made, reported)
         block = in_order(made.data)
         target.put_at(("behaviors", name), block if shared is None else own_part(shared, block))
 
 
-def _tell_new_names(behaviors: Mapping[str, Old], notes: Notes) -> None:
+def _warn_of_new_names(behaviors: Mapping[str, OldValue], notes: Notes) -> None:
     names = list(behaviors)
     shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     message = "stand under 'behaviors' now" if len(names) > 1 else "stands under 'behaviors' now"
     notes.warn(behaviors[names[0]].place, shown, message)
 
 
-def _convert_default(default: Old | None, behaviors: Mapping[str, Old], target: Target) -> dict[str, Any] | None:
-    """Write `default_settings`, if behaviours that are not listed could learn by it; gives what it says."""
+def _convert_default(
+    default: OldValue | None, behaviors: Mapping[str, OldValue], target: Target
+) -> dict[str, Any] | None:
+    """Write and return `default_settings`, if behaviours that are not listed could learn with it."""
     if default is None:
         return None
     if not isinstance(default.value, dict):
@@ -57,7 +59,9 @@ def _convert_default(default: Old | None, behaviors: Mapping[str, Old], target: 
         return None
     flat = dict(default.items())
     if behaviors and not _is_whole(flat):
-        message = "says no trainer, or nothing to imitate, so it can't be 'default_settings': each behaviour has it now"
+        message = (
+            "names no trainer, or nothing to imitate, so it can't be 'default_settings': each behaviour has it now"
+        )
         target.notes.warn(default.place, DEFAULT, message)
         return None
     target.notes.warn(default.place, DEFAULT, "is 'default_settings' now")
@@ -70,8 +74,8 @@ def _convert_default(default: Old | None, behaviors: Mapping[str, Old], target: 
     return block
 
 
-def _about_counting(flat: Mapping[str, Old], notes: Notes) -> None:
-    """Files of versions that counted the environment's steps are told by the numbers that they came with."""
+def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
+    """Recognise files of versions that counted the environment's steps by the numbers that those shipped."""
     if any(key not in flat or flat[key].value != value for key, value in _COUNTED_BY_ENVIRONMENT.items()):
         return
     old, path = flat["max_steps"], ("default_settings", "max_steps")
@@ -83,7 +87,7 @@ def _about_counting(flat: Mapping[str, Old], notes: Notes) -> None:
     notes.comments[path] = "counts the steps of all agents now; if it once counted the environment's, multiply it"
 
 
-def _is_whole(flat: Mapping[str, Old]) -> bool:
+def _is_whole(flat: Mapping[str, OldValue]) -> bool:
     trainer = flat["trainer"].value if "trainer" in flat else None
     if flat_keys.TRAINERS.get(str(trainer)) != "bc":
         return trainer is not None
@@ -92,8 +96,8 @@ def _is_whole(flat: Mapping[str, Old]) -> bool:
     return bool(sources) and not any("<" in str(source) for source in sources)
 
 
-def _follow(name: str, sections: Mapping[str, Old], notes: Notes) -> Old | None:
-    """Find the section whose keys count: that of the name, or the one that it names, and so on."""
+def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldValue | None:
+    """Find the section whose keys count: a section may name another one in its place."""
     seen, here = [name], sections[name]
     while isinstance(here.value, str):
         other = here.value

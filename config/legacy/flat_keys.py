@@ -1,4 +1,4 @@
-"""The keys of flat blocks: which trainer had which, where each went, and what stood in the files as shipped."""
+"""The keys of flat blocks: the trainers that had them, their places today, and their values in the files as shipped."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MOVED = {
     }
     for trainer, keys in _TO_HYPERPARAMETERS.items()
 }
-"""Where a key went that says the same as it did, by trainer."""
+"""Today's places of keys that kept their meaning, by trainer."""
 
 STAYED = ("max_steps", "summary_freq", "threaded", "init_path", "keep_checkpoints", "checkpoint_interval")
-"""Keys that stand in a block as they did."""
+"""Keys that kept their place in a block."""
 
 FRACTIONS = ("learning_rate", "beta", "epsilon", "lambd", "tau", "init_entcoef", "steps_per_update")
 """Keys whose numbers need not be whole."""
@@ -42,7 +42,7 @@ CONVERTED = {
     "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", "num_update"),
     "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
 }
-"""Keys that take more than another place, by trainer."""
+"""Keys that need more than another place, by trainer."""
 
 GONE = {
     "summary_path": "is gone: everything goes to <results_dir>/<run_id>",
@@ -62,7 +62,7 @@ TRAINERS = {
     "imitation": "bc",
     "bc": "bc",
 }
-"""What the trainers of old are called here."""
+"""Today's names of old trainers."""
 
 _NET_SHIPPED = {"normalize": False, "hidden_units": 128, "num_layers": 2}
 _PACE_SHIPPED = {"max_steps": 500000, "time_horizon": 64, "summary_freq": 10000, "learning_rate": 3e-4}
@@ -89,13 +89,13 @@ SHIPPED: dict[str, dict[str, Any]] = {
         "num_layers": 2,
     },
 }
-"""What old versions asked for in each block, and the values in the `default` section that came with them."""
+"""Keys that old versions required in each block, with the values of the `default` section shipped with them."""
 
 SEQUENCE_LENGTH, MEMORY_SIZE, BATCHES_PER_EPOCH = 64, 128, 10
 
 
 def known(trainer: str) -> set[str]:
-    """The keys that a block of this trainer may have."""
+    """Return the keys that a block of this trainer may have."""
     return {*MOVED[trainer], *STAYED, *CONVERTED[trainer]}
 
 

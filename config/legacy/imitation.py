@@ -1,4 +1,4 @@
-"""Trainers that only imitated: `offline_bc` and `online_bc` (`imitation`, `bc`) are our trainer `bc`.
+"""Conversion of trainers that only imitated: `offline_bc` and `online_bc` (`imitation`, `bc`) are `bc` here.
 
 They learned at every step of the environment, from `batches_per_epoch` batches; `max_steps` and `summary_freq`
 counted the former. Ours counts the steps that it learns from.
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from config.legacy import flat_keys
-from config.legacy.old_values import Old, Target, above_zero, integral, is_number
+from config.legacy.old_values import OldValue, Target, above_zero, integral, is_number
 
 _HYPER = "hyperparameters"
 
 
-def convert_bc(flat: Mapping[str, Old], section: Old, target: Target) -> None:
+def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) -> None:
     """Convert what is particular to a block that only imitates.
 
     Args:
         flat: its keys.
-        section: the section that it stands in.
+        section: the section that holds it.
         target: where the new form goes.
     """
     demo, teacher = flat.get("demo_path"), flat.get("brain_to_imitate")
@@ -32,18 +32,18 @@ def convert_bc(flat: Mapping[str, Old], section: Old, target: Target) -> None:
         target.put(f"{_HYPER}.demo_path", demo.value, demo)
     else:
         wanted = "demo_path" if flat["trainer"].value == "offline_bc" else "brain_to_imitate"
-        target.notes.wrong(section.place, section.path, f"says nothing to imitate; add '{wanted}'")
+        target.notes.wrong(section.place, section.path, f"has nothing to imitate; add '{wanted}'")
     _warn_of_the_other(demo if online else teacher, online, target)
     _convert_amounts(flat, section, target, online=online)
 
 
-def _warn_of_the_other(other: Old | None, online: bool, target: Target) -> None:
+def _warn_of_the_other(other: OldValue | None, online: bool, target: Target) -> None:
     if other is not None:
         whose = "offline_bc" if online else "online_bc"
         target.notes.warn(other.place, str(other.path[-1]), f"is a key of {whose}, without meaning here: left out")
 
 
-def _convert_amounts(flat: Mapping[str, Old], section: Old, target: Target, *, online: bool) -> None:
+def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Target, *, online: bool) -> None:
     shipped = flat_keys.SHIPPED["bc"]
     batch = above_zero(flat.get("batch_size"), shipped["batch_size"], target.notes)
     batches = above_zero(flat.get("batches_per_epoch"), flat_keys.BATCHES_PER_EPOCH, target.notes)

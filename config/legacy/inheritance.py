@@ -1,4 +1,4 @@
-"""What a behaviour has to say itself, so that with `default_settings` below it becomes what it was in an old file.
+"""The own keys of a behaviour which, merged over `default_settings`, give its section of an old file.
 
 An old section was laid over `default` key by key at the top only: its `reward_signals` replaced those of the default.
 Today maps are merged all the way down.
@@ -21,7 +21,7 @@ _SAVE, _TURN, _SAVES_IN_A_TURN = "save_steps", "team_change", 5
 
 
 def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what is left of a block when all that `default_settings` gives it anyway is left out.
+    """Return a block without what it inherits from `default_settings` anyway.
 
     Args:
         default: the `default_settings`.
@@ -32,7 +32,7 @@ def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, 
 
 
 def in_order(block: Mapping[str, Any], path: KeyPath = (), whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Give a block with its keys in the order in which today's are documented."""
+    """Return a block with its keys in the order of the documentation."""
     whole = block if whole is None else whole
     known = [key for model in models_at(BehaviorSettings, path, dict(whole)) for key in fields_of(model)]
     ordered = sorted(block.items(), key=lambda item: known.index(item[0]) if item[0] in known else len(known))
@@ -56,7 +56,7 @@ def _difference(
 
 
 def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
-    """What goes for a key that a block does not have: null where it is a section, or a key of another trainer."""
+    """Return the value of a key that a block lacks: its default, or null for a section or another trainer's key."""
     key = str(path[-1])
     if key == _SIGNALS_PACE and _PACE in part:
         return part[_PACE]

@@ -1,4 +1,4 @@
-"""What a conversion reads and what it has to say: values of old files with their places, and notes on them."""
+"""Input and output of a conversion: values of old files with their places, notes on them, and the new form."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Old:
-    """A value of an old file, and where it stands."""
+class OldValue:
+    """A value of an old file, and its place."""
 
     value: Any
     document: Document
@@ -34,64 +34,64 @@ class Old:
         """Its line."""
         return Place(self.document.name, self.document.line_of(self.path))
 
-    def at(self, key: str | int) -> Old:
-        """What stands under a key or an index of it; it must be there."""
-        return Old(self.value[key], self.document, (*self.path, key))
+    def at(self, key: str | int) -> OldValue:
+        """Return the value under a key or an index, which must exist."""
+        return OldValue(self.value[key], self.document, (*self.path, key))
 
-    def items(self) -> Iterator[tuple[str, Old]]:
-        """The keys of a map and what stands under them; none if it is no map."""
+    def items(self) -> Iterator[tuple[str, OldValue]]:
+        """Yield the keys of a map and the values under them; none if it is no map."""
         if isinstance(self.value, dict):
             for key in self.value:
                 yield key, self.at(key)
 
 
 class Notes:
-    """What is found out while a file is converted."""
+    """Warnings, mistakes, comments and origins that a conversion collects."""
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
         self.comments: dict[KeyPath, str] = {}
-        """What the converted file says beside a key, by its new path."""
+        """Comments of the converted file, by the key's new path."""
         self.origins: dict[KeyPath, Place] = {}
-        """Where a converted value comes from, by its new path."""
+        """Places from which converted values come, by their new path."""
         self._warnings: dict[tuple[str, str, str], set[int]] = {}
         self._idle: set[tuple[str, str, str]] = set()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One for each old key, in the order of the files, with the other lines that it stands in."""
+        """One warning for each old key, in the order of the files, with its other lines."""
         used: dict[tuple[str, str], set[int]] = {}
         for (file, key, message), lines in self._warnings.items():
             if (file, key, message) not in self._idle:
                 used.setdefault((file, key), set()).update(lines)
-        told = {
+        shown = {
             each: lines - used.get(each[:2], set()) if each in self._idle else lines
             for each, lines in self._warnings.items()
         }
-        first = {each: min(lines, default=0) for each, lines in told.items() if lines or each not in self._idle}
+        first = {each: min(lines, default=0) for each, lines in shown.items() if lines or each not in self._idle}
         return tuple(
-            _write(*each, sorted(told[each]))
+            _write(*each, sorted(shown[each]))
             for each in sorted(first, key=lambda each: (each[0], first[each], *each[1:]))
         )
 
     def warn(self, place: Place, key: str, message: str, *, idle: bool = False) -> None:
-        """Say something about an old key; the same about the same key elsewhere in the file adds only a line.
+        """Warn of an old key; the same warning of the same key elsewhere in the file adds only a line.
 
         Args:
-            place: where it stands.
+            place: its place.
             key: the key.
             message: what became of it.
-            idle: it is only said that it is of no use to somebody, which goes without saying if it is to others.
+            idle: the key has no use in this block; not reported if it has one in another block.
         """
-        told = (place.file, key, message)
-        lines = self._warnings.setdefault(told, set())
+        warning = (place.file, key, message)
+        lines = self._warnings.setdefault(warning, set())
         if place.line is not None:
             lines.add(place.line)
         if idle:
-            self._idle.add(told)
+            self._idle.add(warning)
 
     def wrong(self, place: Place, path: KeyPath, message: str) -> None:
-        """Report what can't be converted."""
+        """Report a value that can't be converted."""
         mistake = Mistake(place.file, place.line, dotted(path), message)
         if mistake not in self.mistakes:  # a default is looked at once for each behaviour that has it
             self.mistakes.append(mistake)
@@ -111,25 +111,27 @@ def _also(lines: list[int]) -> str:
 
 
 class Target:
-    """A part of the new form while it is written: plain data at a path, with notes on where it comes from."""
+    """A part of the new form under construction: plain data at a path, with notes on its origin."""
 
     def __init__(self, notes: Notes, path: KeyPath = ()) -> None:
         self.notes = notes
         self.path = path
         self.data: dict[str, Any] = {}
 
-    def put(self, keys: str, value: Any, source: Old | Place | None = None, comment: str = "") -> None:
+    def put(self, keys: str, value: Any, source: OldValue | Place | None = None, comment: str = "") -> None:
         """Write a value at keys with dots between them, none of which is a name of the user's choice."""
         self.put_at(tuple(keys.split(".")), value, source, comment)
 
-    def put_at(self, keys: tuple[str, ...], value: Any, source: Old | Place | None = None, comment: str = "") -> None:
+    def put_at(
+        self, keys: tuple[str, ...], value: Any, source: OldValue | Place | None = None, comment: str = ""
+    ) -> None:
         """Write a value.
 
         Args:
-            keys: where, below this part.
+            keys: its path below this part.
             value: the value.
-            source: where it comes from; None where it stands for nothing in the file.
-            comment: what the converted file says beside it.
+            source: its origin; None if nothing in the file stands for it.
+            comment: comment beside it in the converted file.
         """
         inside = self.data
         for key in keys[:-1]:
@@ -137,7 +139,7 @@ class Target:
         inside[keys[-1]] = value
         path = (*self.path, *keys)
         if source is not None:
-            self.notes.origins[path] = source.place if isinstance(source, Old) else source
+            self.notes.origins[path] = source.place if isinstance(source, OldValue) else source
         if comment:
             self.notes.comments[path] = comment
 
@@ -146,24 +148,24 @@ _WORDS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": Fa
 
 
 def truth(value: Any) -> Any:
-    """Take `yes` and `off` for what YAML 1.1 took them for, by which old files were read; leave the rest."""
+    """Read `yes`, `off` and the like as YAML 1.1 did, by which old files were read; return other values unchanged."""
     return _WORDS.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def integral(value: Any) -> Any:
-    """Write a whole number as one, however it stood in the file: `5.0e5` is 500000."""
+    """Convert a float without a fraction to a whole number: `5.0e5` is 500000; return other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number, and not true or false."""
+    """Return True for a number that is not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def above_zero(old: Old | None, otherwise: Any, notes: Notes) -> Any:
-    """Give a number that must be greater than 0; what goes for it where it is not there or is another one.
+def above_zero(old: OldValue | None, otherwise: Any, notes: Notes) -> Any:
+    """Return a number that must be greater than 0, or `otherwise` if it is missing or invalid.
 
-    The latter is a mistake; it is noted here, because what would be computed of it may look all right.
+    An invalid one is reported here, as the result of computing with it may look valid.
     """
     if old is None:
         return otherwise

@@ -1,4 +1,4 @@
-"""Old keys in files that have `behaviors` already: of versions 0.16 to 0.18, and those that went out of use since."""
+"""Conversion of old keys in files that have `behaviors`: of versions 0.16 to 0.18, and later deprecated ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from config.environment_parameters import Lesson
 from config.legacy import flat_keys
-from config.legacy.old_values import Notes, Old, Target, truth
+from config.legacy.old_values import Notes, OldValue, Target, truth
 from config.legacy.signals import convert_cloning, convert_self_play
 
 _SIZED = ("curiosity", "gail", "rnd")
@@ -16,13 +16,13 @@ _BLOCK_GONE = ("framework", "output_path", "summary_path", "model_path")
 
 
 def is_flat(body: Any) -> bool:
-    """Whether a block under `behaviors` is one of flat keys."""
+    """Return True if a block under `behaviors` has flat keys."""
     parts = ("trainer_type", "hyperparameters", "network_settings")
     return isinstance(body, dict) and "trainer" in body and not any(part in body for part in parts)
 
 
-def convert_current(block: Old, target: Target) -> None:
-    """Replace old keys of a block of today's form; `curriculum` is not looked at.
+def convert_current(block: OldValue, target: Target) -> None:
+    """Replace old keys of a block of today's form, except `curriculum`.
 
     Args:
         block: the block.
@@ -46,7 +46,7 @@ def convert_current(block: Old, target: Target) -> None:
             target.put_at((key,), old.value, old)
 
 
-def _convert_size(name: str, signal: Old, target: Target) -> None:
+def _convert_size(name: str, signal: OldValue, target: Target) -> None:
     place = ("reward_signals", name)
     if name not in _SIZED or not isinstance(signal.value, dict) or signal.value.get("encoding_size") is None:
         target.put_at(place, signal.value, signal)
@@ -55,18 +55,18 @@ def _convert_size(name: str, signal: Old, target: Target) -> None:
     target.put_at(place, {key: value for key, value in signal.value.items() if key != "encoding_size"}, signal)
     new = f"reward_signals.{name}.network_settings.hidden_units"
     if "network_settings" in signal.value:
-        message = "is deprecated, and has no effect beside network_settings, which go before it; it is left out"
+        message = "is deprecated, and has no effect, as network_settings take precedence; it is left out"
         target.notes.warn(old.place, f"reward_signals.{name}.encoding_size", message)
     else:
         target.notes.warn(old.place, f"reward_signals.{name}.encoding_size", f"is deprecated; it is '{new}' now")
         target.put(new, old.value, old)
 
 
-def convert_checkpoints(settings: Old, target: Target) -> tuple[dict[str, Old], int]:
+def convert_checkpoints(settings: OldValue, target: Target) -> tuple[dict[str, OldValue], int]:
     """Replace old keys of `checkpoint_settings`.
 
     Returns:
-        What belongs to each behaviour now, by its key there; and the lesson to begin with.
+        The keys that belong to each behaviour now; and the lesson to begin with.
     """
     moved, lesson = {}, 0
     for key, old in settings.items():
@@ -77,7 +77,7 @@ def convert_checkpoints(settings: Old, target: Target) -> tuple[dict[str, Old], 
             target.put("resume", True, old)
         elif key == "train_model" and truth(old.value) is True:
             target.notes.warn(
-                old.place, "checkpoint_settings.train_model", "is deprecated and has no meaning; it is left out"
+                old.place, "checkpoint_settings.train_model", "is deprecated and has no effect; it is left out"
             )
         elif key in ("save_freq", "keep_checkpoints"):
             new = "checkpoint_interval" if key == "save_freq" else key
@@ -93,8 +93,8 @@ def convert_checkpoints(settings: Old, target: Target) -> tuple[dict[str, Old], 
     return moved, lesson
 
 
-def give_to_blocks(moved: Mapping[str, Old], data: dict[str, Any], notes: Notes) -> None:
-    """Write keys that were the run's into all blocks that do not have them."""
+def write_into_blocks(moved: Mapping[str, OldValue], data: dict[str, Any], notes: Notes) -> None:
+    """Write keys that belonged to the run into all blocks that lack them."""
     blocks: list[tuple[tuple[str, ...], Any]] = [(("default_settings",), data.get("default_settings"))]
     if not isinstance(blocks[0][1], dict) and isinstance(data.get("behaviors"), dict):
         blocks = [(("behaviors", name), body) for name, body in data["behaviors"].items()]
@@ -105,7 +105,7 @@ def give_to_blocks(moved: Mapping[str, Old], data: dict[str, Any], notes: Notes)
                 notes.origins[*path, key] = old.place
 
 
-def unfold_lessons(parameters: Old, target: Target) -> None:
+def unfold_lessons(parameters: OldValue, target: Target) -> None:
     """Write `environment_parameters` with lessons `- {name: Lesson0, …}` where they were `- Lesson0: {…}`."""
     for name, parameter in parameters.items():
         lessons = parameter.at("curriculum") if _has_lessons(parameter.value) else None
@@ -123,8 +123,8 @@ def _has_lessons(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("curriculum"), list)
 
 
-def _lesson(lesson: Old, notes: Notes) -> tuple[Any, Old]:
-    """Give a lesson, and what its keys stood in."""
+def _lesson(lesson: OldValue, notes: Notes) -> tuple[Any, OldValue]:
+    """Return a lesson, and the old value that held its keys."""
     if isinstance(lesson.value, dict) and len(lesson.value) == 1:
         ((name, body),) = lesson.items()
         if name not in Lesson.model_fields and isinstance(body.value, dict):
@@ -137,23 +137,21 @@ def _lesson(lesson: Old, notes: Notes) -> tuple[Any, Old]:
     return lesson.value, lesson
 
 
-def _trace(path: tuple[str | int, ...], old: Old, notes: Notes) -> None:
+def _trace(path: tuple[str | int, ...], old: OldValue, notes: Notes) -> None:
     notes.origins[path] = old.place
     for key, below in old.items():
         _trace((*path, key), below, notes)
 
 
-def convert_hardware(name: str, old: Old, data: dict[str, Any], notes: Notes) -> None:
-    """`cpu` and `multi_gpu` at the top of a file: what torch computes on."""
+def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Notes) -> None:
+    """Convert `cpu` and `multi_gpu` at the top of a file to torch's device."""
     asked = truth(old.value)
     if not isinstance(asked, bool):
         notes.wrong(old.place, old.path, f"{old.value!r} does not fit; expected true or false")
     elif name == "multi_gpu" and asked:
         notes.wrong(old.place, old.path, "one behaviour can't learn on several GPUs; leave it out")
     else:
-        notes.warn(
-            old.place, name, "is 'torch_settings.device' now" if name == "cpu" else "is gone; it was not asked for"
-        )
+        notes.warn(old.place, name, "is 'torch_settings.device' now" if name == "cpu" else "is gone; it was off")
         if asked:
             data["torch_settings"] = {**(data.get("torch_settings") or {}), "device": "cpu"}
             notes.origins["torch_settings", "device"] = old.place

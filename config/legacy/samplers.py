@@ -1,4 +1,4 @@
-"""Old samplers: `parameter_randomization`, or the file of `--sampler`. Their values were drawn at intervals."""
+"""Conversion of old samplers: `parameter_randomization`, or the file of `--sampler`, with resampling at intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from config.error_messages import suggest
 from config.errors import ConfigError, Mistake
-from config.legacy.old_values import Old, Target
+from config.legacy.old_values import OldValue, Target
 from config.yaml_reader import last_of_repeated, read_file
 
 _INTERVALS = ("resampling-interval", "resampling_interval")
@@ -22,21 +22,21 @@ _NEEDED = {
 
 
 def is_samplers(value: Any) -> bool:
-    """Whether it looks like a file that holds samplers and nothing else."""
+    """Return True if data looks like a file that holds samplers alone."""
     if not isinstance(value, dict):
         return False
     bodies = [body for key, body in value.items() if key not in _INTERVALS]
     return bool(bodies) and all(isinstance(body, dict) and any(key in body for key in _TYPES) for body in bodies)
 
 
-def read_samplers(path: Path) -> Old:
-    """Read what `--sampler` names.
+def read_samplers(path: Path) -> OldValue:
+    """Read the argument of `--sampler`.
 
     Raises:
         ConfigError: if it can't be read, or holds no samplers.
     """
     document, _ = last_of_repeated(read_file(path))
-    file = Old(document.data, document)
+    file = OldValue(document.data, document)
     if document.mistakes:
         raise ConfigError(document.mistakes)
     if isinstance(file.value, dict) and set(file.value) == {"parameter_randomization"}:
@@ -47,7 +47,7 @@ def read_samplers(path: Path) -> Old:
     return file
 
 
-def convert_samplers(samplers: Old, target: Target) -> None:
+def convert_samplers(samplers: OldValue, target: Target) -> None:
     """Convert samplers.
 
     Args:
@@ -69,7 +69,7 @@ def convert_samplers(samplers: Old, target: Target) -> None:
             _convert_sampler(name, old, target)
 
 
-def _convert_sampler(name: str, old: Old, target: Target) -> None:
+def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
     kinds = [key for key in _TYPES if isinstance(old.value, dict) and key in old.value]
     if not kinds or "sampler_parameters" in old.value:
         target.put_at((name,), old.value, old)  # a number, or today's form; if neither, the schema says what is wrong
@@ -93,7 +93,7 @@ def _convert_sampler(name: str, old: Old, target: Target) -> None:
     _check_needed(kind, old, target)
 
 
-def _check_needed(kind: Any, old: Old, target: Target) -> None:
+def _check_needed(kind: Any, old: OldValue, target: Target) -> None:
     given = {key.replace("-", "_") for key in old.value}
     for key in _NEEDED.get(kind, ()) if isinstance(kind, str) else ():
         if key not in given:

@@ -1,14 +1,14 @@
-"""Old `reward_signals`, `pretraining` and `self_play`: sections of a behaviour that old files have as today's do."""
+"""Conversion of old `reward_signals`, `pretraining` and `self_play`: sections that still exist, with other keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from config.legacy.old_values import Notes, Old, Target, integral, truth
+from config.legacy.old_values import Notes, OldValue, Target, integral, truth
 
 SIGNALS = ("extrinsic", "curiosity", "gail")
 PACES = ("reward_signal_num_update", "reward_signal_steps_per_update")
-"""Keys that stood among the signals, though they are about all of them."""
+"""Keys that stood among the signals, though they concern all of them."""
 
 _REQUIRED: dict[str, Any] = {"strength": 1.0, "gamma": 0.99}
 _CURIOSITY_SIZE, _GAIL_SIZE = 128, 64
@@ -17,8 +17,8 @@ _OLD_SWAP_STEPS = 20000
 _RATIO, _OLD_RATIO = "play_against_latest_model_ratio", "play_against_current_self_ratio"
 
 
-def convert_signals(signals: Old, target: Target, trainer_epochs: Any) -> None:
-    """Convert the signals of a flat block; the paces among them are the block's affair.
+def convert_signals(signals: OldValue, target: Target, trainer_epochs: Any) -> None:
+    """Convert the signals of a flat block, except the `PACES` among them.
 
     Args:
         signals: the map `reward_signals`.
@@ -34,7 +34,7 @@ def convert_signals(signals: Old, target: Target, trainer_epochs: Any) -> None:
             _convert_signal(name, body, target, trainer_epochs)
 
 
-def _convert_signal(name: str, body: Old, target: Target, trainer_epochs: Any) -> None:
+def _convert_signal(name: str, body: OldValue, target: Target, trainer_epochs: Any) -> None:
     place = f"reward_signals.{name}"
     if name not in SIGNALS or not isinstance(body.value, dict):
         target.put(place, body.value, body)  # the schema says what is wrong with it
@@ -66,7 +66,7 @@ def _convert_signal(name: str, body: Old, target: Target, trainer_epochs: Any) -
             target.put(f"{place}.{key}", truth(old.value), old)
 
 
-def _put_size(name: str, body: Old, target: Target) -> None:
+def _put_size(name: str, body: OldValue, target: Target) -> None:
     place = f"reward_signals.{name}"
     if "encoding_size" in body.value:
         old = body.at("encoding_size")
@@ -79,7 +79,7 @@ def _put_size(name: str, body: Old, target: Target) -> None:
         target.put(f"{place}.network_settings.hidden_units", size, body, comment)
 
 
-def _drop_epochs(place: str, old: Old, trainer_epochs: Any, notes: Notes) -> None:
+def _drop_epochs(place: str, old: OldValue, trainer_epochs: Any, notes: Notes) -> None:
     if old.value == trainer_epochs:
         notes.warn(old.place, f"{place}.num_epoch", "goes by 'hyperparameters.num_epoch' now, which is the same here")
     else:
@@ -90,7 +90,7 @@ def _drop_epochs(place: str, old: Old, trainer_epochs: Any, notes: Notes) -> Non
         notes.wrong(old.place, old.path, message)
 
 
-def _drop_samples(place: str, old: Old, notes: Notes) -> None:
+def _drop_samples(place: str, old: OldValue, notes: Notes) -> None:
     if old.value == 0:
         notes.warn(old.place, f"{place}.samples_per_update", "has no successor; there is no limit now, as 0 meant")
     else:
@@ -98,8 +98,8 @@ def _drop_samples(place: str, old: Old, notes: Notes) -> None:
         notes.wrong(old.place, old.path, message)
 
 
-def convert_cloning(cloning: Old, target: Target, name: str) -> None:
-    """Convert `pretraining`, which `behavioral_cloning` was called once; the same keys stand in it."""
+def convert_cloning(cloning: OldValue, target: Target, name: str) -> None:
+    """Convert `pretraining`, the former name of `behavioral_cloning`, which has the same keys."""
     if name != "behavioral_cloning":
         target.notes.warn(cloning.place, name, "is 'behavioral_cloning' now")
     target.put("behavioral_cloning", {} if isinstance(cloning.value, dict) else cloning.value, cloning)
@@ -107,13 +107,13 @@ def convert_cloning(cloning: Old, target: Target, name: str) -> None:
         target.put(f"behavioral_cloning.{key}", integral(old.value), old)
 
 
-def convert_self_play(self_play: Old, target: Target, *, flat: bool) -> None:
-    """Convert `self_play` and its keys of old.
+def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> None:
+    """Convert `self_play` and its old keys.
 
     Args:
         self_play: the section.
         target: the block's new form.
-        flat: whether it stands in a flat block, whose version had another default of `swap_steps`.
+        flat: True in a flat block, whose version had another default of `swap_steps`.
     """
     if not isinstance(self_play.value, dict):
         target.put("self_play", self_play.value, self_play)
@@ -136,7 +136,7 @@ def convert_self_play(self_play: Old, target: Target, *, flat: bool) -> None:
         )
 
 
-def pace(signals: Old | None, name: str) -> Old | None:
-    """Give what stands under one of the `PACES`, if it is there."""
+def pace(signals: OldValue | None, name: str) -> OldValue | None:
+    """Return the value under one of the `PACES`; None if there is none."""
     inside = signals is not None and isinstance(signals.value, dict) and name in signals.value
     return signals.at(name) if signals is not None and inside else None

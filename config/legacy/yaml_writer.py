@@ -1,4 +1,4 @@
-"""Plain data as YAML with comments, written so that PyYAML and our own reader take it for the same."""
+"""Writing of plain data as YAML with comments, such that PyYAML and our own reader read the same data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_yaml(data: Mapping[str, Any], comments: Mapping[KeyPath, str]) -> str:
 
     Args:
         data: maps with text keys, lists and scalars.
-        comments: what to say beside a key, by its path.
+        comments: comments beside keys, by path.
     """
     return "".join(f"{line}\n" for line in _map(data, (), "", comments))
 
@@ -57,7 +57,7 @@ def _item(item: Any, path: KeyPath, indent: str, comments: Mapping[KeyPath, str]
         return
     lines = _map(item, path, f"{indent}  ", comments)
     first = next(lines)
-    # A comment that does not fit beside the first key stands above it, and so takes the dash.
+    # A comment that does not fit beside the first key stands above it, and so follows the dash.
     yield f"{indent}- {first.removeprefix(f'{indent}  ')}"
     yield from lines
 
@@ -87,7 +87,7 @@ def _flow(value: Any) -> str:
 
 
 def _float(value: float) -> str:
-    """Write a number so that PyYAML, which wants a dot before the exponent, takes it for one too."""
+    """Write a number such that PyYAML, which wants a dot before the exponent, reads it as one too."""
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else (".inf" if value > 0 else "-.inf")
     mantissa, sign, exponent = repr(value).partition("e")

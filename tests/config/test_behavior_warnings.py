@@ -32,11 +32,11 @@ WARNINGS = [
         "trainer_type: bc, hyperparameters: {demo_path: a}, reward_signals: {rnd: {}}",
         "reward_signals: has no effect, because bc imitates",
     ),
-    ("network_settings: {network: 'a:B', num_layers: 1}", "network_settings.num_layers: is only handed to a:B"),
-    ("network_settings: {network: 'a:B', vis_encode_type: resnet}", "network_settings.vis_encode_type: is only handed"),
+    ("network_settings: {network: 'a:B', num_layers: 1}", "network_settings.num_layers: is only passed to a:B"),
+    ("network_settings: {network: 'a:B', vis_encode_type: resnet}", "network_settings.vis_encode_type: is only passed"),
     (
         "network_settings: {network: 'a:B', goal_conditioning_type: none}",
-        "network_settings.goal_conditioning_type: is only handed",
+        "network_settings.goal_conditioning_type: is only passed",
     ),
     ("network_settings: {deterministic: true}", "network_settings.deterministic: nothing new is tried while learning"),
     (
@@ -109,11 +109,11 @@ OLD_IN_PLAIN_DATA: list[tuple[dict[str, Any], str]] = [  # in files these are co
     ({"framework": "tensorflow"}, "framework: has no meaning"),
     (
         {"reward_signals": {"curiosity": {"encoding_size": 64}}},
-        "reward_signals.curiosity.encoding_size: is deprecated; it was taken for network_settings.hidden_units",
+        "reward_signals.curiosity.encoding_size: is deprecated; it is read as network_settings.hidden_units",
     ),
     (
         {"reward_signals": {"rnd": {"encoding_size": 64, "network_settings": {}}}},
-        "reward_signals.rnd.encoding_size: is deprecated; network_settings go before it",
+        "reward_signals.rnd.encoding_size: is deprecated; network_settings take precedence",
     ),
 ]
 
@@ -160,8 +160,12 @@ def test_acting_deterministically_needs_no_warning_where_nothing_is_learned_from
 @pytest.mark.parametrize(
     ("init_path", "settings", "expected"),
     [
-        ("a/b.pt", "resume: true", "init_path: has no effect, because 'resume: true' goes before it"),
-        ("a/b.pt", "initialize_from: old", "init_path: goes before initialize_from, so nothing of run 'old'"),
+        ("a/b.pt", "resume: true", "init_path: has no effect, because 'resume: true' takes precedence"),
+        (
+            "a/b.pt",
+            "initialize_from: old",
+            "init_path: takes precedence over initialize_from, so this behaviour starts from nothing of run 'old'",
+        ),
     ],
 )
 def test_an_init_path_that_meets_another_start_gives_a_warning(load, init_path: str, settings: str, expected: str):

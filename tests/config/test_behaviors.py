@@ -176,7 +176,7 @@ MISTAKES = [
     ),
     (
         "trainer_type: offline_bc",
-        "trainer_type: 'offline_bc' is of an older version of ML-Agents; use 'bc', with hyper",
+        "trainer_type: 'offline_bc' is a trainer of older versions of ML-Agents; use 'bc', with hyper",
     ),
     ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: ppo' (or your"),
     ("hyperparameters: {tau: 0.1}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: sac' (or your"),
@@ -223,15 +223,15 @@ MISTAKES = [
     ),
     ("self_play: {window: 0}", "self_play.window: 0 is out of range"),
     ("self_play: {save_steps: 0}", "self_play.save_steps: 0 is out of range"),
-    ("self_play: {opponents: uniform}", "self_play.opponents: 'uniform' is no way to choose opponents; expected"),
+    ("self_play: {opponents: uniform}", "self_play.opponents: 'uniform' is no way of choosing opponents; expected"),
     (
         "self_play: {opponents: Prioritised}",
-        "self_play.opponents: 'Prioritised' is no way to choose opponents; expected 'latest_or_uniform', 'prioritised' "
+        "self_play.opponents: 'Prioritised' is no way of choosing opponents; expected 'latest_or_uniform', 'prioritised' "
         "or your own 'module:Class'; did you mean 'prioritised'?",
     ),
     (
         "self_play: {opponents_with: {power: 1}}",
-        "self_play.opponents_with.power: 'latest_or_uniform' takes nothing; leave it out",
+        "self_play.opponents_with.power: 'latest_or_uniform' accepts nothing; leave it out",
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {power: -1}}",
@@ -243,7 +243,7 @@ MISTAKES = [
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {powr: 1}}",
-        "self_play.opponents_with.powr: 'prioritised' takes 'power'; leave it out",
+        "self_play.opponents_with.powr: 'prioritised' accepts 'power'; leave it out",
     ),
     ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 does not go with even_checkpoints"),
     ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is more than max_steps (3) has steps"),

@@ -123,7 +123,7 @@ def test_a_line_is_that_of_the_key_or_of_the_nearest_thing_around_it(path: tuple
         ("x: !!set {a}", "test.yaml:1: x: the tag"),
         ("x: !!int text", "test.yaml:1: x: the tag"),
         ("? [a, b]\n: 1", "test.yaml:1: a key must be a single word"),
-        ("a: &a\n  b: *a", "test.yaml:1: a.b: holds itself by an alias"),
+        ("a: &a\n  b: *a", "test.yaml:1: a.b: contains itself by an alias"),
         ("a:\n  <<: 3", "test.yaml:2: a: '<<' takes a map"),
     ],
 )

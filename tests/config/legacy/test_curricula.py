@@ -61,7 +61,7 @@ def test_lessons_alone_load_with_the_defaults_and_that_is_said(take):
     taken = take(ONE)
     assert lessons(taken.config, "low") == LESSONS
     assert taken.data["behaviors"] == {"Jumper": {"trainer_type": "ppo"}}
-    assert any("nothing says how to learn, so it is by the defaults; see --curriculum" in note for note in taken.notes)
+    assert any("so behaviours learn with the defaults; see --curriculum" in note for note in taken.notes)
 
 
 def test_a_block_may_hold_its_curriculum(take):

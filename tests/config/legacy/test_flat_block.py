@@ -205,7 +205,8 @@ def test_of_equal_keys_the_last_counts_as_it_did_with_a_warning(take):
     taken = take("Ball:\n  trainer: ppo\n  max_steps: 5e3\n  max_steps: 6e3\n  time_horizon: 9\n  time_horizon: 9\n")
     assert taken.config.behaviors["Ball"].max_steps == 6000
     assert (
-        "old.yaml:4: Ball.max_steps: stands here twice (first in line 3); the last one counts, as it did" in taken.notes
+        "old.yaml:4: Ball.max_steps: stands here twice (first in line 3); the last one counts, as in old versions"
+        in taken.notes
     )
     assert any("Ball.time_horizon: stands here twice (first in line 5)" in note for note in taken.notes)
 
@@ -243,7 +244,7 @@ def test_overrides_are_in_todays_words(write):
 
 
 MISTAKES = [
-    ("Ball: {batch_size: 64}", "old.yaml:1: Ball: says no trainer, nor does 'default'; add 'trainer: ppo'"),
+    ("Ball: {batch_size: 64}", "old.yaml:1: Ball: names no trainer, nor does 'default'; add 'trainer: ppo'"),
     ("Ball: {trainer: pppo}", "old.yaml:1: Ball.trainer: 'pppo' is no trainer; expected one of ppo, poca, sac"),
     (
         f"Ball: {flat('ppo', 'batchsize: 3')}",
@@ -274,7 +275,7 @@ MISTAKES = [
     ),
     (
         f"A: {flat('sac', 'steps_per_update: 2')}",
-        "old.yaml:1: A.num_update: stands beside 'steps_per_update', which says the same",
+        "old.yaml:1: A.num_update: stands beside 'steps_per_update', which has the same meaning",
     ),
     (
         f"A: {flat('ppo', 'reward_signals: {curiosity: {strength: 1, gamma: 1, num_epoch: 2}}')}",

@@ -56,12 +56,12 @@ def test_memory_goes_with_it(take):
 def test_a_placeholder_in_default_is_in_nobodys_way(take):
     taken = take("default: {trainer: offline_bc, demo_path: ./<Your_Demo_File>.demo}\nBall: {demo_path: d}")
     assert "default_settings" not in taken.data
-    assert any("default: says no trainer, or nothing to imitate" in note for note in taken.notes)
+    assert any("default: names no trainer, or nothing to imitate" in note for note in taken.notes)
 
 
 MISTAKES = [
-    ("Ball: {trainer: offline_bc}", "old.yaml:1: Ball: says nothing to imitate; add 'demo_path'"),
-    ("Ball: {trainer: online_bc}", "old.yaml:1: Ball: says nothing to imitate; add 'brain_to_imitate'"),
+    ("Ball: {trainer: offline_bc}", "old.yaml:1: Ball: has nothing to imitate; add 'demo_path'"),
+    ("Ball: {trainer: online_bc}", "old.yaml:1: Ball: has nothing to imitate; add 'brain_to_imitate'"),
     (
         "Ball: {trainer: online_bc,\n  brain_to_imitate: Bal}\nBell: {trainer: ppo}",
         "old.yaml:2: behaviors.Ball.hyperparameters.teacher: 'Bal' is not listed under behaviors; did you mean 'Ball'?",

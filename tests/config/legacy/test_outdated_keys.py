@@ -71,7 +71,7 @@ def test_a_key_without_a_successor_is_left_out(take, key: str):
 def test_encoding_size_beside_a_network_had_no_effect_and_has_none(take):
     taken = take("behaviors: {A: {reward_signals: {rnd: {encoding_size: 9, network_settings: {num_layers: 1}}}}}")
     assert taken.data["behaviors"]["A"]["reward_signals"]["rnd"] == {"network_settings": {"num_layers": 1}}
-    assert any("has no effect beside network_settings" in note for note in taken.notes)
+    assert any("has no effect, as network_settings take precedence" in note for note in taken.notes)
 
 
 def test_load_model_is_resume_and_train_model_is_nothing(take):

@@ -64,7 +64,7 @@ def test_samplers_alone_load_with_the_defaults_and_that_is_said(take):
     taken = take(SAMPLERS)
     check_samplers(taken.config)
     assert taken.data["default_settings"] == {"trainer_type": "ppo"}
-    assert any("nothing says how to learn, so it is by the defaults; see --sampler" in note for note in taken.notes)
+    assert any("so behaviours learn with the defaults; see --sampler" in note for note in taken.notes)
 
 
 MISTAKES = [
