@@ -20,7 +20,7 @@ from virtual_time import VirtualTimeLoop
 
 from config import SelfPlaySettings
 from pipeline.control.credits import CreditLedger, CreditRequest, Grant
-from pipeline.hosts.actor_host import Router
+from pipeline.hosts.router import Router
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.errors import QueueClosed
 from queues.messages import Assignment, Matchup, PolicyUpdate, TrajectoryBatch

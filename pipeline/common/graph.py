@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from config import RunConfig, StagePlacement
 from config.host_kinds import joined_directly
 
+MAIN = "main"
+"""Name of main as a host of stages."""
 GHOST = "ghost"
 """Name of self-play's stage; all behaviours share one part of a checkpoint."""
 TRAINER = "trainer"
@@ -132,8 +134,8 @@ def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: b
     for behavior in behaviors:
         found = route(config, behavior)
         parts |= {
-            part_name(main_stage_name(stage, behavior), "main") for stage in (*found.before_ghost, *found.after_ghost)
+            part_name(main_stage_name(stage, behavior), MAIN) for stage in (*found.before_ghost, *found.after_ghost)
         }
         if found.self_play:
-            parts.add(part_name(GHOST, "main"))
+            parts.add(part_name(GHOST, MAIN))
     return parts

@@ -1,21 +1,16 @@
-"""Custom stages: built from the YAML's placements and chained, each in a task of its own, joined by bounded queues."""
+"""Custom stages, built from the YAML's placements."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from config import STAGE_GROUP, RunConfig, StagePlacement
 from config.errors import KeyPath
-from pipeline.hosts.runtime import HostRuntime
-from queues.agent_manager_queue import AgentManagerQueue
+from pipeline.hosts.stages import PlacedStage
 from stages.errors import LoadError, blaming
-from stages.loop import ItemSink, ItemSource, StageRunner
 from stages.plugins import check_arguments, construct, find_class
 from stages.stage import Stage
-
-LOCAL_BOUND = 2
-"""Batches between two stages of one host: one being made while one is worked on."""
 
 
 def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]:
@@ -30,6 +25,18 @@ def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]
     return stage
 
 
+def build_stages(placements: Sequence[StagePlacement], config: RunConfig) -> list[PlacedStage]:
+    """Make the custom stages of an actor's host, in order.
+
+    Raises:
+        LoadError: as `build_stage`.
+    """
+    return [
+        PlacedStage(each.name, build_stage(each, config), None if each.behaviors is None else frozenset(each.behaviors))
+        for each in placements
+    ]
+
+
 def check_stages(config: RunConfig) -> list[LoadError]:
     """What keeps the placed stages from being made, as far as it can be told without making them."""
     mistakes = []
@@ -39,33 +46,6 @@ def check_stages(config: RunConfig) -> list[LoadError]:
         except LoadError as error:
             mistakes.append(error)
     return mistakes
-
-
-def chain(
-    placements: Sequence[StagePlacement],
-    runtime: HostRuntime,
-    inlet: ItemSource[Any],
-    outlet: ItemSink[Any],
-) -> list[Coroutine[Any, Any, None]]:
-    """The runners of these stages, in order, between inlet and outlet; at least one placement."""
-    runners = []
-    source = inlet
-    for i, placement in enumerate(placements):
-        sink: Any = outlet
-        if i + 1 < len(placements):
-            sink = AgentManagerQueue(f"{placement.name} out", LOCAL_BOUND)
-        runner = StageRunner(
-            build_stage(placement, runtime.config),
-            source,
-            sink,
-            runtime.context(placement.name),
-            runtime.hooks(placement.name),
-            frozenset(placement.behaviors) if placement.behaviors is not None else None,
-            runtime.saved_state(placement.name),
-        )
-        runners.append(runner.run())
-        source = sink
-    return runners
 
 
 def _where(placement: StagePlacement) -> str:

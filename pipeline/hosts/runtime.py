@@ -1,92 +1,67 @@
-"""What every host has: its plan, its control channel, its statistics, its parts of checkpoints, its log.
+"""The common part of hosts: plan, control channel, ends of queues, statistics; and how a host runs and ends.
 
-A host's own work lies in `actor_host`, `learner_host` and `evaluation_host`; where it runs, in `inline` and `process`.
+A host's own work lies in `actor`, `replay`, `learner` and `evaluation`; where it runs, in `inline` and `process`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from config import ConfigError
 from pipeline.common.errors import RunError
-from pipeline.common.graph import part_name
-from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import CreditsReturned, HostFailed, HostFinished, PartFailed, StatisticsReport
+from pipeline.control.messages import HostFailed, HostFinished, OpenEdge, StatisticsReport
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
+from pipeline.hosts.stages import StageHost
 from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint, write_part
+from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
 from queues.ends import Inlet, Outlet, QueueStatistics
 from queues.errors import QueueClosed, SpecError
 from stages.error_text import describe_error, raised_in_user_code
 from stages.errors import StageError
-from stages.loop import StageFailure, StageHooks
-from stages.stage import StageContext
+from stages.loop import StageFailure
 
 REPORT_EVERY_S = 1.0
 """How often a host sends its statistics and a heartbeat."""
 
 
 class HostRuntime:
-    """The common part of a host."""
+    """The common part of a host.
+
+    Attributes:
+        plan: the host.
+        config: the run's configuration.
+        control: its end of the control channel.
+        statistics: gathered here, and sent to main now and then.
+        checkpoint: the checkpoint that it goes on from; None in a fresh run.
+        stages: what its stages get.
+    """
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self.plan = plan
         self.config = plan.load_config()
         self.control = control
-        self.edges = edges
         self.statistics = StatisticsCollector(plan.seed)
-        self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
         self.checkpoint: Checkpoint | None = newest_checkpoint(plan.folder / "checkpoints") if plan.resume else None
-        self._returned: dict[tuple[str, str, int], int] = {}
-
-    def context(self, stage: str) -> StageContext:
-        """The context of one of its stages."""
-        return StageContext(
-            name=stage,
-            replica=self.plan.replica,
-            seed=derive_seed(self.plan.seed, stage, self.plan.replica),
-            run_folder=self.plan.folder,
-            statistics=self.statistics,
-            log=logging.getLogger(f"stages.{stage}"),
+        self.stages = StageHost(
+            plan.name, plan.folder, plan.seed, plan.replica, self.statistics, self.checkpoint, control.send
         )
+        self._edges = edges
+        self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
 
-    def hooks(self, stage: str) -> StageHooks:
-        """What the loop of one of its stages reports to."""
-        return StageHooks(
-            lambda behavior, source, amount: self.return_credits(stage, behavior, source, amount),
-            self.save_part,
-        )
+    async def open_outlet(self, message: OpenEdge) -> Outlet[Any]:
+        """Open the producing end of a queue."""
+        outlet = self._ends[message.name] = await self._edges.open_outlet(message.name, message.address)
+        return outlet
 
-    def part_name(self, stage: str) -> str:
-        """Name of a stage's part of a checkpoint: unique over all hosts and the same in each run."""
-        return part_name(stage, self.plan.name)
-
-    def saved_state(self, stage: str) -> Mapping[str, Any] | None:
-        """What a stage goes on from, None in a fresh run."""
-        if self.checkpoint is None:
-            return None
-        state: Mapping[str, Any] | None = self.checkpoint.read(self.part_name(stage))
-        return state
-
-    def save_part(self, stage: str, number: int, state: Mapping[str, Any]) -> None:
-        """Write a stage's part of a checkpoint, and tell main; a disk that refuses does not end the training."""
-        name = self.part_name(stage)
-        try:
-            self.control.send(write_part(self.plan.folder / "checkpoints", number, name, state))
-        except OSError as error:
-            self.control.send(PartFailed(number, name, str(error)))
-
-    def return_credits(self, stage: str, behavior: str, source: int, amount: int) -> None:
-        """A stage took in `amount` credits that it did not pass on."""
-        key = (stage, behavior, source)
-        self._returned[key] = self._returned.get(key, 0) + amount
-        self.control.send(CreditsReturned(self.part_name(stage), behavior, source, self._returned[key]))
+    async def open_inlet(self, message: OpenEdge) -> Inlet[Any]:
+        """Open the consuming end of a queue."""
+        inlet = self._ends[message.name] = await self._edges.open_inlet(message.name, message.address)
+        return inlet
 
     async def report_periodically(self) -> None:
         """Send statistics, queue counts and a heartbeat, for ever."""
@@ -97,7 +72,7 @@ class HostRuntime:
 
     def report(self) -> None:
         """Send what was gathered since the last time."""
-        queues = tuple(plain_statistics(end.statistics()) for end in self.ends.values())
+        queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
         self.control.send(StatisticsReport(self.statistics.drain(), queues))
 
 

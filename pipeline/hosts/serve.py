@@ -41,17 +41,17 @@ class Host(Protocol):
 def _build(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
     # Imported here: a learner needs no environment library, an actor no torch.
     if plan.role == "actor":
-        from pipeline.hosts.actor_host import ActorHost
+        from pipeline.hosts.actor import ActorHost
 
         return ActorHost(plan, control, edges)
     if plan.role == "replay":
-        from pipeline.hosts.replay_host import ReplayHost
+        from pipeline.hosts.replay import ReplayHost
 
         return ReplayHost(plan, control, edges)
     if plan.role == "learner":
-        from pipeline.hosts.learner_host import LearnerHost
+        from pipeline.hosts.learner import LearnerHost
 
         return LearnerHost(plan, control, edges)
-    from pipeline.hosts.evaluation_host import EvaluationHost
+    from pipeline.hosts.evaluation import EvaluationHost
 
     return EvaluationHost(plan, control, edges)

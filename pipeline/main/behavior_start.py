@@ -6,19 +6,19 @@ Which behaviours there are is known only then, since environments tell it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from pipeline.common.errors import RunError
 from pipeline.common.graph import GHOST
 from pipeline.common.seeds import derive_seed
+from pipeline.hosts.stages import Runner, StageHost
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay
-from pipeline.main.stages import MainStages
 from pipeline.main.trajectory_path import TrajectoryPath, drain
 from pipeline.policies.inference import InferenceStage, policy_file, read_policy_update
 from pipeline.reporting.reporter import Reporter
@@ -28,8 +28,6 @@ from stages.loop import Nowhere, StageRunner
 from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)
-
-Runner = Coroutine[Any, Any, None]
 
 
 class BehaviorStarter:
@@ -53,7 +51,7 @@ class BehaviorStarter:
         plan: RunPlan,
         launcher: Launcher,
         broadcaster: Broadcaster,
-        stages: MainStages,
+        stages: StageHost,
         reporter: Reporter,
         run: Callable[[Runner], None],
     ) -> None:

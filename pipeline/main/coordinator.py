@@ -17,11 +17,12 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any
 
-from pipeline.common.graph import actor_names, teacher_of
+from pipeline.common.graph import MAIN, actor_names, teacher_of
 from pipeline.control import messages as control
 from pipeline.control.credits import CreditLedger, CreditRequest, Grant
 from pipeline.hosts.protocol import HostHandle
 from pipeline.hosts.runtime import describe_failure, plain_statistics
+from pipeline.hosts.stages import StageHost
 from pipeline.main.behavior_start import BehaviorStarter
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
@@ -30,7 +31,6 @@ from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import Shutdown
-from pipeline.main.stages import MainStages
 from pipeline.main.starvation import StarvationWatch
 from pipeline.main.supervision import Supervisor
 from pipeline.reporting.progress import Progress, ProgressSnapshot
@@ -82,7 +82,9 @@ class Coordinator:
         self._running = RunningHosts(plan.config, self._tasks)
         self._launcher = Launcher(plan, self._running, self._listen_later)
         self._broadcaster = Broadcaster(self._launcher)
-        stages = MainStages(plan, self._collector, self._on_credits_returned, self._on_part)
+        stages = StageHost(
+            MAIN, plan.folder.path, plan.seed, None, self._collector, plan.resumed, self._on_stage_of_main
+        )
         self.starter = BehaviorStarter(
             plan, self._launcher, self._broadcaster, stages, self.reporter, self._run_guarded
         )
@@ -269,6 +271,12 @@ class Coordinator:
         self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
         self._returned[key] = message.total
         self._grant(self._ledger.returned(*key, message.total))
+
+    def _on_stage_of_main(self, message: control.ControlMessage) -> None:
+        if isinstance(message, control.CreditsReturned):
+            self._on_credits_returned(message)
+        elif isinstance(message, control.PartSaved | control.PartFailed):
+            self._on_part(message)
 
     def _on_part(self, message: control.PartSaved | control.PartFailed) -> None:
         self.checkpointing.take(message)

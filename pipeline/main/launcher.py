@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.common.graph import learner_name
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
+from pipeline.hosts.stages import Runner
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from queues.ends import Inlet, Outlet
-
-Runner = Coroutine[Any, Any, None]
 
 
 @dataclass

@@ -13,8 +13,8 @@ import numpy as np
 from config import RunConfig, SelfPlaySettings
 from config.errors import KeyPath, dotted
 from pipeline.common.errors import RunError
-from pipeline.common.graph import GHOST, part_name
-from pipeline.main.stages import MAIN, MainStages
+from pipeline.common.graph import GHOST, MAIN, part_name
+from pipeline.hosts.stages import StageHost
 from pipeline.run_folder.atomic_files import write_atomic
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import folder_name
@@ -51,7 +51,7 @@ class SelfPlay:
     def __init__(
         self,
         config: RunConfig,
-        stages: MainStages,
+        stages: StageHost,
         publisher: PolicyPublisher,
         seed: int,
         bystanders: Collection[str] = (),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from config import RunConfig
 from pipeline.common.graph import Route, main_stage_name, placements_after
-from pipeline.hosts.custom_stages import LOCAL_BOUND, build_stage
+from pipeline.hosts.custom_stages import build_stage
+from pipeline.hosts.stages import PlacedStage, Runner, StageHost, chain
 from pipeline.main.self_play import SelfPlay
-from pipeline.main.stages import MainStages
-from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed
 from queues.messages import TrajectoryBatch
@@ -20,12 +19,9 @@ from stages.error_text import describe_error
 from stages.ghost.stage import GhostStage
 from stages.loop import StageRunner
 from stages.publisher import PolicyPublisher
-from stages.stage import Stage
 from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)
-
-Runner = Coroutine[Any, Any, None]
 
 
 class TrajectoryPath:
@@ -43,7 +39,7 @@ class TrajectoryPath:
         self,
         route: Route,
         config: RunConfig,
-        stages: MainStages,
+        stages: StageHost,
         publisher: PolicyPublisher,
         self_play: SelfPlay | None = None,
     ) -> None:
@@ -75,21 +71,8 @@ class TrajectoryPath:
 
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """What carries trajectories from the actors' queue to the learner's."""
-        stages = self._stages
         last: Any = _Copies(outlet, self.students) if self.students else outlet
-        if not stages:
-            return [_carry(inlet, last)]
-        runners = []
-        source: Any = inlet
-        for i, (name, stage) in enumerate(stages):
-            sink: Any = last if i + 1 == len(stages) else AgentManagerQueue(f"{name} out", LOCAL_BOUND)
-            if self._self_play is not None and isinstance(stage, GhostStage):
-                state, hooks = None, self._self_play.hooks(name, self._route.behavior)
-            else:
-                state, hooks = self._main.saved_state(name), self._main.hooks(name)
-            runners.append(StageRunner(stage, source, sink, self._main.context(name), hooks, state=state).run())
-            source = sink
-        return runners
+        return chain(self._stages, self._main, inlet, last) if self._stages else [_carry(inlet, last)]
 
     def policies(self, updates: Inlet[Any]) -> list[Runner]:
         """What carries policies from the trainer to the publisher."""
@@ -106,12 +89,13 @@ class TrajectoryPath:
         This is done when something has failed, maybe one of these stages: one that can't say its state any more is
         saved without, for what the trainers have learned is worth more.
         """
-        for name, stage in self._stages:
+        for placed in self._stages:
+            name = placed.name
             try:
-                if self._self_play is not None and isinstance(stage, GhostStage):
+                if self._self_play is not None and isinstance(placed.stage, GhostStage):
                     self._self_play.save_now(self._route.behavior, save)
                 else:
-                    save(name, stage.state_dict())
+                    save(name, placed.stage.state_dict())
             except Exception as error:
                 log.warning(
                     "stage %s can't be saved (%s): a resumed run starts it afresh",
@@ -120,17 +104,18 @@ class TrajectoryPath:
                 )
                 save(name, None)
 
-    def _build(self) -> list[tuple[str, Stage[Any, Any]]]:
-        """The stages, in order, with their names."""
+    def _build(self) -> list[PlacedStage]:
+        """Make the stages, in order."""
         behavior = self._route.behavior
-        stages: list[tuple[str, Stage[Any, Any]]] = []
+        stages = []
         for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
             if after == "ghost" and self._self_play is not None:
-                stages.append((main_stage_name("ghost", behavior), self._self_play.trajectory_stage()))
+                name, stage = main_stage_name("ghost", behavior), self._self_play.trajectory_stage()
+                stages.append(PlacedStage(name, stage, hooks=self._self_play.hooks(name, behavior)))
             for placement in placements_after(self._config, after, in_main=True):
                 if placement.name in names:
                     name = main_stage_name(placement.name, behavior)
-                    stages.append((name, build_stage(placement, self._config)))
+                    stages.append(PlacedStage(name, build_stage(placement, self._config)))
         return stages
 
 

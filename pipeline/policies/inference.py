@@ -55,6 +55,13 @@ class InferenceStage(Stage[TrajectoryBatch, None]):
         yield from ()
 
 
+def policy_maker(config: RunConfig, run_folder: Path) -> Callable[[BehaviorSpec], ActingPolicy]:
+    """Return what makes acting policies; where nothing is learned, they may be models from the run's folder."""
+    if config.checkpoint_settings.inference:
+        return lambda spec: make_inference_policy(config, run_folder, spec)
+    return lambda spec: make_policy(design_of(spec, config.behavior_settings(spec.name), config.source_folder))
+
+
 def plays_given_models(config: RunConfig) -> bool:
     """Return True if no run is needed: `--inference` with an `.onnx` file as `init_path` of each listed behaviour."""
     given = [settings.init_path or "" for settings in config.behaviors.values()]

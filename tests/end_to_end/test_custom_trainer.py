@@ -15,7 +15,7 @@ from runs import Command
 
 from config import RunConfig, load_config
 from pipeline.common.errors import RunFailed
-from pipeline.hosts.actor_host import rows_per_batch
+from pipeline.hosts.sizes import rows_per_batch
 from pipeline.policies.export import read_export
 from pipeline.run import run
 from queues.messages import TrajectoryBatch

@@ -10,9 +10,9 @@ from fakes import policy_update
 from config import RunConfig
 from pipeline.common.errors import RunError
 from pipeline.control.messages import PartSaved
+from pipeline.hosts.stages import StageHost
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler
-from pipeline.main.stages import MainStages
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from pipeline.run_folder.folder import RunFolder
@@ -39,10 +39,14 @@ def plan(tmp_path):
         yield RunPlan(config, folder, seed=0, resumed=None)
 
 
+def host_of(kind, plan, send):
+    return kind("main", plan.folder.path, plan.seed, None, StatisticsCollector(0), plan.resumed, send)
+
+
 @pytest.fixture
 def self_play(plan, parts, assigned):
     """Hiders and seekers, who have met."""
-    stages = MainStages(plan, StatisticsCollector(0), lambda credits: None, parts.append)
+    stages = host_of(StageHost, plan, parts.append)
     made = SelfPlay(plan.config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=1)
     for name, team in (("Hider", 0), ("Seeker", 1)):
         made.add(name)
@@ -110,11 +114,11 @@ def test_without_a_barrier_the_state_is_handed_over_once(self_play):
 
 
 def test_a_resumed_run_takes_up_its_part(self_play, plan):
-    class Saved(MainStages):
+    class Saved(StageHost):
         def saved_state(self, stage):
             return self_play.controller.state_dict() if stage == "ghost" else None
 
-    stages = Saved(plan, StatisticsCollector(0), lambda credits: None, lambda part: None)
+    stages = host_of(Saved, plan, lambda part: None)
     again = SelfPlay(plan.config, stages, PolicyPublisher(), seed=2)
     for name in ("Hider", "Seeker"):
         again.add(name)
@@ -122,11 +126,11 @@ def test_a_resumed_run_takes_up_its_part(self_play, plan):
 
 
 def test_whoever_is_not_there_any_more_when_all_have_been_announced_is_played_without(self_play, plan, assigned):
-    class Saved(MainStages):
+    class Saved(StageHost):
         def saved_state(self, stage):
             return self_play.controller.state_dict() if stage == "ghost" else None
 
-    stages = Saved(plan, StatisticsCollector(0), lambda credits: None, lambda part: None)
+    stages = host_of(Saved, plan, lambda part: None)
     again = SelfPlay(plan.config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=2)
     again.add("Hider")
     again.add_behavior("Hider?team=0")

@@ -242,7 +242,7 @@ def test_a_design_that_needs_torch_is_refused():
 
 def test_acting_needs_no_torch():
     code = """
-import sys, stages.policy, stages.trainer, pipeline.policies.export, pipeline.hosts.actor_host
+import sys, stages.policy, stages.trainer, pipeline.policies.export, pipeline.hosts.actor
 from config import NetworkSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 spec = BehaviorSpec("Test", (ObservationSpec("o", (2,)),), ActionSpec(2))

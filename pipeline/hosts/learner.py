@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 from config import RunConfig
@@ -13,11 +11,12 @@ from pipeline.common.lessons import kept_returns
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import Exported, LearnerReady, OpenEdge, PartFailed, SaveNow, Stop
-from pipeline.hosts.actor_host import agents_of, kind_of_trainer, remembered_columns
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import HostRuntime, run_host
+from pipeline.hosts.sizes import agents_of, kind_of_trainer
+from pipeline.hosts.stream_taps import InletTap, recorded_here
 from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from pipeline.policies.warm_start import initial_policy, warm_start
@@ -25,12 +24,9 @@ from pipeline.run_folder.checkpoint import checkpoint_folder
 from queues.ends import Outlet
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
-from queues.stream_format import StreamHeader
-from queues.stream_writer import StreamWriter, next_stream_path
 from stages.errors import StageError
 from stages.loop import ItemSource, StageHooks, StageRunner
 from stages.policy.design import design_of
-from stages.replay.recorder import Recorder
 from stages.replay.recording import recorded_agents
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
@@ -58,7 +54,7 @@ class LearnerHost:
         self._reported_step = 0
         self._saved_step = 0
         self._stopped = asyncio.Event()
-        self._onnx = OnnxExporter(self._runtime.context(TRAINER).log)
+        self._onnx = OnnxExporter(self._runtime.stages.context(TRAINER).log)
 
     async def run(self) -> bool:
         """Run until the inlet has ended; returns whether it ended well."""
@@ -87,9 +83,10 @@ class LearnerHost:
         outlet = await self._outlet
         await outlet.put(policy)
         stage.report_now()
-        tap = _InletTap(inlet, runtime, self._spec) if self._records() else None
+        recorded = recorded_here(runtime.config, TRAINER, plan.behavior)
+        tap = InletTap(inlet, plan, runtime.config, self._spec) if recorded else None
         hooks = StageHooks(save_part=self._save)
-        runner = StageRunner(stage, tap or inlet, outlet, runtime.context(TRAINER), hooks, ends_barriers=True)
+        runner = StageRunner(stage, tap or inlet, outlet, runtime.stages.context(TRAINER), hooks, ends_barriers=True)
         try:
             await runner.run()
         finally:
@@ -106,13 +103,9 @@ class LearnerHost:
         async for message in runtime.control.receive():
             match message:
                 case OpenEdge() if message.name.startswith("updates/"):
-                    outlet = await runtime.edges.open_outlet(message.name, message.address)
-                    runtime.ends[message.name] = outlet
-                    self._outlet.set_result(outlet)
+                    self._outlet.set_result(await runtime.open_outlet(message))
                 case OpenEdge():
-                    inlet = await runtime.edges.open_inlet(message.name, message.address)
-                    runtime.ends[message.name] = inlet
-                    self._inlet.set_result(inlet)
+                    self._inlet.set_result(await runtime.open_inlet(message))
                 case SaveNow() if self._stage is not None:
                     self._save(TRAINER, message.number, self._stage.state_dict())
                 case Stop():
@@ -122,7 +115,7 @@ class LearnerHost:
         plan = self._runtime.plan
         teacher = teacher_of(self._runtime.config, plan.behavior)
         device, why = choose_device(self._runtime.config.torch_settings.device)
-        self._runtime.context(TRAINER).log.info("%s learns on %s (%s).", plan.behavior, device, why)
+        self._runtime.stages.context(TRAINER).log.info("%s learns on %s (%s).", plan.behavior, device, why)
         context = TrainerContext(
             behavior=plan.behavior,
             settings=self._settings,
@@ -140,7 +133,7 @@ class LearnerHost:
     def _restore(self, stage: TrainerStage) -> None:
         """Go on from the checkpoint, if the run resumes; else from the weights that it was told to start from."""
         runtime = self._runtime
-        state = runtime.saved_state(TRAINER)
+        state = runtime.stages.saved_state(TRAINER)
         if state is not None:
             assert runtime.checkpoint is not None, "the state was read from it"
             try:
@@ -153,12 +146,12 @@ class LearnerHost:
                 ) from error
             warning = stage.trainer.load_bulk(runtime.checkpoint.folder)
             if warning is not None:
-                runtime.context(TRAINER).log.warning("%s: %s", runtime.plan.behavior, warning)
+                runtime.stages.context(TRAINER).log.warning("%s: %s", runtime.plan.behavior, warning)
         elif runtime.checkpoint is None:
             path = initial_policy(runtime.config, runtime.plan.behavior)
             if path is not None:
                 warm_start(stage.trainer, path, self._spec, self._settings, runtime.config.source_folder)
-                runtime.context(TRAINER).log.info("Initializing from %s.", path)
+                runtime.stages.context(TRAINER).log.info("Initializing from %s.", path)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         assert self._stage is not None, "it is the stage that saves"
@@ -171,9 +164,9 @@ class LearnerHost:
             folder.mkdir(parents=True, exist_ok=True)
             trainer.save_bulk(folder)
         except OSError as error:
-            runtime.control.send(PartFailed(number, runtime.part_name(stage), str(error)))
+            runtime.control.send(PartFailed(number, runtime.stages.part_name(stage), str(error)))
             return
-        runtime.save_part(stage, number, state)
+        runtime.stages.save_part(stage, number, state)
         self._saved_step = self._stage.trainer.step
 
     def _export(self) -> None:
@@ -190,7 +183,7 @@ class LearnerHost:
                 source_folder=self._runtime.config.source_folder,
             )
         except OSError as error:  # the checkpoint is what counts; an export can be made from it later
-            self._runtime.context(TRAINER).log.warning("exporting the policy failed: %s", error)
+            self._runtime.stages.context(TRAINER).log.warning("exporting the policy failed: %s", error)
             return
         design = design_of(self._spec, self._settings, self._runtime.config.source_folder)
         onnx = self._onnx.write(path, design, policy)
@@ -208,51 +201,8 @@ class LearnerHost:
         self._reported_step = report.step
         self._runtime.control.send(report)
 
-    def _records(self) -> bool:
-        record = self._runtime.config.record
-        if record is None or TRAINER not in record.edges:
-            return False
-        return record.behaviors == "all" or self._runtime.plan.behavior in record.behaviors
-
 
 def _agents(config: RunConfig) -> int:
     """How many agents act at a time, or did in a run that is replayed, whatever the YAML says of environments."""
     recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
     return recorded or agents_of(config)
-
-
-class _InletTap:
-    """The trainer's inlet, recorded in the very order in which the trainer takes from it."""
-
-    def __init__(self, inlet: ItemSource[Any], runtime: HostRuntime, spec: BehaviorSpec) -> None:
-        self._inlet = inlet
-        plan = runtime.plan
-        path = next_stream_path(plan.folder / "streams", plan.behavior, TRAINER)
-        # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
-        actor = teacher_of(runtime.config, plan.behavior) or plan.behavior
-        env_settings = {**plan.config["env_settings"], "seed": plan.seed}
-        header = StreamHeader.of(
-            plan.run_id,
-            time.time(),
-            (TRAINER,),
-            (spec,),
-            {**plan.config, "env_settings": env_settings},
-            remembered_columns(runtime.config, (spec,)),
-            [spec.name] if kind_of_trainer(runtime.config, actor).squashed else [],
-        )
-        self._writer = StreamWriter(path, header)
-        self._recorder = Recorder(self._writer, TRAINER)
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        async for item in self._inlet:
-            self._recorder.tap(item)
-            yield item
-            del item
-
-    def close(self) -> None:
-        """The consumer is gone."""
-        self._inlet.close()
-
-    def finish(self) -> None:
-        """Write the index."""
-        self._writer.close()

@@ -8,11 +8,11 @@ from typing import Any
 from pipeline.common.lessons import final_parameters
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import Evaluated, OpenEdge
-from pipeline.hosts.actor_host import policy_maker
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import HostRuntime, run_host
 from pipeline.policies.export import export_policy
+from pipeline.policies.inference import policy_maker
 from pipeline.policies.onnx_export import OnnxExporter
 from queues.ends import Inlet
 from queues.messages import PolicyUpdate
@@ -36,7 +36,7 @@ class EvaluationHost:
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self._runtime = HostRuntime(plan, control, edges)
         self._inlets = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # one per behaviour id
-        self._onnx = OnnxExporter(self._runtime.context("evaluation").log)
+        self._onnx = OnnxExporter(self._runtime.stages.context("evaluation").log)
 
     async def run(self) -> bool:
         """Run until all policy queues have ended; returns whether it ended well."""
@@ -78,7 +78,7 @@ class EvaluationHost:
         )
         name = f"evaluation-{behavior_id}"
         sink: Any = Nowhere()
-        await StageRunner(stage, inlet, sink, runtime.context(name), runtime.hooks(name)).run()
+        await StageRunner(stage, inlet, sink, runtime.stages.context(name), runtime.stages.hooks(name)).run()
 
     def _report(self, evaluation: Evaluation) -> None:
         runtime, policy = self._runtime, evaluation.policy
@@ -108,9 +108,7 @@ class EvaluationHost:
     async def _listen(self) -> None:
         async for message in self._runtime.control.receive():
             if isinstance(message, OpenEdge):
-                inlet = await self._runtime.edges.open_inlet(message.name, message.address)
-                self._runtime.ends[message.name] = inlet
-                self._inlets.put_nowait(inlet)
+                self._inlets.put_nowait(await self._runtime.open_inlet(message))
 
 
 def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:

@@ -13,12 +13,14 @@ from typing import Any
 from pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
-from pipeline.hosts.actor_host import rows_per_batch
-from pipeline.hosts.custom_stages import LOCAL_BOUND, chain
+from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
 from pipeline.hosts.runtime import HostRuntime, run_host
+from pipeline.hosts.sizes import rows_per_batch
+from pipeline.hosts.stages import LOCAL_BOUND, chain
+from pipeline.hosts.stream_taps import AGENT_PROCESSOR
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.messages import Barrier
 from stages.loop import run_source
@@ -48,9 +50,10 @@ class ReplayHost:
 
     async def _work(self) -> None:
         runtime = self._runtime
-        whole_way = runtime.plan.replay_edge == "agent_processor"
-        placements = placements_after(runtime.config, "agent_processor", in_main=False) if whole_way else []
-        context = runtime.context("replay")
+        whole_way = runtime.plan.replay_edge == AGENT_PROCESSOR
+        placements = placements_after(runtime.config, AGENT_PROCESSOR, in_main=False) if whole_way else []
+        stages = build_stages(placements, runtime.config)
+        context = runtime.stages.context("replay")
         self._source.start(context)
         for spec in self._source.behavior_specs.values():
             self._router.expect(spec.name)
@@ -58,8 +61,8 @@ class ReplayHost:
         queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
         barriers, batches = queue.add_producer(), queue.add_producer()
         async with asyncio.TaskGroup() as tasks:
-            if placements:
-                for runner in chain(placements, runtime, queue, self._router):
+            if stages:
+                for runner in chain(stages, runtime.stages, queue, self._router):
                     tasks.create_task(runner)
             else:
                 tasks.create_task(self._carry(queue))
@@ -87,9 +90,7 @@ class ReplayHost:
         async for message in self._runtime.control.receive():
             match message:
                 case OpenEdge():
-                    outlet = await self._runtime.edges.open_outlet(message.name, message.address)
-                    self._runtime.ends[message.name] = outlet
-                    self._router.open(message.name.partition("/")[2], outlet)
+                    self._router.open(message.name.partition("/")[2], await self._runtime.open_outlet(message))
                 case BeginCheckpoint():
                     self._commands.put_nowait(message.number)
                 case Stop():

@@ -1,0 +1,161 @@
+"""The actor host: environments, policies, agent processor, custom stages behind them, and the way to the trainers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from config import RunConfig
+from pipeline.common.graph import placements_after
+from pipeline.control.channel import ControlEnd
+from pipeline.control.credits import CreditRequest, Grant
+from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
+from pipeline.hosts.custom_stages import build_stages
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.protocol import HostEdges
+from pipeline.hosts.router import Router
+from pipeline.hosts.runtime import HostRuntime, run_host
+from pipeline.hosts.sizes import agents_of, kind_of_trainer, rows_per_batch
+from pipeline.hosts.stages import LOCAL_BOUND, chain
+from pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
+from pipeline.policies.inference import policy_maker
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import Inlet
+from queues.messages import Assignment, PolicyUpdate
+from queues.specs import BehaviorSpec
+from stages.actor.actor import Actor, ActorPort
+from stages.actor.credit_gate import CreditGate
+from stages.agent import AgentProcessor
+from stages.environment.factory import EnvironmentRequest, make_group
+from stages.environment.lineup import Lineups, nobody
+from stages.environment.parameters import EnvironmentParameters
+from stages.environment.stage import EnvironmentStage
+from stages.loop import run_source
+from stages.restarts import RestartBudget
+from stages.trainer.pacing import longest_piece
+
+AGENT_ID_RANGE = 2**40
+"""Agent ids of one actor's environments; replica r has those from r × this on."""
+
+
+class ActorHost:
+    """Runs one actor.
+
+    Args:
+        plan: what it is told to be.
+        control: its end of the control channel.
+        edges: opens queue ends.
+    """
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        self._runtime = HostRuntime(plan, control, edges)
+        config = self._runtime.config
+        self._router = Router()
+        self._tap = OutletTap(plan, config) if recorded_here(config, AGENT_PROCESSOR) else None
+        self._policies = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # ends to listen to; a handful per run
+        self._parameters_set = asyncio.Event()
+        if not config.environment_parameters:
+            self._parameters_set.set()
+        lineups = Lineups(policy_maker(config, plan.folder), self_play_of(config))
+        environment = EnvironmentStage(
+            partial(make_group, EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)),
+            lineups,
+            plan.replica * AGENT_ID_RANGE,
+            deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
+        )
+        limits = config.env_settings
+        self._actor = Actor(
+            environment,
+            AgentProcessor(
+                lambda name: longest_piece(
+                    config.behavior_settings(name), agents_of(config), kind_of_trainer(config, name).off_policy
+                ),
+                plan.source,
+                min_rows=rows_per_batch(config),
+            ),
+            CreditGate(self._ask),
+            ActorPort(self._announce, ended=lambda _: self._runtime.control.send(SourceEnded())),
+            restarts=RestartBudget(
+                limits.max_lifetime_restarts,
+                limits.restarts_rate_limit_n,
+                limits.restarts_rate_limit_period_s,
+            ),
+            resets_at_checkpoints=config.pipeline.deterministic,
+            resumed_at=plan.resumed_at,
+        )
+
+    async def run(self) -> bool:
+        """Run until told to stop, or until something fails; returns whether it ended well."""
+        return await run_host(self._runtime, self._work, self._listen)
+
+    async def _work(self) -> None:
+        runtime = self._runtime
+        stages = build_stages(placements_after(runtime.config, AGENT_PROCESSOR, in_main=False), runtime.config)
+        outlet: Any = self._router
+        async with asyncio.TaskGroup() as tasks:
+            policies = tasks.create_task(self._follow_policies())
+            runners = []
+            if stages:
+                outlet = AgentManagerQueue("agent_processor out", LOCAL_BOUND)
+                runners = [tasks.create_task(runner) for runner in chain(stages, runtime.stages, outlet, self._router)]
+            if self._tap is not None:
+                outlet = self._tap.before(outlet)
+            await self._parameters_set.wait()  # the first episodes need their parameters
+            await run_source(self._actor, outlet, runtime.stages.context("actor"))
+            if runners:
+                await asyncio.wait(runners)
+            policies.cancel()
+        if self._tap is not None:
+            self._tap.finish()
+
+    async def _listen(self) -> None:
+        async for message in self._runtime.control.receive():
+            match message:
+                case Grant():
+                    self._actor.take_grant(message.number, message.caps, message.versions)
+                case Assignment():
+                    self._actor.take_assignment(message)
+                case EnvironmentParameters():
+                    self._actor.take_parameters(message)
+                    self._parameters_set.set()
+                case BeginCheckpoint():
+                    self._actor.request_checkpoint(message.number)
+                case Stop():
+                    self._actor.request_stop()
+                case OpenEdge():
+                    await self._open(message)
+
+    async def _open(self, message: OpenEdge) -> None:
+        kind, _, what = message.name.partition("/")
+        if kind == "trajectories":
+            self._router.open(what, await self._runtime.open_outlet(message))
+        else:
+            await self._policies.put(await self._runtime.open_inlet(message))
+
+    async def _follow_policies(self) -> None:
+        async def follow(inlet: Inlet[PolicyUpdate]) -> None:
+            async for update in inlet:
+                self._actor.take_policy(update)
+
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(follow(await self._policies.get()))
+
+    def _announce(self, spec: BehaviorSpec) -> None:
+        self._router.expect(spec.name)
+        if self._tap is not None:
+            self._tap.expect(spec)
+        self._runtime.control.send(BehaviorSeen(spec.to_plain()))
+
+    def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
+        source = self._runtime.plan.source
+        self._runtime.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back)))
+
+
+def self_play_of(config: RunConfig) -> Callable[[str], bool]:
+    """Return what is true of behaviours that play by assignments; none does where nothing is learned."""
+    if config.checkpoint_settings.inference:
+        return nobody
+    return lambda name: config.behavior_settings(name).self_play is not None

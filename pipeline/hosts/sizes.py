@@ -1,0 +1,35 @@
+"""Numbers that actors and learners both work out of the configuration: agents, and rows that travel at a time."""
+
+from __future__ import annotations
+
+from config import RunConfig, TrainerKind
+from stages.trainer.pacing import USUAL_BUFFER_SIZE, rows_per_update
+from stages.trainers import trainer_kind
+
+
+def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:
+    """Return the static properties of a behaviour's trainer.
+
+    Raises:
+        LoadError: if it is one of the user's own and can't be imported.
+    """
+    return trainer_kind(config.behavior_settings(behavior).trainer_type, config.source_folder, ("behaviors", behavior))
+
+
+def agents_of(config: RunConfig) -> int:
+    """Count the agents that act at a time, as far as the configuration tells: environments × actors."""
+    environments = config.environment.num_envs if config.environment is not None else config.env_settings.num_envs
+    return environments * config.pipeline.hosts.actors.replicas
+
+
+def rows_per_batch(config: RunConfig) -> int:
+    """Rows that the agent processor gathers before it emits: a quarter of what the actor contributes to an update.
+
+    Fewer would cost more messages than they are worth; more would let the trainer wait for the last ones.
+    """
+    agents = agents_of(config)
+    sizes = [
+        rows_per_update(settings, agents, kind_of_trainer(config, name).off_policy)
+        for name, settings in config.behaviors.items()
+    ] or [USUAL_BUFFER_SIZE]
+    return max(1, min(sizes) // (4 * config.pipeline.hosts.actors.replicas))

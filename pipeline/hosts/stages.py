@@ -1,0 +1,125 @@
+"""What a host, or main, is to its stages: contexts, hooks, parts of checkpoints, and chains of stages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.common.graph import part_name
+from pipeline.common.seeds import derive_seed
+from pipeline.control.messages import ControlMessage, CreditsReturned, PartFailed
+from pipeline.reporting.statistics import StatisticsCollector
+from pipeline.run_folder.checkpoint import Checkpoint, write_part
+from queues.agent_manager_queue import AgentManagerQueue
+from stages.loop import ItemSink, ItemSource, StageHooks, StageRunner
+from stages.stage import Stage, StageContext
+
+LOCAL_BOUND = 2
+"""Batches between two stages of one host: one being made while one is worked on."""
+
+Runner = Coroutine[Any, Any, None]
+
+
+class StageHost:
+    """Runs stages under one host's name.
+
+    Args:
+        host: name of the host, or of main.
+        run_folder: `results/<run-id>`.
+        seed: the run's.
+        replica: the host's; None if there can be only one of it.
+        statistics: receives what the stages report.
+        checkpoint: the checkpoint that they go on from, if any.
+        send: receives what main has to know.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        run_folder: Path,
+        seed: int,
+        replica: int | None,
+        statistics: StatisticsCollector,
+        checkpoint: Checkpoint | None,
+        send: Callable[[ControlMessage], None],
+    ) -> None:
+        self.statistics = statistics
+        self.checkpoint = checkpoint
+        self._host = host
+        self._run_folder = run_folder
+        self._seed = seed
+        self._replica = () if replica is None else (replica,)
+        self._send = send
+        self._returned: dict[tuple[str, str, int], int] = {}
+
+    def context(self, stage: str) -> StageContext:
+        """Make the context of a stage."""
+        return StageContext(
+            name=stage,
+            replica=sum(self._replica),
+            seed=derive_seed(self._seed, stage, *self._replica),
+            run_folder=self._run_folder,
+            statistics=self.statistics,
+            log=logging.getLogger(f"stages.{stage}"),
+        )
+
+    def hooks(self, stage: str) -> StageHooks:
+        """Make what the loop of a stage reports to."""
+
+        def return_credits(behavior: str, source: int, amount: int) -> None:
+            key = (self.part_name(stage), behavior, source)
+            self._returned[key] = self._returned.get(key, 0) + amount
+            self._send(CreditsReturned(*key, self._returned[key]))
+
+        return StageHooks(return_credits, self.save_part)
+
+    def part_name(self, stage: str) -> str:
+        """Name a stage's part of a checkpoint: unique over all hosts and the same in each run."""
+        return part_name(stage, self._host)
+
+    def saved_state(self, stage: str) -> Mapping[str, Any] | None:
+        """Read the state that a stage goes on from; None in a fresh run."""
+        if self.checkpoint is None:
+            return None
+        state: Mapping[str, Any] | None = self.checkpoint.read(self.part_name(stage))
+        return state
+
+    def save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
+        """Write a stage's part of a checkpoint, and report it; a disk that refuses does not end the training."""
+        name = self.part_name(stage)
+        try:
+            self._send(write_part(self._run_folder / "checkpoints", number, name, state))
+        except OSError as error:
+            self._send(PartFailed(number, name, str(error)))
+
+
+@dataclass(frozen=True)
+class PlacedStage:
+    """A stage under its name in the host."""
+
+    name: str
+    stage: Stage[Any, Any]
+    behaviors: frozenset[str] | None = None
+    """The behaviour names that it handles; None: all."""
+    hooks: StageHooks | None = None
+    """Of a stage whose state is part of something larger, which is saved and restored elsewhere."""
+
+
+def chain(
+    stages: Sequence[PlacedStage], host: StageHost, inlet: ItemSource[Any], outlet: ItemSink[Any]
+) -> list[Runner]:
+    """Make the runners of these stages, in order, joined by bounded queues; at least one stage."""
+    runners = []
+    source = inlet
+    for placed in stages:
+        sink: Any = outlet if placed is stages[-1] else AgentManagerQueue(f"{placed.name} out", LOCAL_BOUND)
+        hooks, state = placed.hooks, None
+        if hooks is None:
+            hooks, state = host.hooks(placed.name), host.saved_state(placed.name)
+        context = host.context(placed.name)
+        runners.append(StageRunner(placed.stage, source, sink, context, hooks, placed.behaviors, state).run())
+        source = sink
+    return runners

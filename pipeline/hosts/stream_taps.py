@@ -1,0 +1,123 @@
+"""Recording of streams in hosts: what leaves the agent processor, and what a trainer takes in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from config import RunConfig
+from pipeline.common.graph import TRAINER, teacher_of
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.sizes import kind_of_trainer
+from queues.columns import Column, memory_column
+from queues.messages import Barrier, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from queues.stream_format import StreamHeader
+from queues.stream_writer import StreamWriter, next_stream_path
+from stages.loop import ItemSink, ItemSource
+from stages.replay.recorder import Recorder
+
+AGENT_PROCESSOR = "agent_processor"
+
+
+def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> bool:
+    """Return True if an edge is recorded, and there the behaviour, if one is given."""
+    record = config.record
+    if record is None or edge not in record.edges:
+        return False
+    return behavior is None or record.behaviors == "all" or behavior in record.behaviors
+
+
+class OutletTap:
+    """The outlet of the agent processor, recorded: one file per actor, which begins with the first batch."""
+
+    def __init__(self, plan: HostPlan, config: RunConfig) -> None:
+        self._plan = plan
+        self._config = config
+        self._specs: list[BehaviorSpec] = []
+        self._recorder: Recorder | None = None
+        self._sink: ItemSink[Any]
+
+    def expect(self, spec: BehaviorSpec) -> None:
+        """Note a spec that the header will need."""
+        self._specs.append(spec)
+
+    def before(self, sink: ItemSink[Any]) -> OutletTap:
+        """Record what goes to `sink`."""
+        self._sink = sink
+        return self
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        """Record an item and pass it on."""
+        if isinstance(item, Barrier) or recorded_here(self._config, AGENT_PROCESSOR, item.behavior):
+            if self._recorder is None:
+                self._recorder = self._make_recorder()
+            self._recorder.tap(item)
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._sink.close()
+
+    def finish(self) -> None:
+        """Write the index."""
+        if self._recorder is not None:
+            self._recorder.writer.close()
+
+    def _make_recorder(self) -> Recorder:
+        names = dict.fromkeys(spec.name for spec in self._specs)
+        squashed = [name for name in names if kind_of_trainer(self._config, name).squashed]
+        return _recorder(self._plan, self._plan.name, AGENT_PROCESSOR, self._specs, self._config, squashed)
+
+
+class InletTap:
+    """A trainer's inlet, recorded in the very order in which the trainer takes from it."""
+
+    def __init__(self, inlet: ItemSource[Any], plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> None:
+        self._inlet = inlet
+        actor = teacher_of(config, plan.behavior) or plan.behavior
+        squashed = [spec.name] if kind_of_trainer(config, actor).squashed else []
+        # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
+        env_settings = {**plan.config["env_settings"], "seed": plan.seed}
+        self._recorder = _recorder(
+            plan, plan.behavior, TRAINER, [spec], config, squashed, {**plan.config, "env_settings": env_settings}
+        )
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for item in self._inlet:
+            self._recorder.tap(item)
+            yield item
+            del item
+
+    def close(self) -> None:
+        """Close the inlet: the consumer is gone."""
+        self._inlet.close()
+
+    def finish(self) -> None:
+        """Write the index."""
+        self._recorder.writer.close()
+
+
+def _recorder(
+    plan: HostPlan,
+    name: str,
+    edge: str,
+    specs: Iterable[BehaviorSpec],
+    config: RunConfig,
+    squashed: Iterable[str],
+    plain: Any = None,
+) -> Recorder:
+    specs = list(specs)
+    path = next_stream_path(plan.folder / "streams", name, edge)
+    extra = remembered_columns(config, specs)
+    header = StreamHeader.of(
+        plan.run_id, time.time(), (edge,), specs, plan.config if plain is None else plain, extra, list(squashed)
+    )
+    return Recorder(StreamWriter(path, header), edge)
+
+
+def remembered_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict[str, tuple[Column, ...]]:
+    """Return the columns that policies with a memory add to decisions, by behaviour name."""
+    memories = {spec.name: config.behavior_settings(spec.name).network_settings.memory for spec in specs}
+    return {name: (memory_column(memory.memory_size),) for name, memory in memories.items() if memory is not None}
