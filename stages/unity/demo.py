@@ -1,13 +1,13 @@
-"""Unity's demonstration files (`.demo`), as bytes: their header, the behaviour's description, and the recorded pairs.
+"""The format of Unity's demonstration files (`.demo`): header, the behaviour's description, recorded pairs.
 
-What pairs mean, as arrays, is in `demo_steps`.
+`demo_steps` converts pairs to arrays.
 
-    byte 0   length and `DemonstrationMetaProto`; written again when the recording ends, so it says 0 steps until then
+    byte 0   length and `DemonstrationMetaProto`; rewritten when the recording ends; 0 steps until then
     byte 33  length and `BrainParametersProto`
-    then     length and `AgentInfoActionPairProto`, as often as a step was recorded
+    then     length and `AgentInfoActionPairProto`, for each recorded step
 
-Lengths are varints. Unity leaves a few bytes behind the last pair when it closes a file, so the header's number of
-steps, where it is not 0, says where pairs end.
+Lengths are varints. Unity leaves a few bytes behind the last pair when it closes a file, so a header's number of steps
+other than 0 determines the last pair.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from stages.unity.messages import AgentInfoActionPairProto, BrainParametersProto
 from stages.unity.varint import read_varint, varint
 
 META_ROOM = 33
-"""Bytes for length and header; what describes the behaviour begins right behind them."""
+"""Bytes for length and header; the behaviour's description follows."""
 API_VERSIONS = (0, 1)
-"""Of the format, as the header has it; the last one is written."""
+"""Versions of the format; files are written in the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoMeta:
-    """What the header says of a recording."""
+    """The header of a recording."""
 
     name: str
     steps: int = 0
-    """Recorded pairs, those that end an episode included; 0 while it is being recorded, or if that was cut off."""
+    """Recorded pairs, with those that end an episode; 0 during recording, or if it was cut off."""
     episodes: int = 0
     mean_reward: float = 0.0
-    """Of an episode."""
+    """Mean reward of an episode."""
     api_version: int = API_VERSIONS[-1]
 
 
@@ -52,12 +52,12 @@ class DemoReader:
         path: the file.
 
     Attributes:
-        meta: what its header says.
+        meta: its header.
         brain: `BrainParametersProto`, the behaviour.
-        damage: what is wrong with the file and where, in a sentence; None if nothing is. Known after iterating.
+        damage: a description of the file's damage, None if there is none. Known after iterating.
 
     Raises:
-        StageError: if it can't be read, is no demonstration, or one of another version.
+        StageError: if it can't be read, is no demonstration, or has another version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -118,12 +118,12 @@ class DemoReader:
         return meta, brain, first
 
     def _overlong(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
-        """Of a recording whose name was too long for its place: either of the two was written over the other."""
+        """Read the header of a recording with too long a name: header and description overlap."""
         try:
             brain, first = _read(BrainParametersProto, self._data, META_ROOM)
             if _describes(brain) and first < len(self._data):
                 _read(AgentInfoActionPairProto, self._data, first)
-                return DemoMeta(""), brain, first  # never closed, so it holds the header of the beginning
+                return DemoMeta(""), brain, first  # never closed, so the description is whole
         except _NotWholeError:
             pass
         proto = _parse(DemonstrationMetaProto, self._data[start:end])
@@ -135,14 +135,14 @@ class DemoReader:
 
 
 class DemoWriter:
-    """A demonstration file that is being recorded; a context manager. It belongs to one thread.
+    """Writes a demonstration file, as a context manager, in one thread.
 
-    A recording that is never closed can be read all the same.
+    A recording that is never closed can be read, too.
 
     Args:
         path: the file, which must not exist yet; its folder is made.
         brain: `BrainParametersProto`, the behaviour.
-        name: of the recording; what does not fit into the header is left out at its end.
+        name: of the recording; it is cut to fit into the header.
 
     Raises:
         StageError: if the file exists or can't be made.
@@ -154,7 +154,7 @@ class DemoWriter:
         self._steps = self._episodes = 0
         self._rewards = 0.0
         self._open: set[int] = set()
-        """Agents in the middle of an episode."""
+        """Agents in mid-episode."""
         self._closed = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ class DemoWriter:
 
     @property
     def meta(self) -> DemoMeta:
-        """What the header will say: so many steps and episodes, an unfinished one of each agent included."""
+        """The header for the pairs so far; unfinished episodes count."""
         episodes = self._episodes + len(self._open)
         return DemoMeta(self._name, self._steps, episodes, self._rewards / episodes if episodes else 0.0)
 
@@ -175,11 +175,11 @@ class DemoWriter:
         """Append a pair.
 
         Args:
-            agent_info: `AgentInfoProto`: what the agent observes, and the reward since its last pair.
-            action: `AgentActionProto`: what it did thereupon; of no meaning where an episode ended.
+            agent_info: `AgentInfoProto`: observation, and reward since the agent's last pair.
+            action: `AgentActionProto`: its action; meaningless where an episode ended.
 
         Raises:
-            StageError: if the disk does not take it.
+            StageError: if it can't be written.
             ValueError: if the file is closed.
         """
         if self._closed:
@@ -194,10 +194,10 @@ class DemoWriter:
             self._open.add(agent_info.id)
 
     def close(self) -> None:
-        """Write the header again, with its numbers, and close the file. Closing twice is allowed.
+        """Rewrite the header with its numbers, and close the file; closing twice is allowed.
 
         Raises:
-            StageError: if the disk does not take it; the pairs can be read all the same.
+            StageError: if it can't be written; the pairs can still be read.
         """
         if self._closed:
             return
@@ -226,7 +226,7 @@ class _NotWholeError(Exception):
 
 
 def _read(kind: Any, data: bytes, at: int) -> tuple[Any, int]:
-    """The message whose length stands at a byte, and where the next one begins."""
+    """Read a message with its length at a byte; returns it and the offset of the next one."""
     try:
         length, start = read_varint(data, at)
     except ValueError as error:
@@ -258,7 +258,7 @@ def _meta(proto: Any) -> DemoMeta:
 
 
 def _head(meta: DemoMeta) -> bytes:
-    """The header in the room that it has, with as much of the name as fits."""
+    """Encode the header, with as much of the name as fits."""
     name = meta.name
     while len(found := _delimited(_meta_proto(meta, name))) > META_ROOM:
         name = name[:-1]

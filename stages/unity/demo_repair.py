@@ -1,7 +1,7 @@
-"""Demonstrations whose name was too long: closing them wrote the header over the beginning of what follows it.
+"""Repair of demonstrations with too long a name, whose header overwrote the beginning of the behaviour's description.
 
-That is the length, and the beginning, of the behaviour's description. Its end is still there and tells the actions; the
-pairs behind it are whole. Where they begin is found by trying.
+The end of the description is intact and has the actions; the pairs behind it are whole. Their beginning is found by
+trying.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from stages.unity.messages import ActionSpecProto, AgentInfoActionPairProto, Bra
 from stages.unity.varint import read_varint
 
 _FURTHEST = 4096
-"""Bytes that a behaviour's description may have left."""
+"""Bytes that may be left of a description."""
 _ACTION_SPEC = b"\x4a"
-"""Begins field 9 of `BrainParametersProto`, its last one."""
+"""Tag of field 9 of `BrainParametersProto`, its last one."""
 
 
 def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | None:
-    """What is left of a description that begins somewhere before `end`, where the header that lies over it ends.
+    """Recover a description that begins before `end`, where the header that overwrote it ends.
 
     Args:
         data: the file.
-        end: the first byte that may be the description's.
+        end: the first byte that may be part of the description.
         name: for the behaviour, as its own may be lost.
 
     Returns:
-        `BrainParametersProto` with the actions, and where the first pair begins; None if there is no such place.
+        `BrainParametersProto` with the actions, and the offset of the first pair; None if none is found.
     """
     for first in range(end, min(end + _FURTHEST, len(data))):
         left = data[end:first]
@@ -38,7 +38,7 @@ def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | N
 
 
 def _ending_spec(left: bytes) -> Any | None:
-    """The actions that end there, None if none do."""
+    """The action spec at the end of the bytes; None if there is none."""
     at = left.find(_ACTION_SPEC)
     while at >= 0:
         try:

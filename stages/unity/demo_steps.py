@@ -1,14 +1,14 @@
-"""What a demonstration file holds, as arrays: one row for each recorded pair, in the file's order.
+"""The content of a demonstration file as arrays: one row for each recorded pair, in the file's order.
 
-A pair is what an agent observed, the reward since the pair before, and what it did thereupon. The pair that ends an
-episode has the last observation and reward, and an action of no meaning.
+A pair is an agent's observation, its reward since the pair before, and its action. The pair that ends an episode has
+the last observation and reward, and a meaningless action.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,9 @@ class DemoSteps:
     rewards: NDArray[np.float32]
     """[P] since the agent's pair before."""
     ended: NDArray[np.bool_]
-    """[P] whether it is the last pair of an episode."""
+    """[P] true in the last pair of an episode."""
     interrupted: NDArray[np.bool_]
-    """[P] whether the episode was cut short there, by its greatest number of steps."""
+    """[P] true if the episode was truncated there, by its step limit."""
     agent_ids: NDArray[np.int32]
     """[P]"""
     continuous: NDArray[np.float32]
@@ -53,7 +53,7 @@ class DemoSteps:
     discrete: NDArray[np.int32]
     """[P, branches]"""
     action_masks: NDArray[np.bool_] | None
-    """[P, choices] true = allowed, and all of them where an episode ended; None without discrete actions."""
+    """[P, choices] true = allowed, all true where an episode ended; None without discrete actions."""
     group_ids: NDArray[np.int32]
     """[P] 0 is no group."""
     group_rewards: NDArray[np.float32]
@@ -65,11 +65,10 @@ class DemoSteps:
 
 
 def read_demo(path: Path) -> DemoSteps:
-    """All pairs that are whole; a warning says where a file was cut off.
+    """Read all complete pairs; a warning says where a file was cut off.
 
     Raises:
-        StageError: if it is no demonstration, nothing was recorded in it, or pairs are not of one form; the message
-            names the pair.
+        StageError: if the file is no demonstration, has no pairs, or pairs differ in form; the message names the pair.
     """
     reader = DemoReader(path)
     pairs = iter(reader)
@@ -118,19 +117,19 @@ def brain_of(spec: BehaviorSpec) -> Any:
 
 
 def _wrong_pair(error: StageError) -> StageError:
-    return StageError(str(error).replace(", agent ", ", pair ", 1))  # that is whose numbers the decoder got
+    return StageError(str(error).replace(", agent ", ", pair ", 1))  # the decoder got pair numbers as agent ids
 
 
 def _decoded(pairs: list[Any], decoder: BehaviorReader, at: int, path: Path) -> DemoSteps:
-    """Pairs, of which the first is the file's pair number `at` (from 0)."""
+    """Decode pairs, beginning with the file's pair number `at` (from 0)."""
     infos = [pair.agent_info for pair in pairs]
     ids = np.array([info.id for info in infos], np.int32)
     ended = np.array([info.done for info in infos], np.bool_)
     interrupted = np.array([info.done and info.max_step_reached for info in infos], np.bool_)
     for number, info in enumerate(infos, at + 1):
-        # The decoder takes what several agents say at one time: so each pair is an agent, which goes on.
+        # The decoder reads several agents at one time, so each pair becomes an agent in mid-episode.
         if info.done:
-            info.ClearField("action_mask")  # nobody acts there, and all choices may be forbidden
+            info.ClearField("action_mask")  # no action follows, and all choices may be forbidden
         info.id, info.done, info.max_step_reached = number, False, False
     try:
         rows = decoder.read(infos)
@@ -159,7 +158,7 @@ def _decoded(pairs: list[Any], decoder: BehaviorReader, at: int, path: Path) -> 
 def _action(proto: Any, spec: ActionSpec, end: bool, number: int, path: Path) -> tuple[list[float], list[int]]:
     continuous, discrete = list(proto.continuous_actions), list(proto.discrete_actions)
     branches = len(spec.discrete_branches)
-    if not continuous and not discrete:  # before there were hybrid actions
+    if not continuous and not discrete:  # recorded before hybrid actions
         old = list(proto.vector_actions_deprecated)
         continuous, discrete = old[: spec.continuous_size], [int(value) for value in old[spec.continuous_size :]]
     if end and not continuous and not discrete:
@@ -176,20 +175,13 @@ def _joined(parts: list[DemoSteps]) -> DemoSteps:
     first = parts[0]
     if len(parts) == 1:
         return first
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("rewards", "ended", "interrupted", "agent_ids", "continuous", "discrete")
+    columns: dict[str, Any] = {
+        column.name: np.concatenate([getattr(part, column.name) for part in parts])
+        for column in fields(DemoSteps)
+        if column.name not in ("spec", "observations") and getattr(first, column.name) is not None
     }
-    return DemoSteps(
-        spec=first.spec,
-        observations=tuple(np.concatenate(each) for each in zip(*(p.observations for p in parts), strict=True)),
-        action_masks=None
-        if first.action_masks is None
-        else np.concatenate([part.action_masks for part in parts if part.action_masks is not None]),
-        group_ids=np.concatenate([part.group_ids for part in parts]),
-        group_rewards=np.concatenate([part.group_rewards for part in parts]),
-        **columns,
-    )
+    observations = tuple(np.concatenate(each) for each in zip(*(part.observations for part in parts), strict=True))
+    return replace(first, observations=observations, **columns)
 
 
 def _pairs(steps: DemoSteps) -> Iterator[tuple[Any, Any]]:

@@ -53,24 +53,24 @@ class UnitySideChannelException(UnityException):
     """A side channel is used in the wrong way."""
 
 
+_COUNTERPARTS: tuple[tuple[type[StageError], type[UnityException]], ...] = (
+    (PortUnusable, UnityWorkerInUseException),
+    (ChannelMisused, UnitySideChannelException),
+    (UnityLate, UnityTimeOutException),
+    (UnityDied, UnityEnvironmentException),
+    (UnityMisobserved, UnityObservationException),
+    (UnityBroken, UnityCommunicationException),
+    (UnityEnded, UnityCommunicatorStoppedException),
+    (StageError, UnityEnvironmentException),
+)
+"""Errors of this package and those of the low-level interface; the first that fits counts."""
+
+
 @contextmanager
 def as_low_level() -> Iterator[None]:
     """Raise errors of this package as those of the low-level interface, with the same text."""
     try:
         yield
-    except PortUnusable as error:
-        raise UnityWorkerInUseException(str(error)) from error
-    except ChannelMisused as error:
-        raise UnitySideChannelException(str(error)) from error
-    except UnityLate as error:
-        raise UnityTimeOutException(str(error)) from error
-    except UnityDied as error:
-        raise UnityEnvironmentException(str(error)) from error
-    except UnityMisobserved as error:
-        raise UnityObservationException(str(error)) from error
-    except UnityBroken as error:
-        raise UnityCommunicationException(str(error)) from error
-    except UnityEnded as error:
-        raise UnityCommunicatorStoppedException(str(error)) from error
     except StageError as error:
-        raise UnityEnvironmentException(str(error)) from error
+        counterpart = next(theirs for ours, theirs in _COUNTERPARTS if isinstance(error, ours))
+        raise counterpart(str(error)) from error

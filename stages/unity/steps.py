@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -37,32 +39,13 @@ class TerminalStep(NamedTuple):
 class _Steps(Mapping[int, Step], Generic[Step]):
     """The steps of n agents, as columns and by agent id."""
 
-    def __init__(
-        self,
-        obs: list[NDArray[np.float32]],
-        reward: NDArray[np.float32],
-        agent_id: NDArray[np.int32],
-        group_id: NDArray[np.int32],
-        group_reward: NDArray[np.float32],
-    ) -> None:
-        self.obs = obs
-        """[n, *shape] per observation."""
-        self.reward = reward
-        """[n]"""
-        self.agent_id = agent_id
-        """[n]"""
-        self.group_id = group_id
-        """[n] 0 for none."""
-        self.group_reward = group_reward
-        """[n]"""
-        self._places: dict[int, int] | None = None
+    obs: list[NDArray[np.float32]]
+    agent_id: NDArray[np.int32]
 
-    @property
+    @cached_property
     def agent_id_to_index(self) -> dict[int, int]:
         """The row of each agent."""
-        if self._places is None:
-            self._places = {agent: row for row, agent in enumerate(self.agent_id.tolist())}
-        return self._places
+        return {agent: row for row, agent in enumerate(self.agent_id.tolist())}
 
     def __len__(self) -> int:
         return len(self.agent_id)
@@ -80,21 +63,22 @@ class _Steps(Mapping[int, Step], Generic[Step]):
         raise AssertionError("subclasses make rows")
 
 
+@dataclass(eq=False, repr=False)
 class DecisionSteps(_Steps[DecisionStep]):
     """The agents of a behaviour that ask for a decision; actions are given in their order."""
 
-    def __init__(
-        self,
-        obs: list[NDArray[np.float32]],
-        reward: NDArray[np.float32],
-        agent_id: NDArray[np.int32],
-        action_mask: list[NDArray[np.bool_]] | None,
-        group_id: NDArray[np.int32],
-        group_reward: NDArray[np.float32],
-    ) -> None:
-        super().__init__(obs, reward, agent_id, group_id, group_reward)
-        self.action_mask = action_mask
-        """[n, choices] per branch, true = forbidden; None without discrete actions."""
+    obs: list[NDArray[np.float32]]
+    """[n, *shape] per observation."""
+    reward: NDArray[np.float32]
+    """[n]"""
+    agent_id: NDArray[np.int32]
+    """[n]"""
+    action_mask: list[NDArray[np.bool_]] | None
+    """[n, choices] per branch, true = forbidden; None without discrete actions."""
+    group_id: NDArray[np.int32]
+    """[n] 0 for none."""
+    group_reward: NDArray[np.float32]
+    """[n]"""
 
     def _at(self, row: int, obs: list[NDArray[np.float32]]) -> DecisionStep:
         mask = None if self.action_mask is None else [branch[row] for branch in self.action_mask]
@@ -106,21 +90,17 @@ class DecisionSteps(_Steps[DecisionStep]):
         return DecisionSteps(_nothing(spec), _NO_FLOATS, _NO_NUMBERS, None, _NO_NUMBERS, _NO_FLOATS)
 
 
+@dataclass(eq=False, repr=False)
 class TerminalSteps(_Steps[TerminalStep]):
     """The agents of a behaviour whose episodes have ended since the last step."""
 
-    def __init__(
-        self,
-        obs: list[NDArray[np.float32]],
-        reward: NDArray[np.float32],
-        interrupted: NDArray[np.bool_],
-        agent_id: NDArray[np.int32],
-        group_id: NDArray[np.int32],
-        group_reward: NDArray[np.float32],
-    ) -> None:
-        super().__init__(obs, reward, agent_id, group_id, group_reward)
-        self.interrupted = interrupted
-        """[n] true if the episode was truncated."""
+    obs: list[NDArray[np.float32]]
+    reward: NDArray[np.float32]
+    interrupted: NDArray[np.bool_]
+    """[n] true if the episode was truncated."""
+    agent_id: NDArray[np.int32]
+    group_id: NDArray[np.int32]
+    group_reward: NDArray[np.float32]
 
     def _at(self, row: int, obs: list[NDArray[np.float32]]) -> TerminalStep:
         return TerminalStep(

@@ -12,14 +12,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError
 
 
 class TimeStep(NamedTuple):
-    """What the environment returns for one agent, at its end or before it decides."""
+    """The values that an environment returns for one agent, at its end or before it decides."""
 
     agent: str
     observation: Any
@@ -35,28 +35,31 @@ class TimeStep(NamedTuple):
         return self.terminated or self.truncated
 
 
-class Instance(Protocol):
+class Instance:
     """An environment that is stepped by the group."""
 
-    env: Any
-    by_turns: bool
+    by_turns = False
     """True if one agent acts after the other."""
-    over: bool
-    """True if no agent is left."""
-    first_infos: Mapping[str, Mapping[str, Any]]
-    """The infos of the last reset, by agent."""
+
+    def __init__(self, env: Any, name: str) -> None:
+        self.env = env
+        self.over = True
+        """True if no agent is left."""
+        self.first_infos: Mapping[str, Mapping[str, Any]] = {}
+        """The infos of the last reset, by agent."""
+        self._name = name
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode; the environment gets options only if there are any."""
-        ...
+        raise NotImplementedError
 
     def step(self, actions: Mapping[str, Any]) -> list[TimeStep]:
         """Advance with the actions of all agents that decide."""
-        ...
+        raise NotImplementedError
 
     def waiting(self) -> Mapping[str, float]:
         """Preliminary rewards of waiting agents since their last time step, where the environment has them."""
-        ...
+        return {}
 
 
 def api_of(env: Any) -> Literal["parallel", "aec"] | None:
@@ -77,16 +80,11 @@ def instance_of(env: Any, name: str) -> Instance:
     return TurnInstance(env, name) if api_of(env) == "aec" else ParallelInstance(env, name)
 
 
-class ParallelInstance:
+class ParallelInstance(Instance):
     """An environment in which all agents act at once; agents may die and join."""
 
-    by_turns = False
-
     def __init__(self, env: Any, name: str) -> None:
-        self.env = env
-        self.over = True
-        self.first_infos: Mapping[str, Mapping[str, Any]] = {}
-        self._name = name
+        super().__init__(env, name)
         self._live: list[str] = []
         self._seen: Mapping[str, Any] = {}
 
@@ -136,21 +134,11 @@ class ParallelInstance:
         self.over = not self._live
         return ending + deciding
 
-    def waiting(self) -> Mapping[str, float]:
-        """No rewards, as each agent has a time step at each step."""
-        return {}
 
-
-class TurnInstance:
+class TurnInstance(Instance):
     """An environment in which one agent acts after the other (AEC)."""
 
     by_turns = True
-
-    def __init__(self, env: Any, name: str) -> None:
-        self.env = env
-        self.over = True
-        self.first_infos: Mapping[str, Mapping[str, Any]] = {}
-        self._name = name
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode, in which the first agent decides."""

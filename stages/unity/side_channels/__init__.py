@@ -1,9 +1,8 @@
-"""Side channels: messages between Unity and Python beside the agents'; the standard ones, and what makes new ones."""
+"""Side channels: further messages between Unity and Python. The standard channels, and the base class of new ones."""
 
-from stages.unity.side_channels.channel import SideChannel
+from stages.unity.side_channels.channel import IncomingMessage, OutgoingMessage, SideChannel
 from stages.unity.side_channels.engine import EngineConfigurationChannel
 from stages.unity.side_channels.frames import SideChannels
-from stages.unity.side_channels.messages import IncomingMessage, OutgoingMessage
 from stages.unity.side_channels.parameters import EnvironmentParametersChannel
 from stages.unity.side_channels.properties import FloatPropertiesChannel
 from stages.unity.side_channels.raw_bytes import RawBytesChannel

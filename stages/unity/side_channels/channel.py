@@ -1,23 +1,146 @@
-"""What a side channel is."""
+"""Side channels and their messages, which hold booleans, integers, floats, texts and lists of floats; little-endian.
+
+Methods have ML-Agents' names, so channels written for it work here.
+"""
 
 from __future__ import annotations
 
+import struct
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
-from stages.unity.side_channels.messages import IncomingMessage, OutgoingMessage
+_BOOL = struct.Struct("<?")
+_INT = struct.Struct("<i")
+_FLOAT = struct.Struct("<f")
+
+
+class IncomingMessage:
+    """Reads a message from Unity, value by value.
+
+    Behind the end of a message (an older package sends fewer values) all values are defaults.
+
+    Args:
+        buffer: the message.
+        offset: of its first value.
+    """
+
+    def __init__(self, buffer: bytes, offset: int = 0) -> None:
+        self.buffer = bytes(buffer)
+        self.offset = offset
+
+    def read_bool(self, default_value: bool = False) -> bool:
+        """One byte; anything but 0 is true."""
+        return bool(self._unpack(_BOOL, default_value))
+
+    def read_int32(self, default_value: int = 0) -> int:
+        """Four bytes, with a sign."""
+        return int(self._unpack(_INT, default_value))
+
+    def read_float32(self, default_value: float = 0.0) -> float:
+        """Four bytes."""
+        return float(self._unpack(_FLOAT, default_value))
+
+    def read_float32_list(self, default_value: Sequence[float] | None = None) -> list[float]:
+        """A count (int32) and as many floats; the default is []."""
+        data = self._counted(_FLOAT.size)
+        if data is None:
+            return list(default_value or ())
+        return [value for (value,) in _FLOAT.iter_unpack(data)]
+
+    def read_string(self, default_value: str = "") -> str:
+        """A byte count (int32) and as many bytes of ASCII or UTF-8."""
+        data = self._counted(1)
+        return default_value if data is None else data.decode("utf-8", errors="replace")
+
+    def get_raw_bytes(self) -> bytes:
+        """The whole message."""
+        return self.buffer
+
+    def _next(self, size: int) -> bytes | None:
+        """The next bytes; with fewer left it goes to the end and returns None."""
+        end = self.offset + size
+        if size < 0 or end > len(self.buffer):
+            self.offset = len(self.buffer)
+            return None
+        data = self.buffer[self.offset : end]
+        self.offset = end
+        return data
+
+    def _unpack(self, form: struct.Struct, default: Any) -> Any:
+        data = self._next(form.size)
+        return default if data is None else form.unpack(data)[0]
+
+    def _counted(self, size: int) -> bytes | None:
+        count = self._unpack(_INT, None)
+        return None if count is None else self._next(count * size)
+
+
+class OutgoingMessage:
+    """Writes a message for Unity, value by value."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def write_bool(self, b: bool) -> None:
+        """One byte."""
+        self.buffer += _BOOL.pack(b)
+
+    def write_int32(self, i: int) -> None:
+        """Four bytes, with a sign.
+
+        Raises:
+            ValueError: if it is no integer, or does not fit.
+        """
+        try:
+            self.buffer += _INT.pack(i)
+        except struct.error as error:
+            raise ValueError(f"{i!r} is not a whole number from -2147483648 to 2147483647") from error
+
+    def write_float32(self, f: float) -> None:
+        """Four bytes.
+
+        Raises:
+            ValueError: if it is no number, or too great.
+        """
+        self.buffer += _float(f)
+
+    def write_float32_list(self, float_list: Sequence[float]) -> None:
+        """A count, and the floats.
+
+        Raises:
+            ValueError: if one is no number, or too great.
+        """
+        data = b"".join(map(_float, float_list))
+        self.write_int32(len(float_list))
+        self.buffer += data
+
+    def write_string(self, s: str) -> None:
+        """A byte count, and UTF-8; Unity's own channels support ASCII only."""
+        data = s.encode("utf-8")
+        self.write_int32(len(data))
+        self.buffer += data
+
+    def set_raw_bytes(self, buffer: bytes | bytearray) -> None:
+        """Set the whole message.
+
+        Raises:
+            ValueError: if the message is not empty.
+        """
+        if self.buffer:
+            raise ValueError(f"the message has {len(self.buffer)} bytes already; raw bytes can only be the whole of it")
+        self.buffer = bytearray(buffer)
 
 
 class SideChannel(ABC):
-    """One kind of messages, known on both sides by its id. Derive from it to make your own.
-
-    Those of ML-Agents have the same methods, so one written for it can be used unchanged.
+    """Base class of side channels: one kind of messages, with the same id on both sides.
 
     Attributes:
-        message_queue: messages that leave with the next order to Unity, the oldest first.
+        message_queue: messages to send with the next exchange, the oldest first.
 
     Args:
-        channel_id: the same as in Unity's class.
+        channel_id: as in Unity's class.
     """
 
     def __init__(self, channel_id: uuid.UUID) -> None:
@@ -26,20 +149,27 @@ class SideChannel(ABC):
 
     @property
     def channel_id(self) -> uuid.UUID:
-        """By which Unity knows it."""
+        """The id, as in Unity's class."""
         return self._channel_id
 
     @abstractmethod
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Take a message of Unity; the messages of a step come in their order."""
+        """Handle a message from Unity; the messages of a step come in order."""
 
     def queue_message_to_send(self, msg: OutgoingMessage) -> None:
-        """Send a message with the next order to Unity."""
+        """Send a message with the next exchange."""
         self.message_queue.append(bytes(msg.buffer))
 
 
 class SendingChannel(SideChannel):
-    """A channel on which Unity has nothing to say."""
+    """A channel from Python to Unity only."""
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Drop it: no package sends any."""
+        """Ignore it: no package sends any."""
+
+
+def _float(value: float) -> bytes:
+    try:
+        return _FLOAT.pack(value)
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"{value!r} is not a number that a 32 bit float can hold") from error

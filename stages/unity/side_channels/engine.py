@@ -1,4 +1,4 @@
-"""How Unity runs: picture size, quality, pace."""
+"""The side channel of engine settings: window size, quality, time scale, frame rates."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import uuid
 from enum import IntEnum
 
 from stages.unity.errors import ChannelMisused
-from stages.unity.side_channels.channel import SendingChannel
-from stages.unity.side_channels.messages import OutgoingMessage
+from stages.unity.side_channels.channel import OutgoingMessage, SendingChannel
 
 
 class _Kind(IntEnum):
-    """What a message sets."""
+    """The setting in a message."""
 
     SCREEN = 0
     QUALITY = 1
@@ -22,7 +21,7 @@ class _Kind(IntEnum):
 
 
 class EngineConfigurationChannel(SendingChannel):
-    """Sets how Unity runs; what is never set stays as Unity has it."""
+    """Sends engine settings; settings that are never sent keep Unity's values."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7"))
@@ -36,15 +35,15 @@ class EngineConfigurationChannel(SendingChannel):
         target_frame_rate: int | None = None,
         capture_frame_rate: int | None = None,
     ) -> None:
-        """Set what is given; each is one message.
+        """Send the given settings, one message each.
 
         Args:
             width: of the window in pixels; together with the height.
             height: of the window in pixels.
             quality_level: index of Unity's quality settings.
-            time_scale: how much faster than the clock the game goes.
-            target_frame_rate: frames per second to aim at; -1 for as many as can be.
-            capture_frame_rate: frames per second of the game's time, each rendered however long it takes.
+            time_scale: game time per real time.
+            target_frame_rate: frames per second; -1 for no limit.
+            capture_frame_rate: frames per second of game time, each rendered however long it takes.
 
         Raises:
             ChannelMisused: if only one of width and height is given, or the time scale is no number from 0.
@@ -58,18 +57,18 @@ class EngineConfigurationChannel(SendingChannel):
         if quality_level is not None:
             self._send(_Kind.QUALITY, quality_level)
         if time_scale is not None:
-            message = OutgoingMessage()
-            message.write_int32(_Kind.TIME_SCALE)
-            message.write_float32(time_scale)
-            self.queue_message_to_send(message)
+            self._send(_Kind.TIME_SCALE, float(time_scale))
         if target_frame_rate is not None:
             self._send(_Kind.TARGET_FRAME_RATE, target_frame_rate)
         if capture_frame_rate is not None:
             self._send(_Kind.CAPTURE_FRAME_RATE, capture_frame_rate)
 
-    def _send(self, kind: _Kind, *values: int) -> None:
+    def _send(self, kind: _Kind, *values: int | float) -> None:
         message = OutgoingMessage()
         message.write_int32(kind)
         for value in values:
-            message.write_int32(value)
+            if isinstance(value, float):
+                message.write_float32(value)
+            else:
+                message.write_int32(value)
         self.queue_message_to_send(message)

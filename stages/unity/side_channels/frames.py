@@ -1,4 +1,4 @@
-"""All side channels of one worker, and the bytes in which their messages travel together."""
+"""All side channels of one worker, and the encoding of their messages."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from collections.abc import Iterable, Iterator
 from stages.error_text import describe_error
 from stages.errors import StageError
 from stages.unity.errors import ChannelMisused, UnityBroken
-from stages.unity.side_channels.channel import SideChannel
-from stages.unity.side_channels.messages import IncomingMessage
+from stages.unity.side_channels.channel import IncomingMessage, SideChannel
 
 log = logging.getLogger(__name__)
 
 _HEAD = struct.Struct("<16si")
-"""Of each message: the channel's id with the byte order of .NET, and the number of bytes that follow."""
+"""Header of each message: the channel's id in the byte order of .NET, and the number of bytes that follow."""
 
 TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
-"""Packages that gather analytics have this channel. We tell Unity nothing on it, and hear nothing."""
+"""A channel of packages that gather analytics; ignored here."""
 
 
 class SideChannels:
-    """Gathers what channels have to send, and gives each what Unity sends to it.
+    """Collects the channels' outgoing messages, and passes received ones to them.
 
-    Channels of ML-Agents' own classes are as good as ours.
+    Channels may be of ML-Agents' own classes.
 
     Args:
         channels: all of the worker.
-        where: whose they are (`Unity worker 3`), for messages.
+        where: the worker's name (`Unity worker 3`), for messages.
 
     Raises:
         ChannelMisused: if two have one id.
@@ -48,7 +47,7 @@ class SideChannels:
                 )
 
     def outgoing(self) -> bytes:
-        """Everything that waits to be sent, which then waits no more: channel by channel, each in its order."""
+        """Encode and clear the queued messages, channel by channel, each in order."""
         parts: list[bytes | bytearray] = []
         for channel_id, channel in self._by_id.items():
             for message in channel.message_queue:
@@ -57,10 +56,10 @@ class SideChannels:
         return b"".join(parts)
 
     def incoming(self, data: bytes) -> None:
-        """Give each channel its messages. Messages for no channel are warned of, once for each id.
+        """Pass each channel its messages, and warn once of each id without a channel.
 
         Raises:
-            UnityBroken: if the data is not made of messages; none of them is given to anyone then.
+            UnityBroken: if the data can't be decoded; no message is passed on then.
             StageError: if a channel fails with a message.
         """
         if not data:
@@ -68,11 +67,11 @@ class SideChannels:
         for channel_id, message in list(self._messages(data)):
             channel = self._by_id.get(channel_id)
             if channel is not None:
-                self._give(channel, message)
+                self._deliver(channel, message)
             elif channel_id not in self._warned:
                 self._warned.add(channel_id)
                 log.warning(
-                    "%s sends messages on the side channel %s, which nobody here listens to; they are dropped. If it "
+                    "%s sends messages on the side channel %s, which no class here handles; they are dropped. If it "
                     "is your own, name its class under env_settings.side_channels",
                     self._where,
                     channel_id,
@@ -96,7 +95,7 @@ class SideChannels:
             f"{len(data) - at} bytes are left of {len(data)}"
         )
 
-    def _give(self, channel: SideChannel, message: bytes) -> None:
+    def _deliver(self, channel: SideChannel, message: bytes) -> None:
         try:
             channel.on_message_received(IncomingMessage(message))
         except StageError:

@@ -1,4 +1,4 @@
-"""Environment parameters: numbers that scenes read, and samplers from which Unity draws them by itself."""
+"""The side channel of environment parameters: numbers, or samplers from which Unity draws them itself."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from itertools import chain
 from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
 from config.environment_parameters import ParameterValue
 from stages.unity.errors import ChannelMisused
-from stages.unity.side_channels.channel import SendingChannel
-from stages.unity.side_channels.messages import OutgoingMessage
+from stages.unity.side_channels.channel import OutgoingMessage, SendingChannel
 
 
 class _Type(IntEnum):
-    """What a message gives the parameter."""
+    """The kind of value in a message."""
 
     FLOAT = 0
     SAMPLER = 1
 
 
 class _Sampler(IntEnum):
-    """How Unity draws."""
+    """The distribution of a sampler."""
 
     UNIFORM = 0
     GAUSSIAN = 1
@@ -30,21 +29,21 @@ class _Sampler(IntEnum):
 
 
 class EnvironmentParametersChannel(SendingChannel):
-    """Sets environment parameters; a scene finds a new value from its next episode on."""
+    """Sends environment parameters; a scene uses a new value from its next episode on."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("534c891e-810f-11ea-a9d0-822485860400"))
 
     def set_parameter(self, key: str, value: ParameterValue, seed: int) -> None:
-        """Set a parameter to what the YAML gives it.
+        """Set a parameter to a value of the YAML.
 
         Args:
             key: its name.
             value: a number, or a sampler.
-            seed: of a sampler that has none of its own.
+            seed: of a sampler without a seed of its own.
 
         Raises:
-            ChannelMisused: if Unity can't be told the key.
+            ChannelMisused: if the key is not ASCII.
         """
         match value:
             case ConstantSampler():

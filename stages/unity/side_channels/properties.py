@@ -1,20 +1,19 @@
-"""Numbers by name that both sides may set and read; the forerunner of environment parameters."""
+"""The side channel of float properties, which both sides set and read: the predecessor of environment parameters."""
 
 from __future__ import annotations
 
 import uuid
 
-from stages.unity.side_channels.channel import SideChannel
-from stages.unity.side_channels.messages import IncomingMessage, OutgoingMessage
+from stages.unity.side_channels.channel import IncomingMessage, OutgoingMessage, SideChannel
 
 FLOAT_PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
 
 
 class FloatPropertiesChannel(SideChannel):
-    """Keeps the values that either side has set last.
+    """Keeps the latest values of both sides.
 
     Args:
-        channel_id: of a second channel of this kind; none for the usual one.
+        channel_id: of a second channel of this kind.
     """
 
     def __init__(self, channel_id: uuid.UUID | None = None) -> None:
@@ -22,7 +21,7 @@ class FloatPropertiesChannel(SideChannel):
         self._values: dict[str, float] = {}
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Take a value that Unity has set."""
+        """Keep a value that Unity has set."""
         key = msg.read_string()
         self._values[key] = msg.read_float32()
 
@@ -35,7 +34,7 @@ class FloatPropertiesChannel(SideChannel):
         self.queue_message_to_send(message)
 
     def get_property(self, key: str) -> float | None:
-        """The value, or None where neither side has set it."""
+        """The value, or None if neither side has set it."""
         return self._values.get(key)
 
     def list_properties(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Numbers that scenes record for TensorBoard."""
+"""The side channel of statistics that scenes record."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import uuid
 from collections.abc import Mapping
 from enum import IntEnum
 
-from stages.unity.side_channels.channel import SideChannel
-from stages.unity.side_channels.messages import IncomingMessage
+from stages.unity.side_channels.channel import IncomingMessage, SideChannel
 
 log = logging.getLogger(__name__)
 
 
 class StatsAggregationMethod(IntEnum):
-    """What becomes of several values of one number within a summary."""
+    """Aggregation of a statistic's values within a summary period."""
 
     AVERAGE = 0
     MOST_RECENT = 1
@@ -26,7 +25,7 @@ StatList = list[tuple[float, StatsAggregationMethod]]
 
 
 class StatsSideChannel(SideChannel):
-    """Keeps the numbers that Unity records until they are asked for."""
+    """Keeps the values that Unity records until they are read."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520"))
@@ -34,13 +33,13 @@ class StatsSideChannel(SideChannel):
         self._warned: set[int] = set()
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Keep a number."""
+        """Keep a value."""
         key = msg.read_string()
         value = msg.read_float32()
         self._stats.setdefault(key, []).append((value, self._method(msg.read_int32(), key)))
 
     def get_and_reset_stats(self) -> Mapping[str, StatList]:
-        """All numbers since the last call by name, each with what is to become of it, the oldest first."""
+        """All values since the last call by name, each with its aggregation method, the oldest first."""
         stats, self._stats = self._stats, {}
         return stats
 
@@ -50,7 +49,7 @@ class StatsSideChannel(SideChannel):
         if number not in self._warned:
             self._warned.add(number)
             log.warning(
-                "Unity records %r with the aggregation method %d, which is none that is known; it is averaged",
+                "Unity records %r with the aggregation method %d, which is unknown; it is averaged",
                 key,
                 number,
             )

@@ -181,9 +181,7 @@ def test_an_aggregation_that_is_not_known_is_averaged_and_warned_of_once(caplog)
     for _ in range(2):
         channel.on_message_received(IncomingMessage(text("Goals") + floats(1.0) + ints(9)))
     assert channel.get_and_reset_stats() == {"Goals": [(1.0, StatsAggregationMethod.AVERAGE)] * 2}
-    assert caplog.messages == [
-        "Unity records 'Goals' with the aggregation method 9, which is none that is known; it is averaged"
-    ]
+    assert caplog.messages == ["Unity records 'Goals' with the aggregation method 9, which is unknown; it is averaged"]
 
 
 def test_a_statistic_of_an_old_package_that_does_not_say_how_is_averaged():
