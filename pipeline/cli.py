@@ -15,18 +15,18 @@ from pathlib import Path
 
 from config import ConfigError, RunConfig, load_config
 from config.load import convert
-from pipeline.command import Request, contradictions, parse, program, understand
+from pipeline.command import Request, contradictions, parse, program, read_request
 from pipeline.common.errors import CommandError
 from pipeline.common.threads import use_one_thread
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
+    """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
     try:
         status = _follow(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has had enough, such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is written at the exit goes nowhere, too
+    except BrokenPipeError:  # the reader has ended, such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written at the exit
         return 0
     return status
 
@@ -36,7 +36,7 @@ def _follow(arguments: Sequence[str] | None) -> int:
     if asked.to_demo:
         return _to_demo(*asked.to_demo)
     try:
-        request = understand(asked)
+        request = read_request(asked)
         if asked.export_onnx is not None:
             return _export_onnx(asked.export_onnx, request)
         if asked.convert is not None:
@@ -59,7 +59,7 @@ def _follow(arguments: Sequence[str] | None) -> int:
 
 
 def _validate(config: RunConfig) -> int:
-    """Show the pipeline, if all that is named for it can be found."""
+    """Print the pipeline, or what can't be found of all that the configuration names."""
     from pipeline.command.description import describe
     from pipeline.main.references import all_names
 
@@ -78,7 +78,7 @@ def _warn(warnings: Sequence[str]) -> None:
 
 
 def _convert(old: str, request: Request) -> int:
-    """Print a file in today's form, and nothing else on standard output."""
+    """Print a file in today's form."""
     converted = convert(old, **request.old_files)
     _warn(converted.warnings)
     print(converted.text, end="")
@@ -86,7 +86,7 @@ def _convert(old: str, request: Request) -> int:
 
 
 def _export_onnx(run_folder: Path, request: Request) -> int:
-    """Write a run's .onnx files anew; 1 if some could not be written."""
+    """Write a run's .onnx files again; return 1 if some could not be written."""
     from pipeline.common.errors import RunError
     from pipeline.policies.onnx_export import reexport
     from pipeline.reporting.console import configure_logging

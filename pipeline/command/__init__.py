@@ -1,6 +1,6 @@
-"""The command line: its options, those of ML-Agents' older versions, and what they stand for."""
+"""The command line: its options, those of ML-Agents' older versions, and their meaning."""
 
 from pipeline.command.parser import parse, parser, program
-from pipeline.command.request import Request, contradictions, understand
+from pipeline.command.request import Request, contradictions, read_request
 
-__all__ = ["Request", "contradictions", "parse", "parser", "program", "understand"]
+__all__ = ["Request", "contradictions", "parse", "parser", "program", "read_request"]

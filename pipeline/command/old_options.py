@@ -1,7 +1,7 @@
-"""Options of ML-Agents' older versions: what they stand for now, or what to write in their place.
+"""Options of ML-Agents' older versions: their present meaning, or what to write in their place.
 
-One that means something still is followed, with a warning that shows the present spelling. One that can't be followed
-is refused: a run that quietly did something else would cost more than a message.
+An option that still has a meaning is followed, with a warning that shows the present spelling. One that can't be
+followed is refused: a run that quietly did something else would cost more than a message.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from typing import Any
 from config import EnvSettings, Override
 from pipeline.command.options import Option, each_behavior
 
+_OLD = "is an option of older versions of ML-Agents"
+
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What old options come to."""
+    """The present meaning of an old option."""
 
     overrides: tuple[Override, ...] = ()
     warnings: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
-    """Why the command can't be followed, and what to write instead."""
+    """Reasons why the command can't be followed, with what to write instead."""
     replaced: Mapping[str, Any] = field(default_factory=dict)
-    """Values of present options, by their attribute, that are to be taken instead of those given."""
+    """Values of present options, by their attribute, that replace those given."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """What is to be converted together with the configuration file: keyword arguments of `load_config`."""
+    """Files to convert together with the configuration file: keyword arguments of `load_config`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class OldOption:
     text: str
     """For `--help`."""
     translate: Callable[[argparse.Namespace, Any], Translation]
-    """Makes of the command, and the value given, what it comes to."""
+    """Translates the command and the option's value."""
     metavar: str = ""
     kind: type = str
 
@@ -55,44 +57,42 @@ def _refuse(text: str) -> Translation:
     return Translation(refusals=(text,))
 
 
-def _stand_for(flag: str, keys: tuple[str, ...], value: object, instead: str) -> Translation:
-    """It means these keys; `instead` is how that is written now."""
+def _set_keys(flag: str, keys: tuple[str, ...], value: object, instead: str) -> Translation:
+    """Translate an option that sets these keys; `instead` is its present spelling."""
     option = Option(flag, keys, "", metavar="VALUE" if not isinstance(value, bool) else "", value=value)
-    warning = f"{flag}: is of older versions of ML-Agents; it was taken for {instead}"
+    warning = f"{flag}: {_OLD}; it was read as {instead}"
     return Translation(tuple(option.overrides(value)), (warning,))
 
 
-def _outdone(flag: str, today: str) -> Translation:
-    return _warn(f"{flag}: is of older versions of ML-Agents and has no effect beside {today}")
+def _superseded(flag: str, today: str) -> Translation:
+    return _warn(f"{flag}: {_OLD} and has no effect beside {today}")
 
 
 def _train(asked: argparse.Namespace, given: Any) -> Translation:
-    return _warn(
-        "--train: is of older versions of ML-Agents and not needed any more; --inference plays without learning"
-    )
+    return _warn(f"--train: {_OLD} and not needed any more; --inference plays without learning")
 
 
 def _load(asked: argparse.Namespace, given: Any) -> Translation:
     instead = "--resume"
     if not asked.train and not asked.inference:
         instead += " (older versions only played without --train: add --inference for that)"
-    return _stand_for("--load", ("checkpoint_settings.resume",), True, instead)
+    return _set_keys("--load", ("checkpoint_settings.resume",), True, instead)
 
 
 def _slow(asked: argparse.Namespace, given: Any) -> Translation:
     if asked.time_scale is not None:
-        return _outdone("--slow", f"--time-scale {asked.time_scale:g}")
-    return _stand_for("--slow", ("engine_settings.time_scale",), 1.0, "--time-scale 1")
+        return _superseded("--slow", f"--time-scale {asked.time_scale:g}")
+    return _set_keys("--slow", ("engine_settings.time_scale",), 1.0, "--time-scale 1")
 
 
 def _keep_checkpoints(asked: argparse.Namespace, given: int) -> Translation:
-    return _stand_for(
+    return _set_keys(
         "--keep-checkpoints", each_behavior("keep_checkpoints"), given, f"'keep_checkpoints: {given}' in each behaviour"
     )
 
 
 def _save_freq(asked: argparse.Namespace, given: int) -> Translation:
-    return _stand_for(
+    return _set_keys(
         "--save-freq",
         each_behavior("checkpoint_interval"),
         given,
@@ -102,14 +102,14 @@ def _save_freq(asked: argparse.Namespace, given: int) -> Translation:
 
 def _worker_id(asked: argparse.Namespace, given: int) -> Translation:
     port = given + (asked.base_port if asked.base_port is not None else EnvSettings().base_port)
-    warning = f"--worker-id: is of older versions of ML-Agents; it was taken for --base-port {port}"
+    warning = f"--worker-id: {_OLD}; it was read as --base-port {port}"
     return Translation(warnings=(warning,), replaced={"base_port": port})
 
 
 def _cpu(asked: argparse.Namespace, given: Any) -> Translation:
     if asked.torch_device is not None:
-        return _outdone("--cpu", f"--torch-device {asked.torch_device}")
-    return _stand_for("--cpu", ("torch_settings.device",), "cpu", "--torch-device cpu")
+        return _superseded("--cpu", f"--torch-device {asked.torch_device}")
+    return _set_keys("--cpu", ("torch_settings.device",), "cpu", "--torch-device cpu")
 
 
 def _multi_gpu(asked: argparse.Namespace, given: Any) -> Translation:
@@ -118,7 +118,7 @@ def _multi_gpu(asked: argparse.Namespace, given: Any) -> Translation:
 
 def _num_runs(asked: argparse.Namespace, given: int) -> Translation:
     if given == 1:
-        return _warn("--num-runs: is of older versions of ML-Agents and not needed any more: a command makes one run")
+        return _warn(f"--num-runs: {_OLD} and not needed any more: a command makes one run")
     run = asked.run_id or "ppo"
     apart = EnvSettings().base_port + (asked.num_envs or 1)
     return _refuse(
@@ -130,7 +130,7 @@ def _num_runs(asked: argparse.Namespace, given: int) -> Translation:
 def _docker_target_name(asked: argparse.Namespace, given: str) -> Translation:
     paths = [f"/{given}/{path}" for path in asked.paths] or ["the configuration file"]
     return _refuse(
-        f"--docker-target-name {given}: paths are taken as they are given. Write them in full: "
+        f"--docker-target-name {given}: paths are used as they are given. Write them in full: "
         f"{' '.join(paths)} --results-dir /{given}/results"
     )
 
@@ -138,7 +138,7 @@ def _docker_target_name(asked: argparse.Namespace, given: str) -> Translation:
 def _old_file(flag: str, key: str) -> Callable[[argparse.Namespace, Any], Translation]:
     def translate(asked: argparse.Namespace, given: Any) -> Translation:
         warning = (
-            f"{flag}: is of older versions of ML-Agents; what it says stands in the configuration file now, under "
+            f"{flag}: {_OLD}; its content belongs into the configuration file now, under "
             f"environment_parameters ('{flag} {given} --convert FILE' writes it so)"
         )
         return Translation(warnings=(warning,), old_files={key: given})
@@ -150,15 +150,14 @@ def _lesson(asked: argparse.Namespace, given: int) -> Translation:
     if given < 0:
         return _refuse(f"--lesson {given}: expected the number of a lesson, from 0")
     warning = (
-        "--lesson: is of older versions of ML-Agents; leave the lessons before it out of "
-        "environment_parameters.<parameter>.curriculum instead"
+        f"--lesson: {_OLD}; leave the lessons before it out of environment_parameters.<parameter>.curriculum instead"
     )
     return Translation(warnings=(warning,), old_files={"lesson": given})
 
 
 def _framework(flag: str) -> Callable[[argparse.Namespace, Any], Translation]:
     def translate(asked: argparse.Namespace, given: Any) -> Translation:
-        return _warn(f"{flag}: is of older versions of ML-Agents and has no effect; trainers compute with PyTorch")
+        return _warn(f"{flag}: {_OLD} and has no effect; trainers compute with PyTorch")
 
     return translate
 
@@ -183,7 +182,7 @@ OLD_OPTIONS = (
 
 
 def add_old_options(group: argparse._ArgumentGroup) -> None:
-    """Let argparse take them."""
+    """Add the old options to argparse."""
     for option in OLD_OPTIONS:
         if option.metavar:
             group.add_argument(option.flag, metavar=option.metavar, type=option.kind, help=option.text)
@@ -192,7 +191,7 @@ def add_old_options(group: argparse._ArgumentGroup) -> None:
 
 
 def translations(asked: argparse.Namespace) -> Iterator[Translation]:
-    """What each of the old options that were given comes to."""
+    """Yield the translation of each old option that was given."""
     for option in OLD_OPTIONS:
         given = getattr(asked, option.name)
         if given is not None:

@@ -1,7 +1,7 @@
-"""The options that stand for keys of the file, as one table: flag, keys, what it is for.
+"""The options that set keys of the file, as one table: flag, keys, purpose.
 
-Parser, overrides and the page about the command line follow it. An option that is not given says nothing: its default
-is the file's value, or the key's own default.
+Parser, overrides and the page about the command line follow it. The default of an option is the file's value, or the
+key's own default.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from config import EACH, Override
 
 _OPTIONAL = ("environment", "default_settings")
-"""Sections that a file may do without: an option does not make them."""
+"""Sections that a file may lack: an option does not create them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class Option:
 
     flag: str
     keys: tuple[str, ...]
-    """Dotted keys of the file that it stands for; all of them get its value."""
+    """Dotted keys of the file that it sets; all of them get its value."""
     text: str
-    """What it is for, for `--help`."""
+    """Its purpose, for `--help`."""
     metavar: str = ""
-    """What its value is called; empty for a switch."""
+    """Name of its value; empty for a switch."""
     kind: type = str
     nargs: str | None = None
     value: Any = True
-    """What a switch sets its keys to."""
+    """The value of a switch."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class Option:
         return self.flag.removeprefix("--").replace("-", "_")
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
-        """Let argparse take it."""
+        """Add the option to argparse."""
         if not self.metavar:
             group.add_argument(self.flag, action="store_true", default=None, help=self.text)
         elif self.nargs is None:
@@ -48,7 +48,7 @@ class Option:
             group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, help=self.text)
 
     def overrides(self, given: Any) -> Iterator[Override]:
-        """What it means, given with this value."""
+        """Return the overrides that the option with this value means."""
         named = self.flag
         if self.metavar:
             named += f" {' '.join(given) if isinstance(given, list) else given}"
@@ -58,7 +58,7 @@ class Option:
 
 
 def each_behavior(key: str) -> tuple[str, ...]:
-    """The keys that give all behaviours a value: those that are listed, and those that are not."""
+    """Return the keys that set a value of all behaviours, listed or not."""
     return (f"behaviors.{EACH}.{key}", f"default_settings.{key}")
 
 
@@ -70,7 +70,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "name of the run and of its folder in the results (default: the file's, or ppo)",
             "ID",
         ),
-        Option("--resume", ("checkpoint_settings.resume",), "go on from the run's last checkpoint"),
+        Option("--resume", ("checkpoint_settings.resume",), "resume from the run's last checkpoint"),
         Option("--force", ("checkpoint_settings.force",), "put a run of the same name aside and start anew"),
         Option(
             "--initialize-from",
@@ -174,11 +174,11 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("--replay", ("replay.streams",), "learn from recorded streams instead of acting", "STREAM", nargs="+"),
     ),
 }
-"""By the heading under which `--help` shows them."""
+"""The options by their heading in `--help`."""
 
 
 def current_overrides(asked: argparse.Namespace) -> list[Override]:
-    """What the given options mean."""
+    """Return the overrides that the given options mean."""
     options = [option for group in OPTIONS.values() for option in group]
     given = [(option, getattr(asked, option.name)) for option in options]
     return [each for option, value in given if value is not None for each in option.overrides(value)]

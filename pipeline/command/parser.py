@@ -17,32 +17,32 @@ COMMANDS = (OURS, "mlagents-learn")
 
 DESCRIPTION = """\
 Train agents with deep reinforcement learning, as a pipeline described by one YAML file.
-An option that is given goes before the file; one that is not leaves the file's value as it is.
+An option takes precedence over the file; one that is not given leaves the file's value as it is.
 """
 
 EPILOG = """\
 examples:
   {0} config/examples/volley.yaml                     train the built-in ball game by self-play
   {0} cartpole.yaml --run-id first --seed 1           train, into results/first
-  {0} cartpole.yaml --run-id first --resume           go on from its last checkpoint
+  {0} cartpole.yaml --run-id first --resume           resume from its last checkpoint
   {0} cartpole.yaml --run-id first --inference        play with what was trained, learn nothing
   {0} 3DBall.yaml --env Builds/3DBall --num-envs 4    train in four Unity executables
   {0} 3DBall.yaml --run-id ball                       train in the Unity Editor: press Play when asked to
   {0} cartpole.yaml --set behaviors.CartPole.hyperparameters.learning_rate=1e-3
-  {0} cartpole.yaml --validate                        say what would be run, or what is wrong
+  {0} cartpole.yaml --validate                        print what would be run, or what is wrong
 
 Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends at once. Curves: tensorboard --logdir results
 """
 
 
 def program() -> str:
-    """The name under which the command was called."""
+    """Return the name under which the command was called."""
     called = Path(sys.argv[0]).stem
     return called if called in COMMANDS else OURS
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's parser; use `parse`, which lets the file stand anywhere among the options."""
+    """Return the command line's parser; use `parse`, which lets the file stand anywhere among the options."""
     name = program()
     made = argparse.ArgumentParser(
         prog=name,
@@ -62,7 +62,12 @@ def parser() -> argparse.ArgumentParser:
         group = made.add_argument_group(title)
         for option in options:
             option.add_to(group)
-    files = made.add_argument_group("the file")
+    _add_file_options(made.add_argument_group("the file"))
+    add_old_options(made.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
+    return made
+
+
+def _add_file_options(files: argparse._ArgumentGroup) -> None:
     files.add_argument(
         "--set",
         metavar="PATH=VALUE",
@@ -93,10 +98,8 @@ def parser() -> argparse.ArgumentParser:
         help="write the .onnx files of a run, such as results/ppo, anew from its .pt files",
     )
     files.add_argument("--version", action="version", version=f"headrace {version_of('headrace')}")
-    add_old_options(made.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
-    return made
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; ends the program where it can't be read, as argparse does."""
+    """Parse the command line; a mistake ends the program, as with argparse."""
     return parser().parse_intermixed_args(arguments)

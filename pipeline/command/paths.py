@@ -1,7 +1,7 @@
-"""The arguments that are no options: the configuration file and, in old commands, the environment as well.
+"""The positional arguments: the configuration file and, in old commands, the environment as well.
 
-Very old versions of ML-Agents took the environment as an argument, alone or beside the file, in either order. What is
-what is seen by its name, else by what the file holds.
+Very old versions of ML-Agents took the environment as an argument, alone or beside the file, in either order. They are
+told apart by name, else by the file's content.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _PROGRAMS = (b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe",
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What the arguments are."""
+    """The positional arguments by their meaning."""
 
     config: Path | None = None
     env: str | None = None
-    """The environment, given in the old way."""
+    """The environment, if it was given in the old way."""
 
 
-def sort_out(arguments: Sequence[str], env: str | None) -> Paths:
+def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
     """Tell configuration file and environment apart.
 
     Args:
-        arguments: as they were given.
-        env: what `--env` says.
+        arguments: the positional arguments.
+        env: the value of `--env`.
 
     Raises:
-        CommandError: if there are too many, or it can't be told.
+        CommandError: if there are too many of either.
     """
     environments = [argument for argument in arguments if is_environment(argument)]
     others = [argument for argument in arguments if argument not in environments]
@@ -45,13 +45,13 @@ def sort_out(arguments: Sequence[str], env: str | None) -> Paths:
     if len(others) > 1:
         raise CommandError(
             f"expected one configuration file, got {len(others)}: {', '.join(others)}; "
-            "an environment is given with --env, and what an option takes stands right behind it"
+            "an environment is given with --env, and the value of an option follows it directly"
         )
     return Paths(Path(others[0]) if others else None, environments[0] if environments else None)
 
 
 def is_environment(argument: str) -> bool:
-    """Whether an argument names a Unity executable, and no configuration file."""
+    """Return True if an argument names a Unity executable, not a configuration file."""
     path = Path(argument)
     suffix = path.suffix.lower()
     if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:
@@ -61,5 +61,5 @@ def is_environment(argument: str) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_PROGRAMS)
-    except OSError:  # a folder, or somebody else's: reading the configuration says so
+    except OSError:  # a folder, or not readable: reading the configuration reports that
         return False

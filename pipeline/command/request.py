@@ -1,4 +1,4 @@
-"""What a command asks for: a file, and what goes before it."""
+"""The request of a command: a configuration file, and the values that take precedence over it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from config import Override, RunConfig
 from pipeline.command.old_options import translations
 from pipeline.command.options import current_overrides
-from pipeline.command.paths import sort_out
+from pipeline.command.paths import classify_paths
 from pipeline.common.errors import CommandError
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command, understood."""
+    """The content of a command."""
 
     config: Path | None
     """The configuration file; None for none."""
     overrides: tuple[Override | str, ...]
-    """What goes before the file, the later before the earlier; `--set` comes last."""
+    """Values that take precedence over the file, and later ones over earlier ones; those of `--set` come last."""
     warnings: tuple[str, ...] = ()
     env: str | None = None
     """The Unity executable, if the command names one."""
@@ -30,8 +30,8 @@ class Request:
     """Further files of older versions, to be converted with it: keyword arguments of `load_config` and `convert`."""
 
 
-def understand(asked: argparse.Namespace) -> Request:
-    """Say what a command asks for.
+def read_request(asked: argparse.Namespace) -> Request:
+    """Read the request off the parsed arguments.
 
     Raises:
         CommandError: if it can't be followed; the message has all reasons.
@@ -40,7 +40,7 @@ def understand(asked: argparse.Namespace) -> Request:
     refusals = [refusal for each in found for refusal in each.refusals]
     warnings = [warning for each in found for warning in each.warnings]
     try:
-        paths = sort_out(asked.paths, asked.env)
+        paths = classify_paths(asked.paths, asked.env)
     except CommandError as error:
         refusals.append(str(error))
     if refusals:
@@ -49,9 +49,9 @@ def understand(asked: argparse.Namespace) -> Request:
     if paths.env is not None:
         replaced["env"] = paths.env
         warnings.append(
-            f"{paths.env}: an environment as an argument is of older versions of ML-Agents; write --env {paths.env}"
+            f"{paths.env}: older versions of ML-Agents took the environment as an argument; write --env {paths.env}"
         )
-    # What is of old comes first: a present option beside it wins.
+    # Old options come first, so that present ones take precedence.
     old = [override for each in found for override in each.overrides]
     now = current_overrides(argparse.Namespace(**{**vars(asked), **replaced}))
     files = {name: value for each in found for name, value in each.old_files.items()}
@@ -59,10 +59,10 @@ def understand(asked: argparse.Namespace) -> Request:
 
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:
-    """What was asked for and can't be done with this configuration."""
+    """Return what can't be done with this configuration."""
     if request.env is not None and config.environment is not None:
         return [
-            f"--env {request.env}: the configuration's 'environment' section says to run "
+            f"--env {request.env}: the configuration's 'environment' section runs "
             f"{config.environment.kind} {config.environment.id or config.environment.factory}; keep one of the two"
         ]
     return []

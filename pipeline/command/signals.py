@@ -1,4 +1,4 @@
-"""Signals for the command line: the first asks for an orderly end, the second ends at once."""
+"""Signals of the command line: the first ends the run in order, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def first_stops_second_cancels(stop: asyncio.Event, signals: Sequence[signal.Signals]) -> Iterator[None]:
-    """Within a running event loop: the first signal sets `stop`, the next one cancels the current task.
+    """Let the first signal set `stop` and the next one cancel the current task, within a running event loop.
 
-    Uses the event loop's own signal handling where the platform has it; elsewhere (Windows) Python's, which reaches
-    the loop by its thread-safe door.
+    Uses the event loop's own signal handling where the platform has it; elsewhere (Windows) Python's, with
+    `call_soon_threadsafe`.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()

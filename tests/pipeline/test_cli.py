@@ -280,7 +280,7 @@ def test_old_lessons_may_come_beside_an_old_file(tmp_path, capsys):
     assert main([str(file), *arguments]) == 0
     shown = capsys.readouterr()
     assert "environment parameter size: lessons Lesson0 → Lesson1" in shown.out
-    assert "warning: --curriculum: is of older versions" in shown.err
+    assert "warning: --curriculum: is an option of older versions" in shown.err
     assert main([str(file), *arguments, "--lesson", "1"]) == 0
     assert "environment parameter size: lessons Lesson1" in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config import ConfigError, RunConfig, load_config
-from pipeline.command import parse, understand
+from pipeline.command import parse, read_request
 from pipeline.command.old_options import OLD_OPTIONS
 from pipeline.common.errors import CommandError
 
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def followed(file: Path, *arguments: str) -> tuple[RunConfig, list[str]]:
-    request = understand(parse([str(file), *arguments]))
+    request = read_request(parse([str(file), *arguments]))
     return load_config(request.config, request.overrides, **request.old_files), list(request.warnings)
 
 
@@ -87,20 +87,20 @@ def test_todays_option_beside_an_old_one_wins(file):
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
 def test_what_can_not_be_followed_is_refused_with_what_to_write(arguments, file):
     with pytest.raises(CommandError) as refusal:
-        understand(parse([str(file), *arguments]))
+        read_request(parse([str(file), *arguments]))
     assert str(refusal.value).startswith(arguments[0])
     assert REFUSED[arguments] in str(refusal.value)
 
 
 def test_all_refusals_are_told_at_once(file):
     with pytest.raises(CommandError) as refusal:
-        understand(parse([str(file), "--multi-gpu", "--num-runs", "2"]))
+        read_request(parse([str(file), "--multi-gpu", "--num-runs", "2"]))
     assert len(str(refusal.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize("option", CONVERTED)
 def test_files_and_lessons_of_old_curricula_are_handed_to_the_conversion(option):
-    request = understand(parse([option, "1"]))
+    request = read_request(parse([option, "1"]))
     assert {name: str(value) for name, value in request.old_files.items()} == {CONVERTED[option]: "1"}
     assert request.warnings[0].startswith(option)
 

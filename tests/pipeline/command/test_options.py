@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from config import ConfigError, RunConfig, load_config
-from pipeline.command import parse, parser, understand
+from pipeline.command import parse, parser, read_request
 from pipeline.command.old_options import OLD_OPTIONS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
@@ -74,7 +74,7 @@ def loaded(tmp_path: Path):
     def load(text: str, *arguments: str) -> RunConfig:
         path = tmp_path / "file.yaml"
         path.write_text(text, encoding="utf-8")
-        request = understand(parse([str(path), *arguments]))
+        request = read_request(parse([str(path), *arguments]))
         return load_config(request.config, request.overrides)
 
     return load
@@ -139,12 +139,12 @@ def test_the_file_may_stand_anywhere(tmp_path):
     path = tmp_path / "file.yaml"
     path.write_text(GYM, encoding="utf-8")
     for arguments in (["--seed", "1", str(path)], ["--resume", str(path), "--seed", "1"]):
-        request = understand(parse(arguments))
+        request = read_request(parse(arguments))
         assert (request.config, load_config(request.config, request.overrides).env_settings.seed) == (path, 1)
 
 
 def test_without_a_file_any_behaviour_learns_with_the_defaults():
-    request = understand(parse(["--env", "Builds/Ball"]))
+    request = read_request(parse(["--env", "Builds/Ball"]))
     config = load_config(request.config, request.overrides)
     assert config.behavior_settings("Whatever").trainer_type == "ppo"
     assert any("no configuration file" in warning for warning in config.warnings)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.command import parse, understand
-from pipeline.command.paths import Paths, is_environment, sort_out
+from pipeline.command import parse, read_request
+from pipeline.command.paths import Paths, classify_paths, is_environment
 from pipeline.common.errors import CommandError
 
 
@@ -36,13 +36,13 @@ def test_anything_else_is_a_configuration_file(argument):
 
 @pytest.mark.parametrize("arguments", [["trainer.yaml", "Ball"], ["Ball", "trainer.yaml"]])
 def test_both_may_be_given_in_either_order(arguments):
-    assert sort_out(arguments, None) == Paths(Path("trainer.yaml"), "Ball")
+    assert classify_paths(arguments, None) == Paths(Path("trainer.yaml"), "Ball")
 
 
 def test_each_may_be_given_alone_or_not_at_all():
-    assert sort_out(["Ball"], None) == Paths(None, "Ball")
-    assert sort_out(["settings"], "Ball") == Paths(Path("settings"), None)
-    assert sort_out([], None) == Paths(None, None)
+    assert classify_paths(["Ball"], None) == Paths(None, "Ball")
+    assert classify_paths(["settings"], "Ball") == Paths(Path("settings"), None)
+    assert classify_paths([], None) == Paths(None, None)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_each_may_be_given_alone_or_not_at_all():
 )
 def test_more_than_one_of_a_kind_is_refused(arguments, env, told):
     with pytest.raises(CommandError) as refusal:
-        sort_out(arguments, env)
+        classify_paths(arguments, env)
     assert told in str(refusal.value)
 
 
 def test_an_environment_as_an_argument_is_taken_for_env_with_a_warning():
-    request = understand(parse(["Ball", "settings", "--train"]))
+    request = read_request(parse(["Ball", "settings", "--train"]))
     assert (request.config, request.env) == (Path("settings"), "Ball")
     assert [(each.path, each.value) for each in request.overrides] == [(("env_settings", "env_path"), "Ball")]
     assert any("write --env Ball" in warning for warning in request.warnings)
