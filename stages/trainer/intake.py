@@ -81,8 +81,12 @@ class Intake:
             tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
         return np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
 
+    def normalizer_state(self) -> dict[str, Any] | None:
+        """The normaliser's `state_dict()`; None where nothing is normalised."""
+        return None if self.normalizer is None else self.normalizer.state_dict()
+
     def load_normalizer(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from the normaliser's `state_dict()`, or None where it had none.
+        """Continue from `normalizer_state()`.
 
         Raises:
             StageError: if only one of both normalises, or it normalised other observations.

@@ -7,7 +7,8 @@ queues, credits, hosts or files; it depends on nothing but its constructor's arg
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +39,14 @@ class TrainerContext:
     teacher_squashed: bool = False
     """Whether the trajectories are of a teacher that acts as SAC does (tanh), in continuous actions of its own."""
     statistics: Statistics = field(default_factory=NoStatistics)
+
+    @contextmanager
+    def naming_behavior(self) -> Iterator[None]:
+        """Put the behaviour's name before the message of a `StageError` that is raised within."""
+        try:
+            yield
+        except StageError as error:
+            raise StageError(f"{self.behavior}: {error}") from error
 
 
 class Trainer(ABC):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from queues.messages import Array
+from queues.specs import ActionSpec
 from stages.policy.network.inputs import Inputs
 
 
@@ -38,3 +43,20 @@ class Transitions:
             rewards=self.rewards[which],
             terminated=self.terminated[which],
         )
+
+
+def drawn_actions(
+    actions: ActionSpec, columns: Mapping[str, Array], n: int, prefix: str = ""
+) -> tuple[NDArray[np.float32], Array]:
+    """Continuous actions [n, C] as the policy drew them, and choices [n, branches]; width 0 without any.
+
+    Args:
+        actions: the actions' spec.
+        columns: `continuous_actions` and `discrete_actions`, as far as there are such actions.
+        n: number of rows.
+        prefix: before the columns' names, such as `previous_`.
+    """
+    return (
+        columns[f"{prefix}continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32),
+        columns[f"{prefix}discrete_actions"] if actions.discrete_branches else np.empty((n, 0), np.int32),
+    )

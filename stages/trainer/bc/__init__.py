@@ -1,4 +1,4 @@
-"""The trainer that imitates and does nothing else, `trainer_type: bc`."""
+"""Behavioural cloning, `trainer_type: bc`: imitation alone (imports torch)."""
 
 from stages.trainer.bc.trainer import BCTrainer
 

@@ -1,4 +1,4 @@
-"""Which episodes are held out: not learned from, but used to judge what was learned."""
+"""The choice of held-out episodes, which are not learned from but evaluated on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def held_out(
     agent_ids: NDArray[np.int64], episode_ids: NDArray[np.int64], seed: int, share: float
 ) -> NDArray[np.bool_]:
-    """Whether each of K trajectories belongs to an episode that is held out: the same whenever the episode comes by.
+    """Return true for each of K trajectories of a held-out episode; the same whenever the episode comes.
 
     Along an agent's episodes it steps round a circle by the golden ratio (Knuth, TAOCP 3, §6.4, "Fibonacci hashing"),
     from a place that agent and seed give; a `share` of the circle is held out. Steps of that size spread evenly: of 20

@@ -1,4 +1,4 @@
-"""Imitation by maximum likelihood: gradient steps on an expert's steps, and how well a policy foretells others."""
+"""Imitation by maximum likelihood: gradient steps on an expert's steps, and a measure of a policy's predictions."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ LOG_SIGMA_FLOOR = -5.0
 end, and likelihoods rise, until one surprise made the loss infinite."""
 
 _ROWS = 4096
-"""Rows per forward pass that judges: bounds memory, and stays in the processor's cache."""
+"""Rows per forward pass of an evaluation: bounds memory, and stays in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """How well a policy foretells what an expert did: means over steps."""
+class PredictionQuality:
+    """The quality of a policy's predictions of an expert's actions: means over steps."""
 
     log_likelihood: float
-    """In nats, of all of a step's actions together, as the policy draws them (densities of continuous ones)."""
+    """In nats, of a step's joint action as the policy draws it (densities of continuous actions)."""
     accuracy: float | None
     """Share of the branches in which the most likely choice is the expert's; None without branches."""
     error: float | None
-    """Squared error of the mean continuous actions as the environment gets them; None without any."""
+    """Squared error of the mean continuous actions as the environment gets them; None without continuous actions."""
 
 
 class MaximumLikelihood:
     """Owns the optimizer of an actor.
 
     Args:
-        design: of the actor; not squashed.
-        actor: what learns.
+        design: the actor's; not squashed.
+        actor: the network that learns.
     """
 
     def __init__(self, design: PolicyDesign, actor: Flat[ActorNetwork]) -> None:
@@ -57,7 +57,7 @@ class MaximumLikelihood:
         limits = torch.full((c,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
-        """[C] what the environment gets is clipped to these, and divided by them where they are finite."""
+        """[C] bounds that actions are clipped to, and divided by where they are finite, for the environment."""
 
     def learn(
         self,
@@ -68,7 +68,7 @@ class MaximumLikelihood:
         learning_rate: float,
         random: np.random.Generator,
     ) -> float:
-        """Passes over the examples in a new random order each; returns the mean loss: nats per step.
+        """Pass over the examples, in a new random order each time; returns the mean loss: nats per step.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
@@ -99,8 +99,8 @@ class MaximumLikelihood:
         return float(history.mean())
 
     @torch.no_grad()
-    def judge(self, examples: Examples, normalizer: Normalizer | None) -> Judgement:
-        """How well the policy foretells the examples, of which there is at least one."""
+    def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> PredictionQuality:
+        """Evaluate the policy's predictions of at least one example."""
         at_a_time = max(1, _ROWS // examples.rows.shape[1])
         sums, steps = torch.zeros(3, dtype=torch.float64), 0
         for start in range(0, len(examples), at_a_time):
@@ -113,7 +113,7 @@ class MaximumLikelihood:
             steps += count
         log_likelihood, accuracy, error = (sums / steps).tolist()
         actions = self._design.spec.actions
-        return Judgement(
+        return PredictionQuality(
             log_likelihood,
             accuracy if actions.discrete_branches else None,
             error if actions.continuous_size else None,
@@ -145,7 +145,7 @@ class MaximumLikelihood:
         return (best == batch.choices).float().mean(dim=1)
 
     def _error(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """[B] squared error of what the environment gets, the mean over dimensions."""
+        """[B] squared error of the actions that the environment gets, the mean over dimensions."""
         if not len(self._limits):
             return torch.zeros(len(heads), device=heads.device)
         scale = torch.where(torch.isinf(self._limits), 1.0, self._limits)

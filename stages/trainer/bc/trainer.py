@@ -1,7 +1,7 @@
-"""Imitation and nothing else, as a `Trainer`: no reward, no critic.
+"""Behavioural cloning, as a `Trainer`: imitation without reward or critic.
 
-It does not care where trajectories come from: an expert's demonstrations, over and over, or another behaviour of the
-run, its teacher. A share of the episodes is held out; how well they are foretold says what was learned.
+Trajectories may come from anywhere: an expert's demonstrations, over and over, or another behaviour of the run, the
+teacher. A share of the episodes is held out; predictions of their actions are the measure of what was learned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stages.policy.design import design_of
 from stages.policy.layout import policy_layout
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.flat import Flat, seeded
-from stages.trainer.bc.gathered import Gathered
+from stages.trainer.bc.example_buffer import ExampleBuffer
 from stages.trainer.bc.held_out import held_out
 from stages.trainer.bc.likelihood import MaximumLikelihood
 from stages.trainer.intake import Intake
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class BCTrainer(Trainer):
     """Learns one behaviour by the likelihood of an expert's actions.
 
-    Continuous actions come in the form of whoever took them: a plain Gaussian's, or with `context.teacher_squashed`
-    those of SAC. With memory, a trajectory is learned from in sequences from an empty memory.
+    Continuous actions come in the form of the expert: a plain Gaussian's, or with `context.teacher_squashed` those of
+    SAC. With memory, a trajectory is learned from in sequences from an empty memory.
 
     Raises:
         StageError: if there are no actions to learn, or the network does not fit the observations.
@@ -50,13 +50,13 @@ class BCTrainer(Trainer):
         design = design_of(spec, settings, context.folder)
         self._random = new_random(context.seed)
         self._intake = Intake(spec, settings.network_settings.normalize)
-        self._aside = Intake(spec, normalize=False)
-        """Encodes what is held out, which no normaliser may see."""
+        self._held_out_intake = Intake(spec, normalize=False)
+        """Encodes the held-out episodes, which no normaliser may see."""
         self._actor = Flat(seeded(self._random, lambda: ActorNetwork(design)), context.device)
         self._layout = policy_layout(design)
         self._likelihood = MaximumLikelihood(design, self._actor)
-        self._gathered = Gathered(design, context.teacher_squashed)
-        self._held_out = Gathered(design, context.teacher_squashed)
+        self._examples = ExampleBuffer(design, context.teacher_squashed)
+        self._held_out = ExampleBuffer(design, context.teacher_squashed)
         h = self._hyperparameters
         self._learning_rate = Schedule(
             h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, settings.max_steps
@@ -83,7 +83,7 @@ class BCTrainer(Trainer):
         return self._hyperparameters.buffer_size
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories in: to learn from, or to judge by.
+        """Copy trajectories in: to learn from, or to evaluate on.
 
         Raises:
             NotFiniteError: naming agent, column and step, if an observation, action or reward is NaN or infinite.
@@ -91,23 +91,23 @@ class BCTrainer(Trainer):
         if not batch.num_rows:
             return
         h, trajectories = self._hyperparameters, batch.trajectories
-        aside = held_out(trajectories["agent_ids"], trajectories["episode_ids"], self.context.seed, h.held_out)
-        to_judge, to_learn = batch.select(aside), batch.select(~aside)
+        chosen = held_out(trajectories["agent_ids"], trajectories["episode_ids"], self.context.seed, h.held_out)
+        to_evaluate, to_learn = batch.select(chosen), batch.select(~chosen)
         # Checked one after the other, before anything is kept.
-        judged = self._aside.take(to_judge, self._step)[0]
+        evaluated = self._held_out_intake.take(to_evaluate, self._step)[0]
         learned = self._intake.take(to_learn, self._step)[0]
-        self._held_out.add(to_judge, judged)
-        self._gathered.add(to_learn, learned)
+        self._held_out.add(to_evaluate, evaluated)
+        self._examples.add(to_learn, learned)
         self._held_out.forget(keep=h.buffer_size)
         self._step += batch.num_rows
         self._waiting += batch.num_rows
 
     def ready(self) -> bool:
-        """Whether at least `buffer_size` rows came in, held out or not: what is held out takes part in flow control."""
+        """Return True if at least `buffer_size` rows came in, held out or not: either takes part in flow control."""
         return self._waiting >= self._hyperparameters.buffer_size
 
     def learn(self) -> int:
-        """Learn from what was gathered, judge by what is held out; returns the rows used up.
+        """Learn from the waiting examples, evaluate on the held-out ones; returns the rows used up.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; everything is then as before.
@@ -115,22 +115,22 @@ class BCTrainer(Trainer):
         h, normalizer = self._hyperparameters, self._intake.normalizer
         learning_rate = self._learning_rate.at(self._step)
         report = {"Policy/Learning Rate": learning_rate}
-        if len(self._gathered):
-            examples = self._gathered.examples()
+        if len(self._examples):
+            examples = self._examples.examples()
             report["Losses/Cloning Loss"] = self._likelihood.learn(
                 examples, normalizer, h.num_epoch, h.batch_size, learning_rate, self._random
             )
-            report["Policy/Training Log Likelihood"] = self._likelihood.judge(examples, normalizer).log_likelihood
+            report["Policy/Training Log Likelihood"] = self._likelihood.evaluate(examples, normalizer).log_likelihood
         if len(self._held_out):
-            judgement = self._likelihood.judge(self._held_out.examples(), normalizer)
-            report["Policy/Held-out Log Likelihood"] = judgement.log_likelihood
-            if judgement.accuracy is not None:
-                report["Policy/Held-out Accuracy"] = judgement.accuracy
-            if judgement.error is not None:
-                report["Policy/Held-out Error"] = judgement.error
+            quality = self._likelihood.evaluate(self._held_out.examples(), normalizer)
+            report["Policy/Held-out Log Likelihood"] = quality.log_likelihood
+            if quality.accuracy is not None:
+                report["Policy/Held-out Accuracy"] = quality.accuracy
+            if quality.error is not None:
+                report["Policy/Held-out Error"] = quality.error
         self._warn()
         rows, self._waiting = self._waiting, 0
-        self._gathered.clear()
+        self._examples.clear()
         self._version += 1
         for name, value in report.items():
             self.context.statistics.add(self.context.behavior, name, value)
@@ -150,7 +150,7 @@ class BCTrainer(Trainer):
             "waiting": self._waiting,
             "optimizer": self._likelihood.state_dict(),
             "random": random_state(self._random),
-            "gathered": self._gathered.state_dict(),
+            "gathered": self._examples.state_dict(),
             "held_out": self._held_out.state_dict(),
         }
 
@@ -161,23 +161,17 @@ class BCTrainer(Trainer):
             StageError: if the state belongs to another network or spec; the message names the tensor.
         """
         self.warm_start(state)
-        try:
+        with self.context.naming_behavior():
             self._likelihood.load_state_dict(state["optimizer"])
-            self._gathered.load_state_dict(state["gathered"])
+            self._examples.load_state_dict(state["gathered"])
             self._held_out.load_state_dict(state["held_out"])
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
         restore_random(self._random, state["random"])
         self._step, self._version = int(state["step"]), int(state["version"])
         self._waiting = int(state["waiting"])
 
     def warm_state(self) -> dict[str, Any]:
         """Weights and normaliser."""
-        normalizer = self._intake.normalizer
-        return {
-            "weights": self._actor.state_dict(),
-            "normalizer": None if normalizer is None else normalizer.state_dict(),
-        }
+        return {"weights": self._actor.state_dict(), "normalizer": self._intake.normalizer_state()}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
         """Start from `warm_state()` of another run.
@@ -185,19 +179,9 @@ class BCTrainer(Trainer):
         Raises:
             StageError: if it belongs to another network; the message names the tensor.
         """
-        normalizer, saved = self._intake.normalizer, state["normalizer"]
-        if (normalizer is None) != (saved is None):
-            now, then = ("true", "false") if normalizer is not None else ("false", "true")
-            raise StageError(
-                f"{self.context.behavior}: network_settings.normalize is {now}, "
-                f"but the saved state was made with {then}"
-            )
-        try:
+        with self.context.naming_behavior():
+            self._intake.load_normalizer(state["normalizer"])
             self._actor.load(state["weights"])
-            if normalizer is not None:
-                normalizer.load_state_dict(saved)
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
         """Start from an exported policy: its actor and normaliser.
@@ -205,14 +189,12 @@ class BCTrainer(Trainer):
         Raises:
             StageError: if a tensor does not fit; the message names it.
         """
-        try:
+        with self.context.naming_behavior():
             self._actor.module.load_acting(tensors)
             self._intake.take_normalizer(tensors)
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
 
     def _warn(self) -> None:
-        """Say once if nothing is held out although something was to be, or if there is nothing else."""
+        """Warn once if no episode is held out although some should be, or if all are."""
         h = self._hyperparameters
         if self._warned or not h.held_out:
             return
@@ -223,7 +205,7 @@ class BCTrainer(Trainer):
                 "there are no held-out numbers yet; with few demonstrations, raise held_out",
                 *(self.context.behavior, 100 * h.held_out),
             )
-        elif not len(self._gathered):
+        elif not len(self._examples):
             self._warned = True
             log.warning(
                 "%s: hyperparameters.held_out: all %d steps of this update are held out, so nothing was learned; "

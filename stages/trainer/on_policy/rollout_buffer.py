@@ -25,7 +25,7 @@ from stages.policy.actions import action_features, environment_actions
 from stages.policy.network.inputs import Inputs
 from stages.policy.observations import Encoded, ObservationLayout
 from stages.trainer.agent_table import Chains
-from stages.trainer.transitions import Transitions
+from stages.trainer.transitions import Transitions, drawn_actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class RolloutBuffer:
 
     def actions(self) -> tuple[NDArray[np.float32], Array]:
         """Continuous actions [N, C] as the policy drew them, and choices [N, branches]; width 0 without any."""
-        return _actions(self._spec, self.rows)
+        return drawn_actions(self._spec.actions, self.rows.columns(), len(self))
 
     def action_features(self) -> NDArray[np.float32]:
         """Features [N, P] of each row's action."""
@@ -303,14 +303,6 @@ def _arrays(encoded: Encoded) -> tuple[Array, ...]:
     return (encoded.vectors, *encoded.others)
 
 
-def _actions(spec: BehaviorSpec, table: ColumnTable, prefix: str = "") -> tuple[NDArray[np.float32], Array]:
-    n, actions = len(table), spec.actions
-    return (
-        table[f"{prefix}continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32),
-        table[f"{prefix}discrete_actions"] if actions.discrete_branches else np.empty((n, 0), np.int32),
-    )
-
-
 def _features(spec: BehaviorSpec, table: ColumnTable, prefix: str = "") -> NDArray[np.float32]:
-    drawn, choices = _actions(spec, table, prefix)
+    drawn, choices = drawn_actions(spec.actions, table.columns(), len(table), prefix)
     return action_features(spec.actions, environment_actions(spec.actions, drawn, squashed=False), choices)

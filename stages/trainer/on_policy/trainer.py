@@ -158,13 +158,13 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
-        normalizer, memories = self._intake.normalizer, self._critic_memories
+        memories = self._critic_memories
         return {
             "step": self._step,
             "version": self._version,
             "weights": self._network.state_dict(),
             "optimizer": self._update.state_dict(),
-            "normalizer": None if normalizer is None else normalizer.state_dict(),
+            "normalizer": self._intake.normalizer_state(),
             "signals": self._signals.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "critic_memories": None if memories is None else memories.state_dict(),
@@ -185,7 +185,7 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
                 self.context.behavior,
                 "is off now; the run went with it until here" if self._cloning is None else "is new to this run",
             )
-        try:
+        with self.context.naming_behavior():
             self._network.load(state["weights"])
             self._update.load_state_dict(state["optimizer"])
             self._intake.load_normalizer(state["normalizer"])
@@ -195,17 +195,15 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
             if self._critic_memories is not None and state["critic_memories"] is not None:
                 self._critic_memories.load_state_dict(state["critic_memories"])
             self._buffer.load_state_dict(state["buffer"])
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
         restore_random(self._random, state["random"])
         self._step = int(state["step"])
         self._version = int(state["version"])
 
     def warm_state(self) -> dict[str, Any]:
         """Actor, critic and normaliser."""
-        normalizer = self._intake.normalizer
         state: dict[str, Any] = {"weights": self._network.state_dict()}
-        return state if normalizer is None else {**state, "normalizer": normalizer.state_dict()}
+        normalizer = self._intake.normalizer_state()
+        return state if normalizer is None else {**state, "normalizer": normalizer}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
         """Start from `warm_state()` of another run.
@@ -213,11 +211,9 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
         Raises:
             StageError: if it belongs to another network, other signals or another spec; the message names the tensor.
         """
-        try:
+        with self.context.naming_behavior():
             self._network.load(state["weights"])
             self._intake.load_normalizer(state.get("normalizer"))
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
         """Start from an exported policy: its actor and normaliser. The critic stays as it is.
@@ -225,11 +221,9 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
         Raises:
             StageError: if a tensor does not fit; the message names it.
         """
-        try:
+        with self.context.naming_behavior():
             self._network.load_acting(tensors)
             self._intake.take_normalizer(tensors)
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
 
     @abstractmethod
     def _make_update(self) -> OnPolicyUpdate[AnyMinibatch]:

@@ -17,7 +17,7 @@ from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.inputs import Inputs
 from stages.trainer.intake import Intake
 from stages.trainer.sac.replay_memory import Replayed, Sequences
-from stages.trainer.transitions import Transitions
+from stages.trainer.transitions import Transitions, drawn_actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,8 @@ class MinibatchMaker:
 
     def transitions(self, replayed: Replayed) -> Transitions:
         """Rows of the memory, padding and all, as reward signals take them."""
-        columns, actions = replayed.columns, self._actions
-        n = len(columns["rewards"])
-        continuous = columns["continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32)
-        choices = columns["discrete_actions"] if actions.discrete_branches else np.empty((n, 0), np.int32)
+        columns = replayed.columns
+        continuous, choices = drawn_actions(self._actions, columns, len(columns["rewards"]))
         return Transitions(
             Inputs.of(replayed.observations, self._device),
             Inputs.of(replayed.next_observations, self._device),
@@ -128,14 +126,8 @@ class MinibatchMaker:
 
     def _features(self, columns: Mapping[str, Array], prefix: str) -> NDArray[np.float32]:
         """Actions [n, P] as networks take them in."""
-        actions, n = self._actions, len(next(iter(columns.values())))
-        continuous = np.empty((n, 0), np.float32)
-        discrete: Array = np.empty((n, 0), np.int32)
-        if actions.continuous_size:
-            continuous = environment_actions(actions, columns[f"{prefix}continuous_actions"], squashed=True)
-        if actions.discrete_branches:
-            discrete = columns[f"{prefix}discrete_actions"]
-        return action_features(actions, continuous, discrete)
+        drawn, choices = drawn_actions(self._actions, columns, len(next(iter(columns.values()))), prefix)
+        return action_features(self._actions, environment_actions(self._actions, drawn, squashed=True), choices)
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)

@@ -153,7 +153,7 @@ class SACTrainer(Trainer):
             "version": self._version,
             "unlearned": self._unlearned,
             "update": self._update.state_dict(),
-            "normalizer": None if self._intake.normalizer is None else self._intake.normalizer.state_dict(),
+            "normalizer": self._intake.normalizer_state(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
             "episode_rewards": self._episode_rewards.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
@@ -169,17 +169,14 @@ class SACTrainer(Trainer):
             StageError: if the state belongs to another network or spec; the message names the tensor.
         """
         self._check_parts(state)
-        try:
+        with self.context.naming_behavior():
+            self._intake.load_normalizer(state["normalizer"])
             self._update.load_state_dict(state["update"])
-            if self._intake.normalizer is not None:
-                self._intake.normalizer.load_state_dict(state["normalizer"])
             for signal in self._signals:
                 signal.load_state_dict(state["signals"][signal.name])
             self._episode_rewards.load_state_dict(state["episode_rewards"])
             if self._cloning is not None:
                 self._cloning.load_state_dict(state["cloning"])
-        except StageError as error:
-            raise StageError(f"{self.context.behavior}: {error}") from error
         restore_random(self._random, state["random"])
         self._step = int(state["step"])
         self._version = int(state["version"])
@@ -217,11 +214,8 @@ class SACTrainer(Trainer):
 
     def warm_state(self) -> dict[str, Any]:
         """All networks and the normaliser."""
-        normalizer = self._intake.normalizer
-        return {
-            "networks": self._update.weights(),
-            **({} if normalizer is None else {"normalizer": normalizer.state_dict()}),
-        }
+        normalizer = self._intake.normalizer_state()
+        return {"networks": self._update.weights(), **({} if normalizer is None else {"normalizer": normalizer})}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
         """Start from `warm_state()` of another run.
@@ -229,11 +223,9 @@ class SACTrainer(Trainer):
         Raises:
             StageError: if it belongs to another network or spec; the message names the tensor.
         """
-        normalizer = self._intake.normalizer
-        self._check_normalizer(state.get("normalizer"))
-        self._update.load_weights(state["networks"])
-        if normalizer is not None:
-            normalizer.load_state_dict(state["normalizer"])
+        with self.context.naming_behavior():
+            self._intake.load_normalizer(state.get("normalizer"))
+            self._update.load_weights(state["networks"])
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
         """Start from an exported actor.
@@ -241,8 +233,9 @@ class SACTrainer(Trainer):
         Raises:
             StageError: if a tensor does not fit; the message names it.
         """
-        self._update.actor.module.load_acting(tensors)
-        self._intake.take_normalizer(tensors)
+        with self.context.naming_behavior():
+            self._update.actor.module.load_acting(tensors)
+            self._intake.take_normalizer(tensors)
 
     def _owes(self, ratio: UpdateRatio) -> bool:
         wanted = 1 if self._memory.sequence_length else self._hyperparameters.batch_size
@@ -313,8 +306,7 @@ class SACTrainer(Trainer):
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
 
     def _check_parts(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state that has parts which this trainer lacks, or the other way round."""
-        self._check_normalizer(state["normalizer"])
+        """Refuse a state with other reward signals, or with cloning on one side alone."""
         found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
         if found != expected:
             raise StageError(
@@ -325,14 +317,6 @@ class SACTrainer(Trainer):
             now, then = ("off", "on") if self._cloning is None else ("on", "off")
             raise StageError(
                 f"{self.context.behavior}: behavioral_cloning is {now}, but the saved state was made with it {then}"
-            )
-
-    def _check_normalizer(self, state: object) -> None:
-        if (self._intake.normalizer is None) != (state is None):
-            now, then = ("false", "true") if self._intake.normalizer is None else ("true", "false")
-            raise StageError(
-                f"{self.context.behavior}: network_settings.normalize is {now}, "
-                f"but the saved state was made with {then}"
             )
 
     def _report(self, losses: NDArray[np.float32], findings: Findings, learning_rate: float) -> None:

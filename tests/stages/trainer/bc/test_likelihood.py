@@ -54,7 +54,7 @@ def examples(design, continuous=(), choices=(), masks=None, lengths=None):
 def test_continuous_actions_are_judged_by_their_density_and_the_error_of_what_the_environment_gets(settings):
     design, actor, likelihood = pupil(ActionSpec(2, unbounded=(1,)), **settings)
     fixed(actor, [1.5, 2.0], [0.0, log(2.0)])
-    found = likelihood.judge(examples(design, [[1.5, 2.0], [6.0, 6.0], [0.0, 0.0]], lengths=[2, 1]), None)
+    found = likelihood.evaluate(examples(design, [[1.5, 2.0], [6.0, 6.0], [0.0, 0.0]], lengths=[2, 1]), None)
     constant = -log(2 * pi) - log(2.0)
     assert found.log_likelihood == pytest.approx(
         constant - 0.5 * np.mean([0, 4.5**2 + (4 / 2) ** 2, 1.5**2 + (2 / 2) ** 2])
@@ -68,7 +68,7 @@ def test_continuous_actions_are_judged_by_their_density_and_the_error_of_what_th
 def test_choices_are_judged_by_their_probability_and_the_share_that_is_the_most_likely_one(settings):
     design, actor, likelihood = pupil(ActionSpec(0, (2, 3)), **settings)
     fixed(actor, [log(1.0), log(3.0), log(5.0), log(2.0), log(1.0)])
-    found = likelihood.judge(examples(design, choices=[[1, 0], [0, 0], [0, 1]], lengths=[1, 2]), None)
+    found = likelihood.evaluate(examples(design, choices=[[1, 0], [0, 0], [0, 1]], lengths=[1, 2]), None)
     assert found.log_likelihood == pytest.approx(np.mean(np.log([3 / 4 * 5 / 8, 1 / 4 * 5 / 8, 1 / 4 * 2 / 8])))
     assert found.accuracy == pytest.approx(3 / 6)
     assert found.error is None
@@ -78,7 +78,7 @@ def test_what_was_forbidden_is_neither_likely_nor_the_most_likely():
     design, actor, likelihood = pupil(ActionSpec(0, (3,), masked=True))
     fixed(actor, [log(1.0), log(2.0), log(5.0)])
     masks = np.array([[True, True, False]])
-    found = likelihood.judge(examples(design, choices=[[1]], masks=masks), None)
+    found = likelihood.evaluate(examples(design, choices=[[1]], masks=masks), None)
     assert found.log_likelihood == pytest.approx(log(2 / 3))
     assert found.accuracy == 1
 
@@ -87,10 +87,10 @@ def test_many_steps_are_judged_in_blocks_of_which_the_last_counts_by_its_rows(mo
     design, actor, likelihood = pupil(ActionSpec(0, (2,)))
     fixed(actor, [0.0, 1.0])
     some = examples(design, choices=[[1]] * 4 + [[0]] * 3)
-    whole = likelihood.judge(some, None)
+    whole = likelihood.evaluate(some, None)
     monkeypatch.setattr("stages.trainer.bc.likelihood._ROWS", 2)
-    assert likelihood.judge(some, None).accuracy == pytest.approx(whole.accuracy) == pytest.approx(4 / 7)
-    assert likelihood.judge(some, None).log_likelihood == pytest.approx(whole.log_likelihood)
+    assert likelihood.evaluate(some, None).accuracy == pytest.approx(whole.accuracy) == pytest.approx(4 / 7)
+    assert likelihood.evaluate(some, None).log_likelihood == pytest.approx(whole.log_likelihood)
 
 
 def test_learning_finds_the_experts_mean_and_spread():

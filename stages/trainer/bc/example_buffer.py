@@ -1,4 +1,4 @@
-"""Steps gathered to learn from, or to judge by: encoded, in the pupil's own terms, trajectory by trajectory."""
+"""An expert's steps, to learn from or to evaluate on: encoded, with actions in the pupil's form."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from stages.policy.actions import action_features, environment_actions, policy_a
 from stages.policy.design import PolicyDesign
 from stages.policy.observations import Encoded, ObservationLayout
 from stages.trainer.imitation.examples import Examples
+from stages.trainer.transitions import drawn_actions
 
 
-class Gathered:
+class ExampleBuffer:
     """Whole trajectories, the oldest first.
 
     Args:
-        design: of the policy that learns.
-        teacher_squashed: whether continuous actions come as SAC has them.
+        design: the design of the policy that learns.
+        teacher_squashed: continuous actions come in the form of SAC's.
     """
 
     def __init__(self, design: PolicyDesign, teacher_squashed: bool) -> None:
@@ -37,16 +38,15 @@ class Gathered:
         return sum(self._lengths)
 
     def add(self, batch: TrajectoryBatch, observations: Encoded) -> None:
-        """Copy a batch in, whose observations were encoded before."""
+        """Copy in a batch and its encoded observations."""
         rows = self._layout.as_columns(observations)
-        given = self._given(batch.rows, "", batch.num_rows)
-        choices = self._choices(batch.rows, "", batch.num_rows)
-        rows["continuous"] = policy_actions(self._design.spec.actions, given, squashed=False)
+        continuous, choices = self._actions(batch.rows, batch.num_rows)
+        rows["continuous"] = policy_actions(self._design.spec.actions, continuous, squashed=False)
         rows["choices"] = choices
         if "masks" in self._columns:
             rows["masks"] = batch.rows["action_masks"]
         if "previous" in self._columns:
-            rows["previous"] = self._previous(batch, given, choices)
+            rows["previous"] = self._previous(batch, continuous, choices)
         self._append(rows, batch.lengths.tolist())
 
     def forget(self, keep: int) -> None:
@@ -62,7 +62,7 @@ class Gathered:
         self._parts, self._lengths = [], []
 
     def examples(self) -> Examples:
-        """All of it, to learn from."""
+        """All trajectories as examples."""
         columns = self._joined()
         return Examples.of(
             self._design,
@@ -79,7 +79,7 @@ class Gathered:
         return {"columns": self._joined(), "lengths": np.array(self._lengths, np.int64)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict()` gave.
+        """Continue from `state_dict()`.
 
         Raises:
             StageError: naming the column that is missing or of another shape.
@@ -104,30 +104,20 @@ class Gathered:
         none = {name: np.empty((0, *column.shape), column.dtype) for name, column in self._columns.items()}
         return {name: np.concatenate([none[name], *(part[name] for part in self._parts)]) for name in self._columns}
 
-    def _given(self, columns: Mapping[str, Array], prefix: str, n: int) -> Array:
-        """Continuous actions [n, C] as the environment got them."""
-        nothing = np.empty((n, 0), np.float32)
-        drawn = columns[f"{prefix}continuous_actions"] if self._design.spec.actions.continuous_size else nothing
-        return environment_actions(self._design.spec.actions, drawn, self._teacher_squashed)
+    def _actions(self, columns: Mapping[str, Array], n: int, prefix: str = "") -> tuple[Array, Array]:
+        """Continuous actions [n, C] as the environment got them, and choices [n, branches] int64."""
+        actions = self._design.spec.actions
+        drawn, choices = drawn_actions(actions, columns, n, prefix)
+        return environment_actions(actions, drawn, self._teacher_squashed), choices.astype(np.int64)
 
-    def _choices(self, columns: Mapping[str, Array], prefix: str, n: int) -> Array:
-        """Choices [n, branches] int64."""
-        if not self._design.spec.actions.discrete_branches:
-            return np.empty((n, 0), np.int64)
-        return columns[f"{prefix}discrete_actions"].astype(np.int64)
-
-    def _previous(self, batch: TrajectoryBatch, given: Array, choices: Array) -> Array:
-        """Features [N, P] of the action before each row's; before a trajectory's first row it tells it itself."""
-        actions, k = self._design.spec.actions, batch.num_trajectories
-        features = action_features(actions, given, choices)
+    def _previous(self, batch: TrajectoryBatch, continuous: Array, choices: Array) -> Array:
+        """Features [N, P] of the action before each row's; trajectories bring that before their first row."""
+        actions = self._design.spec.actions
+        features = action_features(actions, continuous, choices)
         previous = np.empty_like(features)
         previous[1:] = features[:-1]
-        ends = np.cumsum(batch.lengths)
-        previous[ends - batch.lengths] = action_features(
-            actions,
-            self._given(batch.trajectories, "previous_", k),
-            self._choices(batch.trajectories, "previous_", k),
-        )
+        before = self._actions(batch.trajectories, batch.num_trajectories, "previous_")
+        previous[np.cumsum(batch.lengths) - batch.lengths] = action_features(actions, *before)
         return previous
 
     def _table(self) -> dict[str, Column]:
