@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from config import load_config
 from queues.messages import Matchup, TrajectoryBatch
 from stages.agent import AgentProcessor
-from stages.environment.lineup import Lineups, nobody
+from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.stage import EnvironmentStage
 from stages.games.volley import VolleyGroup
 from stages.ghost.controller import GhostController
@@ -59,7 +59,7 @@ class Side:
         settings = config.behavior_settings(BEHAVIOR)
         assert settings.self_play is not None, "that's what the example is for"
         assert config.environment is not None
-        has: Callable[[str], bool] = (lambda name: True) if self_play else nobody
+        has: Callable[[str], bool] = (lambda name: True) if self_play else no_behavior
         self._lineups = Lineups(lambda spec: make_policy(design_of(spec, settings)), has)
         options = config.environment.options
         self._environment = EnvironmentStage(lambda: VolleyGroup(games, **options), self._lineups)

@@ -29,7 +29,7 @@ from stages.actor.actor import Actor, ActorPort
 from stages.actor.credit_gate import CreditGate
 from stages.agent import AgentProcessor
 from stages.environment.factory import EnvironmentRequest, make_group
-from stages.environment.lineup import Lineups, nobody
+from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
 from stages.loop import run_source
@@ -157,5 +157,5 @@ class ActorHost:
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:
     """Return what is true of behaviours that play by assignments; none does where nothing is learned."""
     if config.checkpoint_settings.inference:
-        return nobody
+        return no_behavior
     return lambda name: config.behavior_settings(name).self_play is not None

@@ -17,7 +17,7 @@ from pipeline.policies.onnx_export import OnnxExporter
 from queues.ends import Inlet
 from queues.messages import PolicyUpdate
 from stages.environment.factory import EnvironmentRequest, make_group
-from stages.environment.parameters import EpisodeParameters, tell
+from stages.environment.parameters import EpisodeParameters, connect_parameters
 from stages.environment.protocol import EnvironmentGroup
 from stages.evaluation import Evaluation, EvaluationStage
 from stages.loop import Nowhere, StageRunner
@@ -64,7 +64,7 @@ class EvaluationHost:
         behavior_id = inlet.name.partition("/")[2]
         parameters = EpisodeParameters()
         # Always those of the last lessons: scores mean the same all along, and the best is the best at what is wanted.
-        parameters.take(final_parameters(runtime.config.environment_parameters))
+        parameters.receive(final_parameters(runtime.config.environment_parameters))
         request = EnvironmentRequest(config, runtime.plan.seed, config.pipeline.hosts.actors.replicas)
         stage = EvaluationStage(
             behavior_id,
@@ -74,7 +74,7 @@ class EvaluationHost:
             episodes=settings.episodes,
             report=self._report,
             best=runtime.checkpoint.progress.get("best", {}).get(behavior_id) if runtime.checkpoint else None,
-            before_reset=parameters.begin_anew,
+            before_reset=parameters.reseed,
         )
         name = f"evaluation-{behavior_id}"
         sink: Any = Nowhere()
@@ -112,5 +112,5 @@ class EvaluationHost:
 
 
 def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:
-    tell(group, parameters)
+    connect_parameters(group, parameters)
     return group

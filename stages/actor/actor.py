@@ -263,7 +263,7 @@ class Actor(Source[Item]):
         lineups = self._environment.lineups
         if self._turns != lineups.turns:
             self._turns = lineups.turns
-            for behavior_id in filter(lineups.plays, self._environment.specs):
+            for behavior_id in filter(lineups.has_self_play, self._environment.specs):
                 self._processor.end_learning(behavior_id)
 
     def _decide_again(self) -> None:
@@ -381,7 +381,7 @@ class Actor(Source[Item]):
         """Pass the parameters that came last to the environments; True if these have to begin anew for it."""
         taken, self._parameters = self._parameters, None
         if taken is not None:
-            self._environment.parameters.take(taken)
+            self._environment.parameters.receive(taken)
         return taken is not None and taken.reset
 
     def _count_used(self) -> dict[str, int]:

@@ -1,13 +1,14 @@
-"""Environment parameters as environments hear of them: values that are drawn anew for each episode of each instance.
+"""Environment parameters at the environments: values drawn anew for each episode of each instance.
 
-Which value or sampler a parameter has at a time, main decides (`pipeline.main.curricula`) and tells the actors in
-full (`EnvironmentParameters`). What comes of a sampler is decided here, beside the environments, so that it differs
-from instance to instance and from episode to episode.
+Main decides which value or sampler each parameter has (`pipeline.main.curricula`) and sends all of them to the actors
+(`EnvironmentParameters`). Samplers are drawn from here, beside the environments, so that values differ from instance to
+instance and from episode to episode.
 
-An environment group that is `Parameterised` is given an `EpisodeParameters` once, and asks it whenever episodes begin.
-An adapter of environments one by one (Gymnasium, PettingZoo) asks with `options`, and passes the answer to the
-environment's `reset`. One whose instances draw values by themselves (Unity, over its side channel) sends `values` on
-whenever `generation` has changed, and says of each ended episode under which it began (`AgentSteps.parameters`).
+An environment group that is `Parameterised` receives an `EpisodeParameters` once, and asks it for values whenever
+episodes begin. An adapter of single environments (Gymnasium, PettingZoo) asks with `options`, and passes the answer to
+the environment's `reset`. One whose instances draw values by themselves (Unity, over its side channel) sends `values`
+on whenever `generation` has changed, and reports under which generation each ended episode began
+(`AgentSteps.parameters`).
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ Instances = NDArray[np.integer] | list[int]
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentParameters:
-    """What environments are told from now on: the whole state, never a difference. Goes from main to the actors."""
+    """A message from main to the actors: all environment parameters from now on, never a difference."""
 
     generation: int
-    """Rises with every change; the returns of episodes are told apart by it."""
+    """Rises with every change; returns of episodes are attributed to lessons by it."""
     parameters: Mapping[str, Any]
     """Each a number, or a sampler as the YAML writes it."""
     reset: bool = False
-    """Whether all environments begin anew; else each instance takes the new values with its next episode."""
+    """True to reset all environments; else each instance uses the new values from its next episode on."""
 
 
 class EpisodeParameters:
-    """Gives the parameters of episodes that begin.
+    """The parameters of episodes that begin.
 
     The values follow from the seed, the samplers' own seeds and the order of the calls; a sampler with a seed of its
     own gives the same values in runs of other seeds.
@@ -59,37 +60,38 @@ class EpisodeParameters:
         self.begun: NDArray[np.int32] = np.zeros(0, np.int32)
         """[instances] generation under which the running episode began. Replaced at a change, never written over."""
         self._seed = 0
-        self._stretch: tuple[int, ...] = ()
+        self._spawn_key: tuple[int, ...] = ()
         self._random: dict[tuple[str, int], np.random.Generator] = {}
 
     def __bool__(self) -> bool:
-        """Whether there are any parameters."""
+        """Return True if there are any parameters."""
         return bool(self.values)
 
-    def take(self, message: EnvironmentParameters) -> None:
-        """Use these from the next episode on."""
+    def receive(self, message: EnvironmentParameters) -> None:
+        """Use the parameters of a message from the next episode on."""
         self.generation = message.generation
         self.values = _reader().validate_python(dict(message.parameters))
 
-    def open(self, num_envs: int) -> None:
-        """There are so many instances, none of which has begun an episode under an earlier generation."""
+    def set_instances(self, num_envs: int) -> None:
+        """Set the number of instances; all are taken to have begun under the current generation."""
         self.begun = np.full(num_envs, self.generation, np.int32)
 
-    def begin_anew(self, seed: int, *stretch: int) -> None:
-        """Start chance anew.
+    def reseed(self, seed: int, *spawn_key: int) -> None:
+        """Seed all samplers.
 
         Args:
             seed: of samplers that have none of their own.
-            stretch: sets this actor and this part of the run apart; for samplers with a seed of their own too.
+            spawn_key: makes the values of this actor and this part of the run differ from those of others, also for
+                samplers with a seed of their own.
         """
-        self._seed, self._stretch = seed, stretch
+        self._seed, self._spawn_key = seed, spawn_key
         self._random.clear()
 
     def draw(self, env_ids: Instances) -> dict[str, Floats]:
-        """The parameters of the episodes that begin now in some instances.
+        """Draw the parameters of episodes that begin now.
 
         Args:
-            env_ids: [k] these instances.
+            env_ids: [k] instances whose episodes begin.
 
         Returns:
             Values [k] by name.
@@ -99,11 +101,11 @@ class EpisodeParameters:
         return {name: sample(value, self._generator(name, value), count) for name, value in self.values.items()}
 
     def options(self, env_id: int) -> dict[str, float]:
-        """As `draw`, for one instance: what its `reset` is given as options."""
+        """Draw for one instance, as the options of its `reset`."""
         return {name: float(values[0]) for name, values in self.draw([env_id]).items()}
 
     def begin(self, env_ids: Instances) -> None:
-        """Episodes begin in these instances [k] under the current generation: for who draws no values here."""
+        """Note that episodes begin in instances [k], for environments that draw values by themselves."""
         if (self.begun[env_ids] != self.generation).any():
             self.begun = self.begun.copy()
             self.begun[env_ids] = self.generation
@@ -113,32 +115,34 @@ class EpisodeParameters:
         found = self._random.get((name, seed))
         if found is None:
             entropy = [self._seed if seed < 0 else seed, zlib.crc32(name.encode())]
-            found = np.random.default_rng([*entropy, *(part + 1 for part in self._stretch)])
+            found = np.random.default_rng([*entropy, *(part + 1 for part in self._spawn_key)])
             self._random[name, seed] = found
         return found
 
 
 @runtime_checkable
 class Parameterised(Protocol):
-    """An environment group that takes parameters."""
+    """An environment group that uses environment parameters."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Ask this for the parameters of episodes that begin, each time some do: `parameters.draw(env_ids)`.
+        """Receive the source of parameters, once, before the first reset.
 
-        Called once, before the first reset.
+        The group calls `parameters.draw(env_ids)` whenever episodes begin.
         """
         ...
 
 
-def tell(group: EnvironmentGroup, parameters: EpisodeParameters, log: logging.Logger | None = None) -> None:
-    """Join an environment group to the parameters of its episodes, if there are any.
+def connect_parameters(
+    group: EnvironmentGroup, parameters: EpisodeParameters, log: logging.Logger | None = None
+) -> None:
+    """Pass an environment group the parameters of its episodes, if there are any.
 
     Args:
         group: the group, before its first reset.
-        parameters: what it will ask.
-        log: where to say that it can't take them; None to say nothing.
+        parameters: the source of its parameters.
+        log: for a warning if the group takes no parameters; None for no warning.
     """
-    parameters.open(group.num_envs)
+    parameters.set_instances(group.num_envs)
     if not parameters:
         return
     if isinstance(group, Parameterised):
@@ -152,13 +156,13 @@ def tell(group: EnvironmentGroup, parameters: EpisodeParameters, log: logging.Lo
         )
 
 
-def check_known(parameters: EpisodeParameters, known: Mapping[str, str], name: str) -> None:
-    """See that an environment that knows what it can be told is told nothing else.
+def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str], name: str) -> None:
+    """Check that all parameters are among those that an environment knows.
 
     Args:
-        parameters: what it is told.
-        known: what each parameter is, by name.
-        name: what messages call the environment.
+        parameters: the parameters of the run.
+        known: meanings of the environment's parameters, by name.
+        name: of the environment, for messages.
 
     Raises:
         StageError: if a parameter is not known.
@@ -166,9 +170,9 @@ def check_known(parameters: EpisodeParameters, known: Mapping[str, str], name: s
     for parameter in parameters.values:
         if parameter not in known:
             close = difflib.get_close_matches(parameter, known, n=1)
-            told = "; ".join(f"{each}: {meaning}" for each, meaning in known.items())
+            meanings = "; ".join(f"{each}: {meaning}" for each, meaning in known.items())
             hint = f"did you mean '{close[0]}'? It takes" if close else "it takes"
-            raise StageError(f"environment_parameters.{parameter}: {name} takes no such parameter; {hint} {told}")
+            raise StageError(f"environment_parameters.{parameter}: {name} takes no such parameter; {hint} {meanings}")
 
 
 def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Floats:
@@ -187,7 +191,7 @@ def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Fl
 
 
 def _from_ranges(intervals: Floats, random: np.random.Generator, count: int) -> Floats:
-    """Values of intervals [i, 2]: any point of them as likely as any other; of mere points, each point."""
+    """Draw [count] values, uniform over intervals [i, 2]; if all are points, uniform over these."""
     ends = (intervals[:, 1] - intervals[:, 0]).cumsum()
     if not ends[-1]:
         points: Floats = intervals[random.integers(len(intervals), size=count), 0]

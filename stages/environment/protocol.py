@@ -1,7 +1,7 @@
-"""What an environment is to the pipeline: a group of instances that are stepped together, in columns.
+"""The protocol of environments: a group of instances that are stepped together and exchange columns.
 
-Adapters (Gymnasium, …) and built-in environments implement `EnvironmentGroup`; the environment stage drives it.
-A group of one instance is as good as one of a thousand; what counts is that rows are arrays, never objects.
+Adapters (Gymnasium, …) and built-in games implement `EnvironmentGroup`; the environment stage drives it. A group may
+have one instance or thousands; rows are arrays, never objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from queues.specs import BehaviorSpec
 
 @dataclass(frozen=True, slots=True)
 class AgentSteps:
-    """What one behaviour id's agents saw at one tick. The first `ended` rows are endings, the rest ask for a decision.
+    """The rows of one behaviour id's agents at one tick. The first `ended` rows are endings, the rest await a decision.
 
     n rows in all, d = n - ended of them decisions. Arrays may be reused by the environment only after the next
     `step` has returned; the pipeline copies what it keeps before that.
@@ -37,22 +37,22 @@ class AgentSteps:
     """[n] since the agent's previous decision; 0 in the first row of an episode."""
     ended: int
     terminated: NDArray[np.bool_]
-    """[ended] true where the task itself ended the episode. Not exclusive with `truncated`: terminated wins."""
+    """[ended] true where the task itself ended the episode. Takes precedence over `truncated`."""
     truncated: NDArray[np.bool_]
     """[ended] true where the episode was cut short."""
     action_masks: NDArray[np.bool_] | None = None
     """[d, sum of branches] true = allowed; None where the spec is not `masked`."""
     group_ids: NDArray[np.int64] | None = None
-    """[n] the group of agents with a common reward that each belongs to, unique over the instances of this environment
-    group; 0 for none. None where there are none at all; may be given only where the spec is `grouped`. A group may
-    keep its number over its episodes."""
+    """[n] id of the group of agents with a common reward that the agent belongs to, unique over the instances of this
+    environment group; 0 for none. None if there are no groups; allowed only where the spec is `grouped`. A group may
+    keep its id over its episodes."""
     group_rewards: NDArray[np.float32] | None = None
-    """[n] the group's reward since the agent's previous decision, beside its own; 0 in the first row of an episode. The
-    same for all mates who decide at the same ticks, whose own rewards POCA adds; of mates who never do, it has to have
-    what they received as well. None for nothing."""
+    """[n] the group's reward since the agent's previous decision, beside its own; 0 in the first row of an episode. It
+    is the same for all mates that decide at the same ticks, to which POCA adds their own rewards; it includes the
+    rewards of mates that never decide. None for no reward."""
     parameters: NDArray[np.int32] | None = None
-    """[ended] generation of the environment parameters that each ended episode began under, where episodes of one
-    instance may begin at different times; None where the instance's (`EpisodeParameters.begun`) says it."""
+    """[ended] generation of the environment parameters under which each ended episode began, where episodes of one
+    instance may begin at different times; None where it is the instance's (`EpisodeParameters.begun`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +68,30 @@ class GameResults:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Values of one of the environment's own numbers that came with one tick."""
+    """Values of one of the environment's own statistics at one tick."""
 
     values: tuple[float, ...]
     how: str = "mean"
-    """What is made of them over a summary period: `mean`, `sum`, `last` or `histogram`."""
+    """Aggregation over a summary period: `mean`, `sum`, `last` or `histogram`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Everything that one tick of a group brought.
+    """The result of one tick of a group.
 
-    A tick need not be about all instances: those that are still stepping come with a later one.
+    A tick need not include all instances: those that are still stepping come with a later one.
     """
 
     steps: Mapping[str, AgentSteps]
     """By behaviour id."""
     games: GameResults | None = None
-    """None where no game has ended. An environment whose agents may leave a game before its end gives an empty one in
-    what `reset` returns, to say that it declares games: of others, results are guessed from the agents' episodes."""
+    """None if no game has ended. An environment whose agents may leave a game before its end returns an empty one from
+    `reset`, to announce that it declares games: in others, results are inferred from the agents' episodes."""
     statistics: Mapping[str, float | Measured] = field(default_factory=dict)
-    """The environment's own numbers, for TensorBoard."""
+    """The environment's own statistics, for TensorBoard."""
     lost: NDArray[np.int32] | None = None
-    """Instances that the group itself begins anew since this tick, because they broke: what their agents were doing
-    never ends. Their new episodes may come with this tick or a later one. None for none."""
+    """Instances that broke and that the group itself restarts: the episodes of their agents never end. New episodes may
+    come with this tick or a later one. None for none."""
 
 
 @runtime_checkable
@@ -107,16 +107,16 @@ class EnvironmentGroup(Protocol):
     behavior_specs: Mapping[str, BehaviorSpec]
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
-        """Start all instances anew; with a seed, everything that follows is determined by it and the actions."""
+        """Reset all instances; with a seed, everything that follows is determined by it and the actions."""
         ...
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
         """Apply the actions and advance one tick. Instances restart by themselves within the tick in which they end.
 
         Raises:
-            BrokenEnvironmentError: if it has to be made anew as a whole.
-            EnvironmentEnded: if it has come to its end in order.
-            StageError: any other, if making it anew would not help.
+            BrokenEnvironmentError: if the whole group must be rebuilt.
+            EnvironmentEnded: if the environment has ended normally.
+            StageError: if rebuilding would not help.
         """
         ...
 
@@ -130,14 +130,14 @@ class Stoppable(Protocol):
     """An environment group whose steps may hang."""
 
     def request_stop(self) -> None:
-        """The run is to end: a `reset` or `step` that still goes on should soon raise `EnvironmentEnded`."""
+        """Let a `reset` or `step` that still runs raise `EnvironmentEnded` soon, as the run is to end."""
         ...
 
 
 @runtime_checkable
 class Rendering(Protocol):
-    """An environment group that can be looked at."""
+    """An environment group that can be rendered."""
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """One instance as an RGB picture [height, width, 3]."""
+        """Return an RGB image [height, width, 3] of one instance."""
         ...

@@ -1,8 +1,7 @@
 """The environment stage: steps a group of environments and asks the current policies for actions.
 
-It emits what happened, as StepBatches. What becomes of them, trajectories, is the agent processor's job; the two
-work hand in hand in `stages.actor`, without a queue between them, because the environment may write over its
-observation arrays at the next step.
+It emits StepBatches, of which the agent processor makes trajectories. The two share a task in `stages.actor`, without a
+queue between them, because the environment may write over its observation arrays at the next step.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 
 from queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
 from queues.specs import BehaviorSpec, behavior_name
-from stages.environment.game_endings import GameWatch
-from stages.environment.lineup import Lineup, Lineups, Player, nobody
-from stages.environment.parameters import EpisodeParameters, tell
+from stages.environment.game_tracker import GameTracker
+from stages.environment.lineup import Lineup, LineupPlayer, Lineups, no_behavior
+from stages.environment.parameters import EpisodeParameters, connect_parameters
 from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, StepResult, Stoppable
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
@@ -27,24 +26,24 @@ from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy, Decision, Recall
 from stages.stage import Source, StageContext
 
-Parts = list[tuple[Lineup, NDArray[np.intp] | None]]
+LineupRows = list[tuple[Lineup, NDArray[np.intp] | None]]
 """The rows of a tick by lineup; None for all of them."""
 _ACTING = 1
-"""Sets the chance of decisions apart from all else that is made of the same seed."""
+"""Makes the random numbers of decisions differ from all others of the same seed."""
 
 
 class EnvironmentStage(Source[StepBatch]):
     """Steps one group of environments.
 
-    For policies with memory it keeps what each agent remembers, from decision to decision and no longer than the
-    agent's episode. What a decision brings to mind is kept once the group is stepped with it, so that a decision which
-    is taken anew starts from the same memories.
+    For policies with memory it keeps the memories of each agent, from decision to decision within an episode. Memories
+    after a decision are kept once the group is stepped with it, so that a decision that is made again starts from the
+    same memories.
 
     Args:
         make_group: builds the group; called again when it has to be restarted.
-        lineups: who plays with which policy.
+        lineups: the policies of each game.
         first_agent_id: added to the group's agent ids, so that they are unique across actors.
-        deterministic: tells of a behaviour name whether its agents act by the mean and the most likely choice.
+        deterministic: returns True for a behaviour name if its agents act by the mean and the most likely choice.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class EnvironmentStage(Source[StepBatch]):
         make_group: Callable[[], EnvironmentGroup],
         lineups: Lineups,
         first_agent_id: int = 0,
-        deterministic: Callable[[str], bool] = nobody,
+        deterministic: Callable[[str], bool] = no_behavior,
     ) -> None:
         self._make_group = make_group
         self._lineups = lineups
@@ -60,16 +59,16 @@ class EnvironmentStage(Source[StepBatch]):
         self._deterministic = deterministic
         self._group: EnvironmentGroup | None = None
         self.parameters = EpisodeParameters()
-        """What the environments are told at the start of each episode."""
+        """The environment parameters of each episode."""
         self._begun = self.parameters.begun
         self._context = StageContext("environment")
         self._result = StepResult({})
-        self._games = GameWatch(lineups)
-        self._finished: dict[str, Columns] = {}
+        self._tracker = GameTracker(lineups)
+        self._game_columns: dict[str, Columns] = {}
         self._actions: dict[str, ActionBatch] = {}
         self._memories: dict[str, AgentMemories] = {}
-        self._to_remember: list[tuple[AgentMemories, NDArray[np.int64], NDArray[np.int64], Recall]] = []
-        self._decided_from: Mapping[str, Any] = {}
+        self._pending_memories: list[tuple[AgentMemories, NDArray[np.int64], NDArray[np.int64], Recall]] = []
+        self._random_state: Mapping[str, Any] = {}
         self._known: set[str] = set()
         self._random = np.random.default_rng(0)
         self._tick = 0
@@ -87,12 +86,12 @@ class EnvironmentStage(Source[StepBatch]):
 
     @property
     def lost(self) -> NDArray[np.int32] | None:
-        """The instances that broke at the last tick and that the group itself begins anew; None for none."""
+        """The instances that broke at the last tick and that the group itself restarts; None for none."""
         return self._result.lost
 
     @property
     def lineups(self) -> Lineups:
-        """Who plays with which policy."""
+        """The policies of each game."""
         return self._lineups
 
     def start(self, context: StageContext) -> None:
@@ -104,28 +103,28 @@ class EnvironmentStage(Source[StepBatch]):
         """Close the group."""
         return self._group.close() if self._group is not None else None
 
-    async def reset(self, seed: int, stretch: tuple[int, ...] = ()) -> None:
-        """Start all instances anew; everything that follows is determined by the arguments and the policies.
+    async def reset(self, seed: int, spawn_key: tuple[int, ...] = ()) -> None:
+        """Reset all instances; everything that follows is determined by the arguments and the policies.
 
         Args:
             seed: of everything but parameters that are drawn with seeds of their own.
-            stretch: sets this part of the run apart, so that those are not the same in each.
+            spawn_key: makes these parameters differ between parts of the run.
         """
-        # Not the seed alone: an environment that makes its generator of it would draw the same numbers as its agents.
+        # Not the seed alone: an environment that seeds its generator with it would draw the same numbers as its agents.
         self._random = np.random.default_rng((seed, _ACTING))
-        self.parameters.begin_anew(seed, self._context.replica, *stretch)
+        self.parameters.reseed(seed, self._context.replica, *spawn_key)
         self._result = await self._call("reset", lambda group: group.reset(seed))
         self._tick += 1
-        self._memories, self._to_remember = {}, []
+        self._memories, self._pending_memories = {}, []
         self._announce()
         if self._result.statistics:
             self._report(self._result.statistics)
-        self._finished = {}
-        self._lineups.open_games(self.num_envs)
-        self._games.begin(self._result)
+        self._game_columns = {}
+        self._lineups.begin_games(self.num_envs)
+        self._tracker.begin(self._result)
 
-    async def restart(self, seed: int, stretch: tuple[int, ...] = ()) -> None:
-        """Build the group anew after it broke, and reset it."""
+    async def restart(self, seed: int, spawn_key: tuple[int, ...] = ()) -> None:
+        """Rebuild the group after it broke, and reset it."""
         old, self._group = self._group, None
         try:
             closing = old.close() if old is not None else None
@@ -134,22 +133,22 @@ class EnvironmentStage(Source[StepBatch]):
         except Exception as error:  # a broken environment may not even close: that must not hinder the new one
             self._context.log.debug("closing the broken environment failed: %s", error)
         self._build()
-        await self.reset(seed, stretch)
+        await self.reset(seed, spawn_key)
 
     def decide(self) -> list[StepBatch]:
         """Ask the policies for actions on what the last step brought; one StepBatch per behaviour id."""
-        self._decided_from = self._random.bit_generator.state
+        self._random_state = self._random.bit_generator.state
         return self._decide()
 
     def decide_again(self) -> list[StepBatch]:
-        """Decide anew on the same step, by newer policies and with the same chance."""
-        self._random.bit_generator.state = self._decided_from
+        """Decide again on the same step, by newer policies and with the same random numbers."""
+        self._random.bit_generator.state = self._random_state
         return self._decide()
 
     async def advance(self) -> None:
         """Step the group with the actions last decided."""
         actions = self._actions
-        for memories, agent_ids, episode_ids, recall in self._to_remember:
+        for memories, agent_ids, episode_ids, recall in self._pending_memories:
             memories.keep(agent_ids, episode_ids, recall)
         self._begun = self.parameters.begun
         self._result = await self._call("step", lambda group: group.step(actions))
@@ -159,7 +158,7 @@ class EnvironmentStage(Source[StepBatch]):
         if self._result.lost is not None:
             self._lose(self._result.lost)
         named = type(self._group).__name__
-        self._finished = self._games.finish(self._result, named) if self._lineups.self_play else {}
+        self._game_columns = self._tracker.finish(self._result, named) if self._lineups.self_play else {}
         if self._result.statistics:
             self._report(self._result.statistics)
 
@@ -172,7 +171,7 @@ class EnvironmentStage(Source[StepBatch]):
             await self.advance()
 
     def request_stop(self) -> None:
-        """Let `produce` end after this tick, and this tick end soon."""
+        """End `produce` after this tick, and this tick soon."""
         self._stop = True
         if isinstance(self._group, Stoppable):
             self._group.request_stop()
@@ -182,9 +181,9 @@ class EnvironmentStage(Source[StepBatch]):
         self._lineups.update(update)
 
     def _lose(self, env_ids: NDArray[np.int32]) -> None:
-        """Instances have begun anew by themselves: so do their games. Memories are told apart by episode."""
-        self._games.forget(env_ids)
-        self._lineups.restart(env_ids)
+        """Begin new games in instances that restarted. Memories need nothing: they are kept by episode."""
+        self._tracker.forget(env_ids)
+        self._lineups.restart_games(env_ids)
 
     def _report(self, statistics: Mapping[str, float | Measured]) -> None:
         """Report the environment's own numbers, under each behaviour's name."""
@@ -198,7 +197,7 @@ class EnvironmentStage(Source[StepBatch]):
 
     def _build(self, log: Logger | None = None) -> None:
         self._group = self._make_group()
-        tell(self._group, self.parameters, log)
+        connect_parameters(self._group, self.parameters, log)
 
     async def _call(self, what: str, call: Callable[[EnvironmentGroup], Any]) -> StepResult:
         assert self._group is not None, "the stage was not started"
@@ -214,14 +213,14 @@ class EnvironmentStage(Source[StepBatch]):
 
     def _announce(self) -> None:
         for behavior_id, spec in self.specs.items():
-            if behavior_id not in self._known:  # a restarted group brings nobody new
+            if behavior_id not in self._known:  # a restarted group has the same behaviours
                 self._known.add(behavior_id)
                 self._lineups.add_behavior(spec)
 
     def _decide(self) -> list[StepBatch]:
-        self._actions, self._to_remember = {}, []
+        self._actions, self._pending_memories = {}, []
         return [
-            self._decide_for(behavior_id, steps, self._finished.get(behavior_id, {}))
+            self._decide_for(behavior_id, steps, self._game_columns.get(behavior_id, {}))
             for behavior_id, steps in self._result.steps.items()
             if len(steps.agent_ids)
         ]
@@ -231,8 +230,8 @@ class EnvironmentStage(Source[StepBatch]):
         observations = tuple(o[deciding] for o in steps.observations)
         agent_ids = steps.agent_ids + self._first_agent_id
         count = len(agent_ids) - steps.ended
-        alone: Parts = [(self._lineups.current, None)]
-        parts = self._lineups.split(steps.env_ids[deciding]) if count else alone
+        alone: LineupRows = [(self._lineups.current, None)]
+        parts = self._lineups.rows_by_lineup(steps.env_ids[deciding]) if count else alone
         greedy = self._deterministic(behavior_name(behavior_id))
         players = _by_player(parts, behavior_id)
         memories = self._memories_of(behavior_id, players[0][0].policy)
@@ -246,7 +245,7 @@ class EnvironmentStage(Source[StepBatch]):
             decision = self._decide_mixed(players, observations, steps.action_masks, recall, greedy, count)
         stamp = _Stamp(count, parts, behavior_id)
         if memories is not None and decision.recall is not None:
-            self._to_remember.append((memories, agent_ids[deciding], steps.episode_ids[deciding], decision.recall))
+            self._pending_memories.append((memories, agent_ids[deciding], steps.episode_ids[deciding], decision.recall))
         self._actions[behavior_id] = decision.actions
         group_ids, group_rewards = self._groups_of(behavior_id, steps)
         return StepBatch(
@@ -278,7 +277,7 @@ class EnvironmentStage(Source[StepBatch]):
     def _groups_of(
         self, behavior_id: str, steps: AgentSteps
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32] | None]:
-        """Group ids that are unique across actors, and the groups' rewards; None where the behaviour has no groups."""
+        """Return group ids that are unique across actors, and group rewards; None if the behaviour has no groups."""
         if not self.specs[behavior_id].grouped:
             if steps.group_ids is not None or steps.group_rewards is not None:
                 raise StageError(
@@ -293,7 +292,7 @@ class EnvironmentStage(Source[StepBatch]):
         return ids, np.zeros(count, np.float32) if rewards is None else rewards
 
     def _memories_of(self, behavior_id: str, policy: ActingPolicy) -> AgentMemories | None:
-        """What the agents of a behaviour id remember, whichever of its policies acts; None without memory."""
+        """Return the memories of a behaviour id's agents, shared by its policies; None without memory."""
         if not policy.memory_size:
             return None
         memories = self._memories.get(behavior_id)
@@ -305,7 +304,7 @@ class EnvironmentStage(Source[StepBatch]):
 
     def _act(
         self,
-        player: Player,
+        player: LineupPlayer,
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
         recall: Recall | None,
@@ -318,14 +317,14 @@ class EnvironmentStage(Source[StepBatch]):
 
     def _decide_mixed(
         self,
-        players: list[tuple[Player, NDArray[np.intp] | None]],
+        players: list[tuple[LineupPlayer, NDArray[np.intp] | None]],
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
         recall: Recall | None,
         greedy: bool,
         count: int,
     ) -> Decision:
-        """One act() per player, put together again in the order of the rows."""
+        """Call act() once per policy, and put the decisions together in the order of the rows."""
         columns: dict[str, Array] = {}
         continuous = discrete = None
         after = None if recall is None else Recall(recall.memories.copy(), recall.previous_actions.copy())
@@ -349,9 +348,9 @@ class EnvironmentStage(Source[StepBatch]):
         return Decision(ActionBatch(continuous, discrete), columns, after)
 
 
-def _by_player(parts: Parts, behavior_id: str) -> list[tuple[Player, NDArray[np.intp] | None]]:
-    """The rows of a tick by who decides for them: of several lineups, many have the same player."""
-    found: dict[int, tuple[Player, list[NDArray[np.intp]]]] = {}
+def _by_player(parts: LineupRows, behavior_id: str) -> list[tuple[LineupPlayer, NDArray[np.intp] | None]]:
+    """Group the rows of a tick by policy: several lineups often share one."""
+    found: dict[int, tuple[LineupPlayer, list[NDArray[np.intp]]]] = {}
     for lineup, rows in parts:
         player = lineup.players[behavior_id]
         found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
@@ -361,11 +360,11 @@ def _by_player(parts: Parts, behavior_id: str) -> list[tuple[Player, NDArray[np.
 
 
 class _Stamp:
-    """The self-play stamp and policy version of each decision of a tick; plain where a behaviour has no self-play."""
+    """The policy version and self-play stamp of each decision of a tick; no stamp without self-play."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
-    def __init__(self, count: int, parts: Parts, behavior_id: str) -> None:
+    def __init__(self, count: int, parts: LineupRows, behavior_id: str) -> None:
         self.versions = np.empty(count, np.int64)
         self.generations = np.zeros(count, np.int32)
         self.learning = np.empty(count, np.bool_)

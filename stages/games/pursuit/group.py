@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from queues.messages import ActionBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.parameters import EpisodeParameters, check_known
+from stages.environment.parameters import EpisodeParameters, check_parameter_names
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
 from stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, Floats, advance, caught
 from stages.games.pursuit.observing import OBSERVATION_SIZE, observe
@@ -118,7 +118,7 @@ class PursuitGroup:
         Raises:
             StageError: if there is one that is not among `PARAMETERS`.
         """
-        check_known(parameters, PARAMETERS, "Pursuit")
+        check_parameter_names(parameters, PARAMETERS, "Pursuit")
         self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:

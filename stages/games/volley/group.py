@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from queues.messages import ActionBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.parameters import EpisodeParameters, check_known
+from stages.environment.parameters import EpisodeParameters, check_parameter_names
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
 from stages.games.volley.observing import OBSERVATION_SIZE, observe
 from stages.games.volley.physics import VX, VY, Courts, Floats, X, Y, advance
@@ -104,7 +104,7 @@ class VolleyGroup:
         Raises:
             StageError: if there is one that is not among `PARAMETERS`.
         """
-        check_known(parameters, PARAMETERS, "Volley")
+        check_parameter_names(parameters, PARAMETERS, "Volley")
         self._parameters = parameters
         if "ball_gravity" in parameters.values:
             self._ball_gravity = np.zeros(self.num_envs, np.float32)

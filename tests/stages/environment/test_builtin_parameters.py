@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from queues.messages import ActionBatch
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, tell
+from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 from stages.errors import StageError
 from stages.games.pursuit import PursuitGroup
 from stages.games.volley import VolleyGroup
@@ -17,9 +17,9 @@ from stages.games.volley.rules import BALL_GRAVITY, SERVE_SPEED, TICK_S
 def told(group, **plain):
     """Parameters that the group asks."""
     parameters = EpisodeParameters()
-    parameters.take(EnvironmentParameters(0, plain))
-    parameters.begin_anew(0, 0)
-    tell(group, parameters)
+    parameters.receive(EnvironmentParameters(0, plain))
+    parameters.reseed(0, 0)
+    connect_parameters(group, parameters)
     return parameters
 
 
@@ -87,7 +87,7 @@ def test_a_match_under_way_goes_on_as_it_began():
     group = VolleyGroup(2, frame_skip=1, time_limit_s=2 * TICK_S)
     parameters = told(group, ball_gravity=1.0)
     group.reset(0)
-    parameters.take(EnvironmentParameters(1, {"ball_gravity": 2.0}))
+    parameters.receive(EnvironmentParameters(1, {"ball_gravity": 2.0}))
     idle(group)
     assert np.asarray(group._ball_gravity).tolist() == [1.0, 1.0]
     idle(group)

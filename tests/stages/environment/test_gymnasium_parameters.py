@@ -14,7 +14,7 @@ from config import EnvironmentSettings
 from queues.messages import ActionBatch
 from stages.environment.gymnasium.group import GymnasiumGroup
 from stages.environment.gymnasium.vectorising import make_vector
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, tell
+from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 
 MODES = list(AutoresetMode)
 LENGTH = 3
@@ -78,14 +78,14 @@ class Play:
         self.parameters = EpisodeParameters()
         self.group = GymnasiumGroup(envs, "Walker", "the environment")
         self.change(plain)
-        tell(self.group, self.parameters)
+        connect_parameters(self.group, self.parameters)
         self.reset()
 
     def change(self, plain):
-        self.parameters.take(EnvironmentParameters(self.parameters.generation + 1, plain))
+        self.parameters.receive(EnvironmentParameters(self.parameters.generation + 1, plain))
 
     def reset(self, seed=0):
-        self.parameters.begin_anew(seed, 0)
+        self.parameters.reseed(seed, 0)
         self.steps = self.group.reset(seed).steps["Walker"]
 
     def step(self, times=1):
@@ -191,8 +191,8 @@ def test_environments_in_processes_of_their_own_can_t_be_told_and_that_is_said(c
     group = GymnasiumGroup(envs, "Walker", "the environment")
     try:
         parameters = EpisodeParameters()
-        parameters.take(EnvironmentParameters(0, {"p": 1.0}))
-        tell(group, parameters)
+        parameters.receive(EnvironmentParameters(0, {"p": 1.0}))
+        connect_parameters(group, parameters)
         assert "use vectorization_mode: sync" in caplog.text
         group.reset(0)
     finally:
@@ -204,8 +204,10 @@ def test_where_there_is_a_choice_environments_that_are_told_are_single_ones():
     groups = [group_of(settings, "CartPole", 2, environment_parameters=each) for each in (None, {"low": 0.0})]
     assert not isinstance(groups[0]._envs, SyncVectorEnv)
     parameters = EpisodeParameters()
-    parameters.take(EnvironmentParameters(0, {"low": 0.04, "high": 0.04}))  # CartPole's own: bounds of its first state
-    tell(groups[1], parameters)
+    parameters.receive(
+        EnvironmentParameters(0, {"low": 0.04, "high": 0.04})
+    )  # CartPole's own: bounds of its first state
+    connect_parameters(groups[1], parameters)
     steps = groups[1].reset(0).steps["CartPole"]
     assert steps.observations[0] == pytest.approx(np.full((2, 4), 0.04))
     for group in groups:

@@ -14,7 +14,7 @@ HOME, AWAY = "Ball?team=0", "Ball?team=1"
 
 def lineups(*behavior_ids, self_play=False, num_envs=2):
     made = Lineups(EchoPolicy, lambda name: self_play and name != "Walker")
-    made.open_games(num_envs)
+    made.begin_games(num_envs)
     for behavior_id in behavior_ids:
         made.add_behavior(counting_spec(behavior_id))
     return made
@@ -81,7 +81,7 @@ def test_the_newest_version_is_told_by_behaviour_name():
 def test_without_self_play_there_is_none():
     made = lineups("Walker")
     assert not made.self_play
-    assert not made.plays("Walker")
+    assert not made.has_self_play("Walker")
     assert made.learns("Walker")
 
 
@@ -179,7 +179,7 @@ def test_running_games_keep_their_opponent_and_new_ones_get_the_next():
     made.update(policy_update(AWAY, 2, snapshot=1))
     made.assign(assignment(2, opponent=1, away=(1, 2)))
     assert [loaded(game, AWAY) for game in made.games] == [(0, 0), (0, 0)]
-    made.restart(ids(1))
+    made.restart_games(ids(1))
     assert [loaded(game, AWAY) for game in made.games] == [(0, 0), (1, 2)]
     assert [game.generation for game in made.games] == [1, 2]
 
@@ -188,7 +188,7 @@ def test_after_a_swap_the_learner_goes_on_learning_in_all_games():
     made = assigned()
     made.update(policy_update(AWAY, 2, snapshot=1))
     made.assign(assignment(2, opponent=1, away=(1, 2)))
-    made.restart(ids(1))
+    made.restart_games(ids(1))
     made.update(policy_update(HOME, 4))
     assert [loaded(game, HOME) for game in made.games] == [(-1, 4), (-1, 4)]
     assert [game.players[HOME].version for game in made.games] == [4, 4]
@@ -199,7 +199,7 @@ def test_after_a_rotation_the_former_learner_is_left_as_it_was():
     made.update(policy_update(HOME, 2, snapshot=1))
     made.update(policy_update(AWAY, 3))
     made.assign(assignment(2, team=1, opponent=1, home=(1, 2), away=(-1, 3)))
-    made.restart(ids(1))
+    made.restart_games(ids(1))
     made.update(policy_update(AWAY, 4))
     old, new = made.games
     assert (loaded(old, HOME), loaded(old, AWAY)) == ((-1, 0), (0, 0))
@@ -261,7 +261,7 @@ def test_a_game_that_a_team_had_not_joined_yet_is_played_under_the_lineup_that_k
 
 def test_rows_of_one_lineup_are_not_split():
     made = assigned()
-    assert made.split(ids(0, 1, 1)) == [(made.current, None)]
+    assert made.rows_by_lineup(ids(0, 1, 1)) == [(made.current, None)]
 
 
 def test_rows_are_split_by_the_lineups_of_their_games():
@@ -269,12 +269,12 @@ def test_rows_are_split_by_the_lineups_of_their_games():
     first = made.current
     made.update(policy_update(AWAY, 2, snapshot=1))
     made.assign(assignment(2, opponent=1, away=(1, 2)))
-    made.restart(ids(1))
-    parts = {lineup.generation: rows.tolist() for lineup, rows in made.split(ids(0, 1, 2, 1, 0))}
+    made.restart_games(ids(1))
+    parts = {lineup.generation: rows.tolist() for lineup, rows in made.rows_by_lineup(ids(0, 1, 2, 1, 0))}
     assert parts == {1: [0, 2, 4], 2: [1, 3]}
-    assert made.split(ids(2, 0)) == [(first, None)]
-    made.restart(ids(0, 2))
-    assert made.split(ids(0, 1, 2)) == [(made.current, None)]
+    assert made.rows_by_lineup(ids(2, 0)) == [(first, None)]
+    made.restart_games(ids(0, 2))
+    assert made.rows_by_lineup(ids(0, 1, 2)) == [(made.current, None)]
 
 
 def test_an_opponent_that_stays_the_same_goes_on_under_the_next_lineup():
@@ -296,10 +296,10 @@ def test_an_opponent_that_somebody_still_plays_against_decides_for_its_old_and_i
     first = made.current
     made.update(policy_update(AWAY, 2, snapshot=1))
     made.assign(assignment(2, opponent=1, away=(1, 2)))
-    made.restart(ids(1))
+    made.restart_games(ids(1))
     made.update(policy_update(AWAY, 0, snapshot=0))
     made.assign(assignment(3, opponent=0, away=(0, 0)))
-    made.restart(ids(2))
+    made.restart_games(ids(2))
     assert made.games[2].generation == 3
     assert made.games[2].players[AWAY] is first.players[AWAY]
     assert made.games[1].players[AWAY] is not first.players[AWAY]
@@ -315,15 +315,15 @@ def test_a_plain_behaviour_learns_in_all_games_whoever_s_turn_it_is():
     made.update(policy_update(HOME, 2, snapshot=1))
     made.update(policy_update(AWAY, 3))
     made.assign(assignment(2, team=1, opponent=1, home=(1, 2), away=(-1, 3)))
-    made.restart(ids(1))
+    made.restart_games(ids(1))
     made.update(policy_update("Walker", 6))
     assert made.learns("Walker")
     assert made.newest_version("Walker") == 6
     for game in made.games:
         assert game.learns("Walker")
         assert (loaded(game, "Walker"), game.players["Walker"].plain) == ((-1, 6), True)
-    assert not made.plays("Walker")
-    assert made.plays(HOME)
+    assert not made.has_self_play("Walker")
+    assert made.has_self_play(HOME)
 
 
 def test_an_assignment_waits_for_the_policies_of_plain_behaviours_too():
@@ -340,6 +340,6 @@ def test_opening_games_puts_all_of_them_under_the_current_lineup():
     made = assigned()
     made.update(policy_update(AWAY, 2, snapshot=1))
     made.assign(assignment(2, opponent=1, away=(1, 2)))
-    made.open_games(2)
+    made.begin_games(2)
     assert [game.generation for game in made.games] == [2, 2]
-    assert made.split(ids(0, 1)) == [(made.current, None)]
+    assert made.rows_by_lineup(ids(0, 1)) == [(made.current, None)]

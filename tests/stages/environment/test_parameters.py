@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, Parameterised, tell
+from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, Parameterised, connect_parameters
 
 
 def sampler(kind, **parameters):
     return {"sampler_type": kind, "sampler_parameters": parameters}
 
 
-def made(plain, seed=0, stretch=(0,), num_envs=1000, generation=0):
+def made(plain, seed=0, spawn_key=(0,), num_envs=1000, generation=0):
     parameters = EpisodeParameters()
-    parameters.take(EnvironmentParameters(generation, plain))
-    parameters.open(num_envs)
-    parameters.begin_anew(seed, *stretch)
+    parameters.receive(EnvironmentParameters(generation, plain))
+    parameters.set_instances(num_envs)
+    parameters.reseed(seed, *spawn_key)
     return parameters
 
 
@@ -92,17 +92,21 @@ def test_values_differ_from_instance_to_instance_and_from_episode_to_episode():
 
 
 def test_the_run_s_seed_and_the_stretch_make_the_values():
-    first = drawn(RANDOM, 5, seed=1, stretch=(0, -1))
-    assert (drawn(RANDOM, 5, seed=1, stretch=(0, -1)) == first).all()
-    for other in ({"seed": 2, "stretch": (0, -1)}, {"seed": 1, "stretch": (1, -1)}, {"seed": 1, "stretch": (0, 3)}):
+    first = drawn(RANDOM, 5, seed=1, spawn_key=(0, -1))
+    assert (drawn(RANDOM, 5, seed=1, spawn_key=(0, -1)) == first).all()
+    for other in (
+        {"seed": 2, "spawn_key": (0, -1)},
+        {"seed": 1, "spawn_key": (1, -1)},
+        {"seed": 1, "spawn_key": (0, 3)},
+    ):
         assert (drawn(RANDOM, 5, **other) != first).all()
 
 
-def test_a_sampler_s_own_seed_goes_before_the_run_s_but_not_before_the_stretch():
-    first = drawn(SEEDED, 5, seed=1, stretch=(0, 4))
-    assert (drawn(SEEDED, 5, seed=2, stretch=(0, 4)) == first).all()
-    assert (drawn(SEEDED, 5, seed=1, stretch=(0, 5)) != first).all()
-    assert (drawn(sampler("uniform", seed=8), 5, seed=1, stretch=(0, 4)) != first).all()
+def test_a_sampler_s_own_seed_takes_precedence_over_the_run_s_but_not_over_the_spawn_key():
+    first = drawn(SEEDED, 5, seed=1, spawn_key=(0, 4))
+    assert (drawn(SEEDED, 5, seed=2, spawn_key=(0, 4)) == first).all()
+    assert (drawn(SEEDED, 5, seed=1, spawn_key=(0, 5)) != first).all()
+    assert (drawn(sampler("uniform", seed=8), 5, seed=1, spawn_key=(0, 4)) != first).all()
 
 
 def test_two_parameters_are_independent_also_with_the_same_seed():
@@ -118,19 +122,19 @@ def test_one_by_one_gives_what_all_at_once_gives():
         assert single.options(i) == {name: column[i] for name, column in whole.items()}
 
 
-def test_a_next_lesson_goes_on_with_the_chance_of_the_one_before():
+def test_a_next_lesson_continues_the_random_numbers_of_the_one_before():
     kept, changed = made({"p": RANDOM}), made({"p": RANDOM})
     kept.draw([0])
     changed.draw([0])
-    changed.take(EnvironmentParameters(1, {"p": sampler("uniform", min_value=10, max_value=11)}))
+    changed.receive(EnvironmentParameters(1, {"p": sampler("uniform", min_value=10, max_value=11)}))
     assert changed.options(0)["p"] == pytest.approx(10 + kept.options(0)["p"])
 
 
 def test_starting_anew_gives_the_same_values_again():
-    parameters = made({"p": RANDOM, "q": SEEDED}, seed=3, stretch=(0, 2))
+    parameters = made({"p": RANDOM, "q": SEEDED}, seed=3, spawn_key=(0, 2))
     first = parameters.options(0)
     parameters.options(0)
-    parameters.begin_anew(3, 0, 2)
+    parameters.reseed(3, 0, 2)
     assert parameters.options(0) == first
 
 
@@ -141,7 +145,7 @@ def test_it_knows_under_which_generation_each_instance_s_episode_began():
     parameters = made({"p": 1.0}, num_envs=3, generation=4)
     assert parameters.begun.tolist() == [4, 4, 4]
     before = parameters.begun
-    parameters.take(EnvironmentParameters(5, {"p": 2.0}))
+    parameters.receive(EnvironmentParameters(5, {"p": 2.0}))
     parameters.draw([1])
     parameters.begin([2])
     assert parameters.begun.tolist() == [4, 5, 5]
@@ -164,7 +168,7 @@ class Hearing(Deaf):
 
 def test_a_group_with_the_setter_gets_them(caplog):
     parameters, group = made({"p": 1.0}, num_envs=9), Hearing()
-    tell(group, parameters, logging.getLogger())
+    connect_parameters(group, parameters, logging.getLogger())
     assert isinstance(group, Parameterised)
     assert group.parameters is parameters
     assert len(parameters.begun) == 2
@@ -172,7 +176,7 @@ def test_a_group_with_the_setter_gets_them(caplog):
 
 
 def test_a_group_that_can_t_take_them_is_named_with_what_to_do(caplog):
-    tell(Deaf(), made({"p": 1.0}), logging.getLogger())
+    connect_parameters(Deaf(), made({"p": 1.0}), logging.getLogger())
     assert "Deaf can't take parameters" in caplog.text
     assert "set_parameters(self, parameters)" in caplog.text
 
@@ -180,6 +184,6 @@ def test_a_group_that_can_t_take_them_is_named_with_what_to_do(caplog):
 def test_without_parameters_nobody_is_told_and_nobody_warned(caplog):
     group = Hearing()
     for each in (group, Deaf()):
-        tell(each, EpisodeParameters(), logging.getLogger())
+        connect_parameters(each, EpisodeParameters(), logging.getLogger())
     assert not hasattr(group, "parameters")
     assert not caplog.records

@@ -19,7 +19,7 @@ from fakes import (
 )
 
 from queues.messages import Assignment
-from stages.environment.lineup import Lineups, nobody
+from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.protocol import Measured, StepResult
 from stages.environment.stage import EnvironmentStage
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
@@ -34,7 +34,7 @@ async def started(
     policies=True,
     self_play=False,
     first_agent_id=0,
-    deterministic=nobody,
+    deterministic=no_behavior,
     seed=1,
     make_policy=EchoPolicy,
     **options,

@@ -24,7 +24,7 @@ async def started(length, num_envs=2, seed=1, replica=0, make=TellableGroup, str
 
     stage = EnvironmentStage(make_group, Lineups(EchoPolicy))
     if length is not None:
-        stage.parameters.take(told(length))
+        stage.parameters.receive(told(length))
     stage.start(StageContext("environment", replica))
     await stage.reset(seed, stretch)
     stage.update(policy_update("Walker", 0))
@@ -60,14 +60,14 @@ async def test_episodes_are_played_with_what_is_told_from_the_first_on():
 async def test_a_change_is_taken_with_each_instance_s_next_episode():
     stage, _ = await started(3)
     await lengths(stage, 2)
-    stage.parameters.take(told(1, generation=1))
+    stage.parameters.receive(told(1, generation=1))
     assert await lengths(stage, 4) == {0: [3, 1, 1], 1: [3, 1, 1]}
 
 
 async def test_each_ending_says_what_its_episode_began_under():
     stage, _ = await started(2)
     await ticks(stage, 1)
-    stage.parameters.take(told(2, generation=5))
+    stage.parameters.receive(told(2, generation=5))
     assert await ticks(stage, 5) == [[], [0, 0], [], [5, 5], []]
 
 
@@ -92,7 +92,7 @@ async def test_samplers_are_drawn_anew_for_each_episode_and_instance_as_seed_rep
 
 async def test_a_restarted_group_is_told_too():
     stage, groups = await started(3)
-    stage.parameters.take(told(1, generation=2))
+    stage.parameters.receive(told(1, generation=2))
     await stage.restart(9, (4,))
     assert groups[1].parameters is stage.parameters
     assert await lengths(stage, 3) == {0: [1, 1], 1: [1, 1]}

@@ -239,6 +239,6 @@ def test_closing_closes_all_once_even_those_that_fail():
 
 def test_parameters_that_nobody_can_be_told_are_warned_of(caplog):
     parameters = EpisodeParameters()
-    parameters.take(EnvironmentParameters(1, {"gravity": 3.0}))
+    parameters.receive(EnvironmentParameters(1, {"gravity": 3.0}))
     group(ScriptedEnv(VECTOR)).set_parameters(parameters)
     assert "let its factory take side_channels" in caplog.text

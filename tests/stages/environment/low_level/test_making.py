@@ -91,7 +91,7 @@ def test_our_own_unity_environment_goes_round(tmp_path):
     arguments = ["--agents", "2", "--branches", "3", "--mask", "--stats"]
     made = make("through_unity", 2, options={"folder": str(tmp_path), "arguments": arguments}, replica=1, seed=49)
     parameters = EpisodeParameters()
-    parameters.take(EnvironmentParameters(1, {"step_size": 0.5}))
+    parameters.receive(EnvironmentParameters(1, {"step_size": 0.5}))
     made.set_parameters(parameters)
     result = made.reset(0)
     (spec,) = made.behavior_specs.values()

@@ -7,7 +7,7 @@ import pytest
 from small_zoo import Counting, Crowd
 
 from queues.messages import ActionBatch
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, tell
+from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 from stages.environment.pettingzoo import PettingZooGroup, instance_of
 
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 2, "max_value": 3}}
@@ -20,9 +20,9 @@ def group_of(*envs):
 def told(group, plain, generation=0):
     """Parameters that the group asks."""
     parameters = EpisodeParameters()
-    parameters.take(EnvironmentParameters(generation, plain))
-    parameters.begin_anew(0, 0)
-    tell(group, parameters)
+    parameters.receive(EnvironmentParameters(generation, plain))
+    parameters.reseed(0, 0)
+    connect_parameters(group, parameters)
     return parameters
 
 
@@ -61,7 +61,7 @@ def test_an_episode_under_way_is_not_told_of_a_change():
     group = group_of(env)
     parameters = told(group, {"p": 1.0})
     play(group, 1)
-    parameters.take(EnvironmentParameters(1, {"p": 2.0}))
+    parameters.receive(EnvironmentParameters(1, {"p": 2.0}))
     assert env.options == [{"p": 1.0}]
     assert parameters.begun.tolist() == [0]
     play(group, 2)

@@ -26,7 +26,7 @@ def hears(data):
 
 def given(generation=1, **parameters):
     made = EpisodeParameters()
-    made.take(EnvironmentParameters(generation, parameters))
+    made.receive(EnvironmentParameters(generation, parameters))
     return made
 
 
@@ -61,7 +61,7 @@ async def test_what_has_changed_is_told_with_the_next_order_and_nothing_else():
     parameters = given(gravity=9.5, size=UNIFORM)
     world.group.set_parameters(parameters)
     await world.reset()
-    parameters.take(EnvironmentParameters(2, {"gravity": 3.0, "size": UNIFORM}))
+    parameters.receive(EnvironmentParameters(2, {"gravity": 3.0, "size": UNIFORM}))
     await world.step()
     heard = hears(world.unities[0][0].sent[1])
     assert (heard.parameters, heard.engine) == ({"gravity": 3.0}, {})
@@ -86,7 +86,7 @@ async def test_an_ended_episode_is_told_with_the_parameters_that_it_began_under(
     parameters = given(generation=1, gravity=9.5)
     world.group.set_parameters(parameters)
     await world.reset()
-    parameters.take(EnvironmentParameters(2, {"gravity": 3.0}))
+    parameters.receive(EnvironmentParameters(2, {"gravity": 3.0}))
     assert (await world.step()).steps[WALKER].parameters.tolist() == [1]
     assert (await world.step()).steps[WALKER].parameters.tolist() == [2, 1]
     await world.group.close()

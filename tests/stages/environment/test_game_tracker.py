@@ -9,7 +9,7 @@ import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
 from queues.messages import Assignment
-from stages.environment.game_endings import GameWatch
+from stages.environment.game_tracker import GameTracker
 from stages.environment.lineup import Lineups
 from stages.environment.protocol import GameResults, StepResult
 from stages.errors import StageError
@@ -25,12 +25,12 @@ def watching(*behavior_ids, learning_team=0, num_envs=2):
         lineups.add_behavior(counting_spec(behavior_id))
         lineups.update(policy_update(behavior_id, 0))
     lineups.assign(Assignment(1, learning_team, {i: (-1, 0) for i in ids if i != "Walker"}))
-    lineups.open_games(num_envs)
-    return lineups, GameWatch(lineups)
+    lineups.begin_games(num_envs)
+    return lineups, GameTracker(lineups)
 
 
 def swap(lineups, generation, team=0):
-    named = {i: (-1, 0) for i in lineups.current.players if lineups.plays(i)}
+    named = {i: (-1, 0) for i in lineups.current.players if lineups.has_self_play(i)}
     lineups.assign(Assignment(generation, team, named))
 
 
@@ -297,7 +297,7 @@ def test_of_a_game_that_was_lost_nothing_is_told_nor_mixed_up_with_the_next():
     lineups, watch = watching(num_envs=1)
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
     watch.forget(np.array([0], np.int32))
-    lineups.restart(np.array([0], np.int32))
+    lineups.restart_games(np.array([0], np.int32))
     assert finish(watch, result(home=rows(deciding=[(4, 0)]), away=rows(deciding=[(1, 0)]))) == {}
     assert told(finish(watch, result(home=rows((4, 0, 1.0))))) == {HOME: [1.0]}
 

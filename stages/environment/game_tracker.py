@@ -1,7 +1,7 @@
-"""Which games have ended at a tick, and how: told once per match, with the generation of the lineup that played it.
+"""Results of the games that end at a tick: each is reported once, with the generation of the lineup that played it.
 
-An environment that knows its games declares them (`GameResults`). Of one that does not, games are guessed from the
-learning team's episodes as ML-Agents does it: the sign of the last reward is the result.
+An environment that knows its games declares them (`GameResults`). In others, games are inferred from the learning
+team's episodes as ML-Agents does it: the sign of the last reward is the result.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from queues.columns import GAME_COLUMNS
 from queues.messages import Columns
 from queues.specs import behavior_team
+from stages.environment.game_result_checks import check_game_results
 from stages.environment.lineup import Lineup, Lineups
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.environment.results import checked
 from stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
-"""Column [G, T] beside `GAME_COLUMNS` where there are more than two teams: how each of them did, by team id."""
+"""Column [G, T] beside `GAME_COLUMNS` where there are more than two teams: the outcome of each, by team id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,53 +44,50 @@ class _Ending:
     terminated: bool
 
 
-class GameWatch:
-    """Watches the games of an actor's instances; those that end are followed by games under the current lineup.
+class GameTracker:
+    """Tracks the games of an actor's instances; those that end are followed by games under the current lineup.
 
     Args:
-        lineups: who plays in which game.
+        lineups: the lineups of the running games.
     """
 
     def __init__(self, lineups: Lineups) -> None:
         self._lineups = lineups
         self._declares = False
         self._decided: dict[str, dict[int, set[int]]] = {}
-        self._untold: list[_Game] = []
+        self._unreported: list[_Game] = []
 
     def begin(self, result: StepResult) -> None:
-        """All instances have been reset."""
+        """Begin with what a reset of all instances returned."""
         self._declares |= result.games is not None
         self._decided = {}
         self._remember(result)
 
     def forget(self, env_ids: NDArray[np.int32]) -> None:
-        """These instances have begun anew, and nobody knows how their games would have ended."""
+        """Forget the games of instances that restarted; they have no result."""
         for decided in self._decided.values():
             for env_id in env_ids.tolist():
                 decided.pop(env_id, None)
 
     def finish(self, result: StepResult, environment: str) -> dict[str, Columns]:
-        """What one tick brought.
+        """Return columns [G] of the games that a tick ended, by the behaviour id whose batch is to carry them.
 
         Args:
             result: of the tick.
-            environment: what messages call the environment.
-
-        Returns:
-            Columns [G] of the games that ended, by the behaviour id whose batch is to carry them.
+            environment: name of the environment, for messages.
 
         Raises:
-            StageError: if the environment tells what no games can have been, or of fewer teams than there are.
+            StageError: if the environment declares results that are not valid, or of fewer teams than there are.
         """
         self._declares |= result.games is not None
         if result.games is not None:
-            games = checked(result.games, len(self._lineups.games), environment, self._teams)
-            self._untold += self._declared(games, environment)
-            self._lineups.restart(games.env_ids)
+            games = check_game_results(result.games, len(self._lineups.games), environment, self._teams)
+            self._unreported += self._declared(games, environment)
+            self._lineups.restart_games(games.env_ids)
         elif not self._declares:
-            self._untold += self._guessed(result)
+            self._unreported += self._inferred(result)
             self._remember(result)
-        return self._tell(result) if self._untold else {}
+        return self._report(result) if self._unreported else {}
 
     def _declared(self, games: GameResults, environment: str) -> Iterator[_Game]:
         teams = games.outcomes.shape[1]
@@ -105,16 +102,16 @@ class GameWatch:
                     f"environment {environment}: its GameResults.outcomes are about {teams} team{'s' * (teams != 1)}, "
                     f"but team {highest} plays; give a column for each team id from 0 to {highest}"
                 )
-            if teams > 2:  # any ranking in numbers, which has to be told as wins and losses
+            if teams > 2:  # any ranking in numbers, from which wins and losses are made
                 yield _Game(lineup, _beaten(outcomes, lineup.learning_team, playing), outcomes.copy())
             else:
                 yield _Game(lineup, float(outcomes[lineup.learning_team]))
 
-    def _guessed(self, result: StepResult) -> list[_Game]:
-        """A match is over when no agent of the learning team that was there goes on, or one of them begins anew."""
+    def _inferred(self, result: StepResult) -> list[_Game]:
+        """Infer games: one is over when no agent of the learning team goes on, or one of them begins a new episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
-            if steps.ended and self._lineups.plays(behavior_id):
+            if steps.ended and self._lineups.has_self_play(behavior_id):
                 for row in range(steps.ended):
                     endings.setdefault(int(steps.env_ids[row]), []).append(_ending(behavior_id, steps, row))
         if not endings:
@@ -126,18 +123,18 @@ class GameWatch:
             before, now = self._learners_of(lineup, env_id, result)
             gone = {ending.agent_id for ending in mine}
             others_play_on = (before & now) - gone if mine else before | now
-            begun_anew = (now - before) | (now & gone) if mine else set()
-            if others_play_on and not begun_anew:
+            new_episodes = (now - before) | (now & gone) if mine else set()
+            if others_play_on and not new_episodes:
                 continue
             over.append(env_id)
             first = min(mine, key=lambda ending: ending.agent_id, default=None)
             if first is not None and first.terminated:
                 found.append(_Game(lineup, float(np.sign(first.reward) + 1) / 2))
-        self._lineups.restart(np.array(over, np.int32))
+        self._lineups.restart_games(np.array(over, np.int32))
         return found
 
     def _learners_of(self, lineup: Lineup, env_id: int, result: StepResult) -> tuple[set[int], set[int]]:
-        """Agents of the learning team in an instance: those who decided last time, and those who decide now."""
+        """Return the learning team's agents of an instance that decided last time, and those that decide now."""
         before: set[int] = set()
         now: set[int] = set()
         for behavior_id in self._players(lineup):
@@ -150,9 +147,9 @@ class GameWatch:
         return before, now
 
     def _remember(self, result: StepResult) -> None:
-        """Note who decides in the instances that a tick is about; it may not be about all of them."""
+        """Note the agents that decide in the instances of a tick, which may not be all instances."""
         for behavior_id, steps in result.steps.items():
-            if len(steps.agent_ids) and self._lineups.plays(behavior_id):
+            if len(steps.agent_ids) and self._lineups.has_self_play(behavior_id):
                 decided = self._decided.setdefault(behavior_id, {})
                 decided.update((env_id, set()) for env_id in steps.env_ids[: steps.ended].tolist())
                 env_ids = steps.env_ids[steps.ended :].tolist()
@@ -160,28 +157,28 @@ class GameWatch:
                 for agent_id, env_id in zip(steps.agent_ids[steps.ended :].tolist(), env_ids, strict=True):
                     decided[env_id].add(agent_id)
 
-    def _tell(self, result: StepResult) -> dict[str, Columns]:
-        """Put games into columns; what nobody can carry at this tick waits."""
-        carriers = [i for i, steps in result.steps.items() if len(steps.agent_ids) and self._lineups.plays(i)]
+    def _report(self, result: StepResult) -> dict[str, Columns]:
+        """Put games into columns; those that no batch of this tick can carry wait."""
+        carriers = [i for i, steps in result.steps.items() if len(steps.agent_ids) and self._lineups.has_self_play(i)]
         if not carriers:
             return {}
-        games, self._untold = self._untold, []
+        games, self._unreported = self._unreported, []
         by_carrier: dict[str, list[_Game]] = {}
         for game in games:
             mine = [i for i in carriers if behavior_team(i) == game.lineup.learning_team]
             by_carrier.setdefault((mine or carriers)[0], []).append(game)
-        return {behavior_id: _columns(told) for behavior_id, told in by_carrier.items()}
+        return {behavior_id: _columns(carried) for behavior_id, carried in by_carrier.items()}
 
     def _teams(self) -> int:
-        """How many team ids there are under the current lineup, those between them included that nobody plays for."""
+        """Return the number of team ids under the current lineup, unused ones between them included."""
         return 1 + max(map(behavior_team, self._players(self._lineups.current)), default=0)
 
     def _players(self, lineup: Lineup) -> Iterator[str]:
-        return (behavior_id for behavior_id in lineup.players if self._lineups.plays(behavior_id))
+        return (behavior_id for behavior_id in lineup.players if self._lineups.has_self_play(behavior_id))
 
 
 def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> float:
-    """Which share of the others who play a team did better than; a draw is half of one."""
+    """Return the share of the other teams over which a team won; a draw counts half."""
     others = outcomes[sorted(playing - {team})]
     return float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
 
