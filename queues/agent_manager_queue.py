@@ -24,8 +24,11 @@ T = TypeVar("T")
 class AgentManagerQueue(Generic[T]):
     """A bounded first-in first-out queue with backpressure, an end of stream, and counts.
 
-    One queue may be used directly as both ends. Where several producers share it, each takes an end of its
-    own with `add_producer`; the stream ends when the last of these is closed, or when the queue itself is.
+    One queue may be used directly as both ends. Where several producers share it, each has an end of its
+    own from `add_producer`; the stream ends when the last of these is closed, or when the queue itself is.
+
+    It has the names of ML-Agents' class of this name: `behavior_id`, `maxlen`, `qsize()`, `empty()`, `get_nowait()`
+    and the nested `Empty`. ML-Agents' blocking `put` is awaited here; `maxlen=0`, there without a bound, is refused.
 
     Args:
         name: the behaviour id, or what else tells it from others in messages and statistics.
@@ -38,6 +41,8 @@ class AgentManagerQueue(Generic[T]):
     Raises:
         ValueError: if `maxlen` is less than 1 or `overflow` is neither of the two.
     """
+
+    Empty = QueueEmpty
 
     def __init__(
         self,
@@ -66,13 +71,22 @@ class AgentManagerQueue(Generic[T]):
         return f"<{type(self).__name__} {self.name!r} {len(self._items)}/{self.maxlen} {state}>"
 
     @property
+    def behavior_id(self) -> str:
+        """The name: for a queue of trajectories or policies, the behaviour id whose items it carries."""
+        return self.name
+
+    @property
     def closed(self) -> bool:
-        """Whether the stream has been ended; items may still be left to take."""
+        """True if the stream has ended; items may still be left."""
         return self._closed
 
     def qsize(self) -> int:
         """Items put and not yet taken."""
         return len(self._items)
+
+    def empty(self) -> bool:
+        """True if there is no item."""
+        return not self._items
 
     def put_nowait(self, item: T) -> None:
         """Put an item at once.

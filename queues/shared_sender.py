@@ -31,7 +31,7 @@ STARVING_AFTER_S = 5.0
 
 
 @dataclass(slots=True)
-class _Part:
+class _Parcel:
     """One item as it will travel."""
 
     header: dict[str, Any]
@@ -41,7 +41,7 @@ class _Part:
     """Bytes that the arrays need in a slab; 0 if it needs none."""
 
     @classmethod
-    def of(cls, message: Message) -> _Part:
+    def of(cls, message: Message) -> _Parcel:
         header, arrays = codec.describe(message)
         starts, total = codec.offsets(header)
         return cls(header, arrays, starts, total)
@@ -49,11 +49,11 @@ class _Part:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A put that waits. Once its first part is sent, all the others will be, even if the put is cancelled."""
+    """A put that waits. Once its first parcel is sent, all the others will be, even if the put is cancelled."""
 
-    parts: deque[_Part]
+    parcels: deque[_Parcel]
     done: asyncio.Future[bool]
-    """True when all parts are sent, false when they never will be."""
+    """True when all parcels are sent, false when they never will be."""
     since: float
     begun: bool = False
 
@@ -80,7 +80,7 @@ class SharedSender(Generic[T]):
         self._free: list[int] = []
         self._untaken = 0
         self._jobs: deque[_Job] = deque()
-        self._newest: _Part | None = None  # with replace_oldest: what waits for a slab
+        self._newest: _Parcel | None = None  # with replace_oldest: what waits for a slab
         self._closed = False
         self._ended = False
         self._starving: asyncio.TimerHandle | None = None
@@ -136,7 +136,7 @@ class SharedSender(Generic[T]):
             QueueClosed: if the stream was ended or its receiver is gone.
             TooLargeError: if it fits no slab and can't be split.
         """
-        if not self._try(self._parts(item)):
+        if not self._try(self._parcels(item)):
             raise QueueFull(f"queue {self.name!r} is full ({self.qsize()} items of {self.maxlen})")
 
     async def put(self, item: T) -> None:
@@ -146,11 +146,11 @@ class SharedSender(Generic[T]):
             QueueClosed: if the stream was ended or its receiver is gone, before or while waiting.
             TooLargeError: if the item fits no slab and can't be split.
         """
-        parts = self._parts(item)
-        if self._try(parts):
+        parcels = self._parcels(item)
+        if self._try(parcels):
             return
         loop = asyncio.get_running_loop()
-        job = _Job(deque(parts), loop.create_future(), loop.time())
+        job = _Job(deque(parcels), loop.create_future(), loop.time())
         self._jobs.append(job)
         self._pump()
         try:
@@ -195,37 +195,37 @@ class SharedSender(Generic[T]):
             replaced=self._replaced,
         )
 
-    def _parts(self, item: T) -> list[_Part]:
+    def _parcels(self, item: T) -> list[_Parcel]:
         if self._closed:
             raise QueueClosed(f"queue {self.name!r} is closed")
-        whole = _Part.of(item)
+        whole = _Parcel.of(item)
         if whole.size <= self.spec.slab_bytes:
             return [whole]
-        return [_Part.of(piece) for piece in pieces(item, self.spec.slab_bytes)]
+        return [_Parcel.of(piece) for piece in pieces(item, self.spec.slab_bytes)]
 
-    def _try(self, parts: list[_Part]) -> bool:
+    def _try(self, parcels: list[_Parcel]) -> bool:
         if self.spec.overflow == "replace_oldest":
             # Policies: one piece each, since only batches are ever split.
             self._replaced += self._newest is not None
-            (self._newest,) = parts
+            (self._newest,) = parcels
             self._pump()
             return True
-        slabs = sum(part.size > 0 for part in parts)
+        slabs = sum(parcel.size > 0 for parcel in parcels)
         if self._jobs or not self._welcomed:
             return False
-        if slabs > len(self._free) or len(parts) > self.maxlen - self._untaken:
+        if slabs > len(self._free) or len(parcels) > self.maxlen - self._untaken:
             return False
-        for part in parts:
-            self._send(part)
+        for parcel in parcels:
+            self._send(parcel)
         return True
 
     def _pump(self) -> None:
         """Send what waits, as far as there is room, and then the end if the stream was closed."""
-        while self._jobs and self._may_send(self._jobs[0].parts[0]):
+        while self._jobs and self._may_send(self._jobs[0].parcels[0]):
             job = self._jobs[0]
             job.begun = True
-            self._send(job.parts.popleft())
-            if not job.parts:
+            self._send(job.parcels.popleft())
+            if not job.parcels:
                 self._jobs.popleft()
                 job.end(sent=True)
         if self._newest is not None and self._may_send(self._newest):
@@ -237,19 +237,19 @@ class SharedSender(Generic[T]):
             self._channel.finish()
         self._watch_for_starvation()
 
-    def _may_send(self, part: _Part) -> bool:
-        return self._has_room() and (bool(self._free) or part.size == 0)
+    def _may_send(self, parcel: _Parcel) -> bool:
+        return self._has_room() and (bool(self._free) or parcel.size == 0)
 
     def _has_room(self) -> bool:
         # A newer policy pushes the older one out at the receiver, so there only slabs are the bound.
         return self._welcomed and (self._untaken < self.maxlen or self.spec.overflow == "replace_oldest")
 
-    def _send(self, part: _Part) -> None:
+    def _send(self, parcel: _Parcel) -> None:
         slab = NO_SLAB
-        if part.size:
+        if parcel.size:
             slab = self._free.pop()  # the one that came back last: it is still in the CPU's caches
-            self._slabs.write(slab, part.arrays, part.starts)
-        self._channel.send(links.item(slab, part.header))
+            self._slabs.write(slab, parcel.arrays, parcel.starts)
+        self._channel.send(links.item(slab, parcel.header))
         self._in += 1
         self._untaken += 1
         self._high_water = max(self._high_water, self.qsize())
@@ -287,7 +287,7 @@ class SharedSender(Generic[T]):
             job.end(sent=False)
 
     def _watch_for_starvation(self) -> None:
-        first = self._jobs[0].parts[0] if self._jobs else self._newest
+        first = self._jobs[0].parcels[0] if self._jobs else self._newest
         starved = first is not None and self._has_room() and not self._ended
         if starved and self._starving is None and not self._warned:
             self._starving = asyncio.get_running_loop().call_later(STARVING_AFTER_S, self._warn)

@@ -19,7 +19,7 @@ from queues.messages import PolicyUpdate
 from stages.environment.factory import EnvironmentRequest, make_group
 from stages.environment.parameters import EpisodeParameters, connect_parameters
 from stages.environment.protocol import EnvironmentGroup
-from stages.evaluation import Evaluation, EvaluationStage
+from stages.evaluation import EvaluationResult, EvaluationStage
 from stages.loop import Nowhere, StageRunner
 from stages.policy.design import design_of
 
@@ -80,7 +80,7 @@ class EvaluationHost:
         sink: Any = Nowhere()
         await StageRunner(stage, inlet, sink, runtime.stages.context(name), runtime.stages.hooks(name)).run()
 
-    def _report(self, evaluation: Evaluation) -> None:
+    def _report(self, evaluation: EvaluationResult) -> None:
         runtime, policy = self._runtime, evaluation.policy
         if evaluation.best:
             settings = runtime.config.behavior_settings(evaluation.spec.name)

@@ -1,5 +1,5 @@
 """Evaluation: how good a policy is, played without exploration."""
 
-from stages.evaluation.stage import Evaluation, EvaluationStage
+from stages.evaluation.stage import EvaluationResult, EvaluationStage
 
-__all__ = ["Evaluation", "EvaluationStage"]
+__all__ = ["EvaluationResult", "EvaluationStage"]

@@ -22,7 +22,7 @@ SEED = 20_261
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationResult:
     """How a policy scored."""
 
     policy: PolicyUpdate
@@ -59,7 +59,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         make_policy: Callable[[BehaviorSpec], ActingPolicy],
         every: int,
         episodes: int,
-        report: Callable[[Evaluation], None],
+        report: Callable[[EvaluationResult], None],
         best: float | None = None,
         before_reset: Callable[[int], None] = lambda seed: None,
     ) -> None:
@@ -90,7 +90,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             mean = float(returns.mean())
             best = self._best is None or mean > self._best
             self._best = max(mean, self._best) if self._best is not None else mean
-            self._report(Evaluation(item, spec, mean, float(returns.std()), len(returns), best))
+            self._report(EvaluationResult(item, spec, mean, float(returns.std()), len(returns), best))
         return
         yield
 

@@ -41,6 +41,18 @@ def test_an_unknown_overflow_is_refused():
         AgentManagerQueue("Ball", 1, "drop")  # type: ignore[arg-type]
 
 
+async def test_it_has_the_names_of_ml_agents_queue():
+    queue: AgentManagerQueue[int] = AgentManagerQueue("Ball?team=0", maxlen=2)
+    assert (queue.behavior_id, queue.maxlen) == ("Ball?team=0", 2)
+    assert queue.empty()
+    with pytest.raises(AgentManagerQueue.Empty):
+        queue.get_nowait()
+    await queue.put(7)
+    assert (queue.empty(), queue.qsize()) == (False, 1)
+    assert queue.get_nowait() == 7
+    assert queue.empty()
+
+
 async def test_with_replace_oldest_a_put_never_waits_and_a_get_gives_the_newest():
     pushed_out: list[int] = []
     queue: AgentManagerQueue[int] = AgentManagerQueue("Ball", 1, "replace_oldest", pushed_out.append)
