@@ -23,7 +23,7 @@ from config.hyperparameters import Hyperparameters
 from config.network_settings import NetworkSettings
 from config.reward_signals import ExtrinsicSettings, LearnedSignalSettings, RewardSignals, RewardSignalSettings
 from config.self_play import SelfPlaySettings
-from config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind, hyperparameters_model
+from config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
 
 _FORMER_TRAINERS = {
     "imitation": "'bc', with hyperparameters.teacher",
@@ -59,7 +59,7 @@ def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
     Raises:
         FindingsError: if the trainer can't do without some.
     """
-    model = hyperparameters_model(trainer_type)
+    model = declared_kind(trainer_type).hyperparameters
     try:
         return {} if model is None else model()
     except ValidationError as error:
@@ -148,7 +148,7 @@ class BehaviorSettings(Settings):
     @classmethod
     def _by_trainer(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
         trainer = info.data.get("trainer_type", "")  # absent if it was refused already
-        model = hyperparameters_model(trainer)
+        model = declared_kind(trainer).hyperparameters
         if model is not None and isinstance(value, Settings) and not isinstance(value, model):
             raise ValueError(f"{type(value).__name__} does not fit trainer_type '{trainer}'; expected {model.__name__}")
         if not isinstance(value, dict):

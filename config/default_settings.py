@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config.errors import Finding
-from config.trainers import DEFAULT_TRAINER, hyperparameters_model
+from config.trainers import DEFAULT_TRAINER, declared_kind
 
 
 def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
@@ -39,7 +39,7 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
     ours = own.get("trainer_type", theirs)
     if isinstance(hyperparameters, Mapping) and theirs != ours:
         # The schema of a trainer of the user's own is unknown: nothing of another trainer's is sure to fit.
-        model = hyperparameters_model(ours)
+        model = declared_kind(ours).hyperparameters
         known = {} if model is None else model.model_fields
         foreign = [key for key in hyperparameters if key not in known]
         own, denied = _without_denied(own, foreign)

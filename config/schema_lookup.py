@@ -98,6 +98,15 @@ def value_at(data: Any, path: KeyPath) -> Any:
     return data
 
 
+def is_inside(path: KeyPath, data: Any) -> bool:
+    """Return True if plain data has a value, null included, at a path."""
+    for key in path:
+        if not (key in data if isinstance(data, dict) else isinstance(data, list) and key in range(len(data))):
+            return False
+        data = data[key]
+    return True
+
+
 def tags_of(model: type[BaseModel]) -> dict[str, str]:
     """Return the keys of a model that can hold one word only, its tags, and that word."""
     words = {key: get_args(field.annotation) for key, field in fields_of(model).items() if _is_literal(field)}

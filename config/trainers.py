@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from config.hyperparameters import (
     BCHyperparameters,
@@ -65,12 +64,6 @@ TRAINERS: dict[str, TrainerKind] = {
 """Built-in trainers by `trainer_type`."""
 
 
-def declared_kind(trainer_type: str) -> TrainerKind:
-    """Return a trainer's entry; for `module:Class`, one without properties, as those are known by loading it alone."""
-    return TRAINERS.get(trainer_type) or TrainerKind(trainer_type, None)
-
-
-def hyperparameters_model(trainer_type: Any) -> type[Hyperparameters] | None:
-    """Return the settings model of a built-in trainer's `hyperparameters`; None for anything else."""
-    entry = TRAINERS.get(trainer_type) if isinstance(trainer_type, str) else None
-    return None if entry is None else entry.hyperparameters
+def declared_kind(trainer_type: object) -> TrainerKind:
+    """Return a trainer's entry; for anything else, such as `module:Class`, an entry without properties."""
+    return TRAINERS.get(str(trainer_type)) or TrainerKind(str(trainer_type), None)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from config.error_messages import explain
 from config.errors import ConfigError, Finding, KeyPath, Locate
+from config.schema_lookup import is_inside
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -74,22 +75,13 @@ def _is_echo(finding: Finding, findings: list[Finding]) -> bool:
 def _culprit(path: KeyPath, data: Any) -> KeyPath:
     """Find what to remove: the key, or the map or list around it if that has no meaning without it."""
     # A list without one of its items is another list; a map in it may lack one of its keys.
-    while path and (path[-1] in _TAGS or isinstance(path[-1], int) or not _has(data, path)):
+    while path and (path[-1] in _TAGS or isinstance(path[-1], int) or not is_inside(path, data)):
         path = path[:-1]
     return path
 
 
-def _has(data: Any, path: KeyPath) -> bool:
-    for part in path:
-        inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
-        if not inside:
-            return False
-        data = data[part]
-    return True
-
-
 def _without(data: Any, path: KeyPath) -> Any:
-    if not _has(data, path):
+    if not is_inside(path, data):
         return data  # a map around it was removed already
     key, *below = path
     if isinstance(data, list):

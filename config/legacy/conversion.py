@@ -15,7 +15,7 @@ from config.legacy.inheritance import in_order
 from config.legacy.old_values import Notes, OldValue, Place, Target
 from config.legacy.samplers import convert_samplers, is_samplers, read_samplers
 from config.run_config import RunConfig
-from config.schema_lookup import fields_of
+from config.schema_lookup import fields_of, is_inside
 from config.yaml_reader import Document, last_of_repeated
 
 _PARAMETERS = "environment_parameters"
@@ -47,13 +47,7 @@ class ConvertedDocument:
 
     def has(self, path: KeyPath) -> bool:
         """Return True if there is a value at a path of today's data."""
-        here = self.data
-        for part in path:
-            inside = part in here if isinstance(here, dict) else isinstance(here, list) and part in range(len(here))
-            if not inside:
-                return False
-            here = here[part]
-        return True
+        return is_inside(path, self.data)
 
     def place(self, path: KeyPath) -> Place:
         """Return the line of the file from which a path of today's data, or the nearest value around it, was made."""

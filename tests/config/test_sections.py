@@ -5,17 +5,9 @@ from __future__ import annotations
 import pytest
 from placed import without_places
 
-from config import (
-    Curriculum,
-    EngineSettings,
-    EnvSettings,
-    PipelineSettings,
-    RecordSettings,
-    ReplaySettings,
-    RunConfig,
-    StagePlacement,
-    UniformSampler,
-)
+from config import Curriculum, EngineSettings, EnvSettings, RunConfig, StagePlacement, UniformSampler
+from config.pipeline import PipelineSettings
+from config.record_replay import RecordSettings, ReplaySettings
 from config.sections import CheckpointSettings
 
 ONE = "behaviors: {B: {}}\n"

@@ -100,14 +100,14 @@ def _squashed(header: StreamHeader, behavior: str) -> bool:
     if header.squashed is not None:
         return behavior in header.squashed
     who = _teacher(header.config, behavior) or behavior  # what reached a student was its teacher's
-    return declared_kind(_settings(header.config, who).get("trainer_type", "")).squashed
+    return declared_kind(_settings(header.config, who).get("trainer_type")).squashed
 
 
 def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
     """Whose trajectories were recorded, where a behaviour imitated another one."""
     settings = _settings(config, behavior)
     teacher = (settings.get("hyperparameters") or {}).get("teacher")
-    return str(teacher) if declared_kind(settings.get("trainer_type", "")).imitates and teacher else None
+    return str(teacher) if declared_kind(settings.get("trainer_type")).imitates and teacher else None
 
 
 def _settings(config: Mapping[str, Any], behavior: str) -> Mapping[str, Any]:

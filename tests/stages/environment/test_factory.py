@@ -10,7 +10,8 @@ import pytest
 from environment_requests import group_of
 
 import stages
-from config import EnvironmentSettings, ObservationSettings, RoleSettings, WrapperSettings
+from config import EnvironmentSettings, ObservationSettings, RoleSettings
+from config.environment import WrapperSettings
 from queues.messages import ActionBatch
 from stages.environment.gymnasium.group import GymnasiumGroup
 from stages.environment.pettingzoo import PettingZooGroup
