@@ -18,7 +18,7 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Passes on what is learned from, counts ghost steps, rates games and swaps opponents.
 
     Args:
-        controller: the bookkeeping, shared by all behaviours.
+        controller: shared by all behaviours.
         publish: called at once with a new matchup.
     """
 

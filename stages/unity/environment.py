@@ -1,4 +1,4 @@
-"""Unity for scripts: one Unity with ML-Agents' low-level interface, step by step and without asyncio.
+"""ML-Agents' low-level interface for scripts: one Unity program, step by step and without asyncio.
 
     env = UnityEnvironment("Builds/3DBall")
     env.reset()
@@ -8,7 +8,7 @@
     env.step()
     env.close()
 
-The pipeline itself does not use it: there, `stages.environment.unity` steps several at once.
+The pipeline does not use it: there, `stages.environment.unity` steps several programs at once.
 """
 
 from __future__ import annotations
@@ -42,42 +42,42 @@ from stages.unity.steps import DecisionSteps, TerminalSteps
 from stages.unity.worker import EDITOR_PORT, UnityWorker
 
 BASE_PORT = EnvSettings().base_port
-"""Of executables, unless another one is given."""
+"""Default port of executables."""
 Result = TypeVar("Result")
 
 
 @dataclass
 class _AnnouncedBehavior:
-    """A behaviour that Unity has announced, and where its agents are."""
+    """A behaviour, with the current steps of its agents."""
 
     reader: BehaviorReader
     spec: BehaviorSpec
     decisions: DecisionSteps
     endings: TerminalSteps
     actions: ActionTuple | None = None
-    """For those who decide; None where none were set."""
+    """The actions set for the decisions; None without any."""
 
 
 class UnityEnvironment:
-    """One Unity; the constructor starts it, or waits until Play is pressed in the Editor.
+    """One Unity program; the constructor starts it, or waits until Play is pressed in the Editor.
 
     Args:
         file_name: the executable, with or without its extension; None for the Editor.
-        worker_id: added to the port, so that several run at once.
-        base_port: first port of executables; None for 5005, 0 for any that is free. The Editor always calls 5004.
+        worker_id: added to the port, so that several programs can run at once.
+        base_port: first port of executables; None for 5005, 0 for any free one. The Editor always calls 5004.
         seed: of Unity's random numbers.
         no_graphics: run without a window.
-        no_graphics_monitor: as `no_graphics`, but for worker 0.
-        timeout_wait: seconds that Unity may take to start, and for each exchange.
+        no_graphics_monitor: as `no_graphics`, except for worker 0.
+        timeout_wait: seconds for the start, and for each exchange.
         additional_args: further arguments for the executable.
-        side_channels: what is said and heard beside steps; ML-Agents' own classes are taken as well.
-        log_folder: where Unity's log goes.
-        num_areas: copies of the training area that Unity is asked for.
+        side_channels: may also be of ML-Agents' own classes.
+        log_folder: for Unity's log.
+        num_areas: copies of the training area that Unity should make.
 
     Raises:
-        UnityEnvironmentException: if it can't be started, or is of another version.
+        UnityEnvironmentException: if it can't be started, or its version is not compatible.
         UnityWorkerInUseException: if the port is taken.
-        UnityTimeOutException: if nobody connects.
+        UnityTimeOutException: if Unity does not connect.
     """
 
     def __init__(
@@ -134,25 +134,25 @@ class UnityEnvironment:
 
     @property
     def academy_capabilities(self) -> Any:
-        """What this Unity can do beyond the least: a `UnityRLCapabilitiesProto`, of a flag for each capability."""
+        """The capabilities of this Unity, as flags of a `UnityRLCapabilitiesProto`."""
         assert self._worker.greeting is not None, "the constructor connects"
         return UnityRLCapabilitiesProto(**dict.fromkeys(self._worker.greeting.capabilities, True))
 
     def reset(self) -> None:
-        """Let all agents begin anew; raises as `step`."""
+        """Reset all agents; raises as `step`."""
         self._receive(self._worker.reset())
         self._begun = True
 
     def step(self) -> None:
-        """Let agents act as was set, or by zeros, and wait until some ask for a decision or end.
+        """Let agents take the actions that were set, or zeros, and wait until some ask for a decision or end.
 
         The first step is a reset.
 
         Raises:
-            UnityCommunicationException: if Unity failed, or can't be understood.
-            UnityCommunicatorStoppedException: if it ended in order.
-            UnityTimeOutException: if it was silent for too long.
-            UnityEnvironmentException: if this was closed.
+            UnityCommunicationException: if Unity failed, or broke the protocol.
+            UnityCommunicatorStoppedException: if it ended regularly.
+            UnityTimeOutException: if it did not answer in time.
+            UnityEnvironmentException: if the environment was closed.
         """
         if not self._begun:
             self.reset()
@@ -160,7 +160,7 @@ class UnityEnvironment:
         self._receive(self._worker.step({name: _protos(b) for name, b in self._behaviors.items() if len(b.decisions)}))
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        """Who asks for a decision, and whose episodes ended, since the last step.
+        """The agents that ask for a decision, and those whose episodes ended, since the last step.
 
         Raises:
             UnityActionException: if there is no such behaviour.
@@ -169,14 +169,14 @@ class UnityEnvironment:
         return behavior.decisions, behavior.endings
 
     def set_actions(self, behavior_name: str, action: Any) -> None:
-        """Set what the agents of a behaviour do with the next step.
+        """Set the actions of a behaviour's agents for the next step.
 
         Args:
             behavior_name: its full name.
-            action: an `ActionTuple`, a row for each agent of the DecisionSteps, in their order.
+            action: an `ActionTuple` with a row for each agent of the DecisionSteps, in their order.
 
         Raises:
-            UnityActionException: if there is no such behaviour, or its actions have another shape.
+            UnityActionException: if there is no such behaviour, or the actions have another shape.
         """
         behavior = self._behavior(behavior_name)
         count = len(behavior.decisions)
@@ -184,7 +184,7 @@ class UnityEnvironment:
             behavior.actions = behavior.spec.action_spec.checked(action, count, behavior_name)
 
     def set_action_for_agent(self, behavior_name: str, agent_id: int, action: Any) -> None:
-        """Set what one agent does; the others of its behaviour do what was set for them, or zeros.
+        """Set one agent's action for the next step; without any, the others of its behaviour take zeros.
 
         Args:
             behavior_name: its behaviour's full name.
@@ -233,11 +233,11 @@ class UnityEnvironment:
                 behavior.actions = None
             for brain in output.rl_initialization_output.brain_parameters:
                 self._brains[brain.brain_name] = brain
-            said = output.rl_output.agentInfos
-            unknown = sorted(set(said) - set(self._brains))
-            for name in [*self._brains, *unknown]:  # as announced: the map of a message has no order of its own
-                if name in said and said[name].value:
-                    self._read(name, said[name].value)
+            infos = output.rl_output.agentInfos
+            unknown = sorted(set(infos) - set(self._brains))
+            for name in [*self._brains, *unknown]:  # in the order of announcement, as a message's map is unordered
+                if name in infos and infos[name].value:
+                    self._read(name, infos[name].value)
 
     def _read(self, name: str, infos: Sequence[Any]) -> None:
         behavior = self._behaviors.get(name)
@@ -252,7 +252,7 @@ class UnityEnvironment:
 
 
 class _LoopThread:
-    """An event loop in a thread of its own, for a caller that has none."""
+    """An event loop in a thread, for callers without one."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -260,7 +260,7 @@ class _LoopThread:
         self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run to its end, there; interrupted, it is cancelled."""
+        """Run a coroutine in the thread's loop; an interrupt cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -269,7 +269,7 @@ class _LoopThread:
             raise
 
     def close(self) -> None:
-        """End the thread; nothing may be running."""
+        """End the thread; no coroutine may be running."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -330,5 +330,5 @@ def _steps(rows: UnityRows, spec: BehaviorSpec) -> tuple[DecisionSteps, Terminal
 
 
 def _as_floats(column: NDArray[Any]) -> NDArray[np.float32]:
-    """Pictures as scripts know them, from 0 to 1."""
+    """Observations as floats, images from 0 to 1."""
     return column.astype(np.float32) / np.float32(255) if column.dtype == np.uint8 else column

@@ -1,7 +1,7 @@
-"""The server that Unity calls: one method, whose responses are our orders.
+"""The gRPC server that Unity calls: one method, whose responses are commands to Unity.
 
-Unity asks by calling, and waits; we order by answering. So at any time at most one call is unanswered, and nothing but
-Unity's next call follows an answer.
+Unity calls and waits for the response. So at most one call is unanswered at any time, and only Unity's next call
+follows a response.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from stages.unity.messages import EXCHANGE
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),  # two servers on one port would share Unity's calls at random
+    ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its calls at random
 )
 _ADDRESSES = ((socket.AF_INET6, "::", "[::]"), (socket.AF_INET, "0.0.0.0", "0.0.0.0"))
-"""Unity calls `localhost`, which is either; a machine may lack the first."""
+"""`localhost`, which Unity calls, is either of these; a machine may lack the first."""
 _FLUSH_S = 5.0
-"""How long an answer may take to leave at the end."""
+"""Time for the last answer to leave."""
 
 
 class ConnectionLost(Exception):
-    """Unity's connection is gone while its call waited for an answer."""
+    """Unity's connection was lost while its call waited for an answer."""
 
 
 class _Call:
-    """One of Unity's calls, waiting for its answer."""
+    """A call from Unity that waits for its answer."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def settle(self, response: bytes) -> bool:
-        """Answer, and say whether there still was somebody to answer to."""
+        """Answer; returns False if the caller is gone."""
         if self.answer.done():
             return False
         self.answer.set_result(response)
@@ -49,12 +49,12 @@ class _Call:
 
 
 class ExchangeServer:
-    """Takes Unity's calls, one at a time, and hands them out as bytes.
+    """Receives Unity's calls as bytes, one at a time.
 
     Args:
-        port: where it listens; 0 takes any that is free.
-        who: names the worker in errors.
-        cure: what to do where the port is in use.
+        port: to listen on; 0 for any free one.
+        who: name of the worker, for errors.
+        cure: advice for the error of a port in use.
     """
 
     def __init__(self, port: int, who: str, cure: str) -> None:
@@ -74,7 +74,7 @@ class ExchangeServer:
             The port.
 
         Raises:
-            UnityRefused: if the port is in use, or not ours to use.
+            UnityRefused: if the port is in use, or not permitted.
         """
         self._check_port()
         service, method = EXCHANGE[1:].split("/")
@@ -87,13 +87,13 @@ class ExchangeServer:
         return port
 
     def _check_port(self) -> None:
-        """Try the port ourselves: gRPC says only that it failed, and not even that where one address of two is free."""
+        """Try to bind the port: gRPC's own error has no cause, and is missing where one address of two is free."""
         if not 0 <= self._wanted <= 65_535:
             raise UnityRefused(f"{self._who}: {self._wanted} isn't a port, which is at most 65535; {self._cure}")
         for family, address, _ in _ADDRESSES:
             try:
                 with closing(socket.socket(family, socket.SOCK_STREAM)) as trial:
-                    if sys.platform != "win32":  # there it would allow a port in use; here only one just given up
+                    if sys.platform != "win32":  # there it would allow a port in use; here only a closed one
                         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     if family == socket.AF_INET6:
                         trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -113,18 +113,16 @@ class ExchangeServer:
             try:
                 if port := server.add_insecure_port(f"{address}:{self._wanted}"):
                     return int(port)
-            except RuntimeError:  # that is all that gRPC says
+            except RuntimeError:  # gRPC gives no cause
                 continue
         raise PortUnusable(self._unusable(OSError(errno.EADDRINUSE, "in use")))
 
     async def receive(self) -> bytes:
-        """Wait for Unity's next call; the one that waits for an answer, if there is one.
-
-        Waits without limit; a cancelled wait loses nothing.
+        """Return the unanswered call, or wait for the next one; there is no timeout, and cancellation loses nothing.
 
         Raises:
             ConnectionLost: if the connection was lost while a call waited for its answer.
-            Exception: the one that `interrupt` was given.
+            Exception: the reason passed to `interrupt`.
         """
         while self._call is None:
             if self._interruption is not None:
@@ -134,11 +132,11 @@ class ExchangeServer:
         return self._call.request
 
     def answer(self, response: bytes) -> None:
-        """Answer the call that waits.
+        """Answer the waiting call.
 
         Raises:
             ConnectionLost: if the connection was lost.
-            Exception: the one that `interrupt` was given.
+            Exception: the reason passed to `interrupt`.
         """
         call, self._call = self._call, None
         if call is not None and call.settle(response):
@@ -148,29 +146,25 @@ class ExchangeServer:
         raise self._interruption or ConnectionLost
 
     def interrupt(self, reason: Exception) -> None:
-        """Let `receive` raise this once no call waits; later reasons are ignored."""
+        """Let `receive` raise `reason` once no call waits; later reasons are ignored."""
         self._interruption = self._interruption or reason
         self._news.set()
 
     def send_farewell(self, response: bytes) -> bool:
-        """Answer the call that waits, and all later ones, with this.
-
-        Returns:
-            Whether a call waited.
-        """
+        """Answer the waiting call, and all later ones, with `response`; returns True if a call waited."""
         self._farewell = response
         call, self._call = self._call, None
         return call is not None and call.settle(response)
 
     async def farewell_delivered(self, timeout_s: float) -> None:
-        """Wait until Unity has called and been told farewell, or for the time given."""
+        """Wait until a call has been answered with the farewell, for at most `timeout_s`."""
         self._news.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()
 
     async def close(self) -> None:
-        """Let the answers leave, and stop listening; closing twice is allowed."""
+        """Flush the answers, and stop listening; closing twice is allowed."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(_FLUSH_S)
@@ -179,7 +173,7 @@ class ExchangeServer:
         if self._farewell is not None:
             self._news.set()
             return self._farewell
-        if self._call is not None or self._interruption is not None:  # nobody may answer it as if it were the first
+        if self._call is not None or self._interruption is not None:  # a second program
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"{self._who} is connected with another Unity already: close it, or use another port",
@@ -188,7 +182,7 @@ class ExchangeServer:
         self._news.set()
         try:
             return await call.answer
-        except asyncio.CancelledError:  # gRPC's way to say that Unity's end of the connection is gone
+        except asyncio.CancelledError:  # gRPC cancels the call when the connection is lost
             if self._call is call:
                 self._call = None
                 self.interrupt(ConnectionLost())

@@ -42,7 +42,7 @@ _NO_AGENT = (
 def _cure(state: ConnectionState, editor: bool) -> str:
     if state is ConnectionState.STARTING:
         return (
-            "Press Play in the Editor, with a scene that has an agent; one that plays already has to be started anew."
+            "Press Play in the Editor, with a scene that has an agent; one that plays already has to be restarted."
             if editor
             else "It runs, so look into its log: whether it has opened, whether its scene has an agent (without one it "
             "doesn't connect), and whether its package com.unity.ml-agents is 1.0 or newer."

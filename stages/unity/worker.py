@@ -1,7 +1,6 @@
-"""One Unity, seen from here: started or waited for, asked step by step, and ended.
+"""One Unity program: its start, the exchange of messages, and its end.
 
-It speaks the protocol and knows nothing of what is learned: what agents see and do are messages here, columns next door
-(`stages.unity.columns`).
+This module handles the protocol; `stages.unity.columns` converts its messages to columns.
 """
 
 from __future__ import annotations
@@ -25,50 +24,47 @@ from stages.unity.timeouts import ConnectionState, describe_timeout
 log = logging.getLogger(__name__)
 
 EDITOR_PORT = 5004
-"""Where the Editor calls; it can't be answered another one."""
+"""The fixed port of the Editor."""
 _REFUSAL_S = 5.0
-"""How long a Unity with another version may take to hear that it is refused."""
+"""Time for a Unity of another version to receive its refusal."""
 _LAST_WORDS_S = 2.0
-"""How long the end of a process may lag behind the end of its connection."""
+"""Time from the end of a connection to the end of its process."""
 _KILL_S = 10.0
-"""How long the system may take to end a killed process."""
+"""Time for the system to end a killed process."""
 _EDITOR_FAREWELL_S = 5.0
-"""How long the Editor, which nobody kills, may take to its next call, to hear that it is over."""
+"""Time for the Editor, which is never killed, to make its next call and receive the farewell."""
 
 
 class Channels(Protocol):
-    """The side channels, as far as they are of interest here: frames of bytes to and from Unity."""
+    """Side channels as bytes to and from Unity."""
 
     def outgoing(self) -> bytes:
-        """What waits to be sent; it is asked for once per order, and sent."""
-        ...
+        """Return and clear the queued messages; called once per exchange."""
 
     def incoming(self, data: bytes) -> None:
-        """Take what Unity sent."""
-        ...
+        """Handle messages from Unity."""
 
 
 class UnityWorker:
-    """One Unity: an executable that is started here, or the Editor, whose user presses Play.
+    """One Unity program: an executable that the worker starts, or the Editor, whose user presses Play.
 
-    After `start`, `reset` has to come before the first `step`. Each waits until Unity has answered, at most
-    `timeout_s`. After a `UnityBroken` the executable has been killed and only `close` is of use. A cancelled `step`
-    leaves Unity in the middle of it: only `close` is of use then.
+    The order of calls is `start`, `reset`, then `step`; each waits for Unity's answer, at most `timeout_s`. After a
+    `UnityBroken` (which kills the executable) or a cancelled call only `close` may be called.
 
     Args:
-        worker_id: counts the workers of a run, from 0; the executable's log is named after it.
-        port: where Unity calls; 0 takes any that is free, for executables only.
-        executable: what to start; None for the Editor.
+        worker_id: number of the worker in the run, from 0; also in the name of the executable's log.
+        port: the port that Unity calls; 0 for any free one, for executables only.
+        executable: the executable; None for the Editor.
         seed: for Unity's random numbers.
-        num_areas: how many copies of its training area Unity is asked for.
+        num_areas: copies of the training area that Unity should make.
         timeout_s: for the start, and for each exchange.
-        side_channels: what else there is to say, and who listens.
-        max_message_bytes: refuse messages of Unity above this; None for any size.
+        side_channels: all of the worker.
+        max_message_bytes: largest accepted message; None for any size.
 
     Attributes:
-        greeting: what Unity said of itself; None until it is connected.
-        port: where Unity calls; after `start` the real one in place of 0.
-        timeout_s: for the next exchange; may be changed between two.
+        greeting: Unity's; None until it is connected.
+        port: the port that Unity calls; after `start` the real one in place of 0.
+        timeout_s: for the next exchange; may be changed between exchanges.
     """
 
     def __init__(
@@ -95,15 +91,15 @@ class UnityWorker:
         self._process: UnityProcess | None = None
         self._state = ConnectionState.STARTING
         self._released = False
-        """Whether everything is released."""
+        """True once process and server are released."""
         self._ended = False
-        """Whether Unity has said that it is over; nobody listens then, and an executable is about to end by itself."""
+        """True once Unity has closed the connection; an executable then ends by itself."""
         self._unread = False
-        """Whether Unity's next call is still to come, as it is after the greeting; later each answer brings it."""
+        """True while the call that follows our greeting is unread; later each exchange reads the next call."""
 
     @property
     def who(self) -> str:
-        """Names the worker in messages to people."""
+        """The worker's name in log messages and errors."""
         if self.executable is None:
             return f"the Unity Editor (port {self.port})"
         return f"Unity worker {self.worker_id} ({self.executable.path.name}, port {self.port})"
@@ -114,14 +110,14 @@ class UnityWorker:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Listen, start the executable or wait for the Editor, and greet each other.
+        """Listen, start the executable or wait for the Editor, and exchange greetings.
 
-        When cancelled, everything is released, as when it fails.
+        After a failure or cancellation everything is released.
 
         Raises:
-            UnityRefused: if the port is in use, there is no such executable, or it speaks another version.
+            UnityRefused: if the port is in use, there is no such executable, or its version is not compatible.
             UnityBroken: if it ends or is silent before it has connected.
-            UnityEnded: if the Editor is stopped meanwhile.
+            UnityEnded: if the Editor is stopped.
         """
         try:
             await self._connect()
@@ -130,40 +126,40 @@ class UnityWorker:
             raise
 
     async def reset(self) -> Any:
-        """Let all agents begin anew.
+        """Reset all agents.
 
         Returns:
-            The `UnityOutputProto` with the first decisions that are asked for; nothing says that agents were cut off.
+            The `UnityOutputProto` with the first decision requests; it has no endings of the agents before.
 
         Raises:
-            UnityBroken: if it ended, was silent, hung up, or spoke nonsense.
+            UnityBroken: if it died, did not answer, dropped the connection, or broke the protocol.
             UnityEnded: if the Editor was stopped.
         """
         return await self._exchange(messages.RESET, {})
 
     async def step(self, actions: Mapping[str, Any]) -> Any:
-        """Let agents act, and wait for the next decisions that are asked for.
+        """Let agents act, and wait for the next decision requests.
 
         Args:
-            actions: per behaviour id a `ListAgentActionProto`, in the order of the decisions asked for by the last
-                answer; none for behaviours without any.
+            actions: by behaviour id, a `ListAgentActionProto` in the order of the last answer's decision requests; none
+                for behaviours without requests.
 
         Returns:
             The `UnityOutputProto`.
 
         Raises:
-            UnityBroken: if it ended, was silent, hung up, or spoke nonsense.
+            UnityBroken: if it died, did not answer, dropped the connection, or broke the protocol.
             UnityEnded: if the Editor was stopped.
         """
         return await self._exchange(messages.STEP, actions)
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End the connection, and the executable: it is asked, given some time, and then killed.
+        """End the connection and the executable, which is killed if it takes too long.
 
-        Closing twice, or what was never started, is allowed.
+        Closing twice, or before `start`, is allowed.
 
         Args:
-            patience_s: how long it may take to end; None for `timeout_s`.
+            patience_s: time that the executable may take to end; None for `timeout_s`.
         """
         patience_s = self.timeout_s if patience_s is None else patience_s
         server, process = self._server, self._process
@@ -187,10 +183,10 @@ class UnityWorker:
                 log_file.parent.mkdir(parents=True, exist_ok=True)
             command = command_line(self.executable, self.port, self.worker_id)
             self._process = await UnityProcess.launch(command, self.executable.show_output, self._on_exit)
-        said = (await self._receive()).unity_output
-        if not said.HasField("rl_initialization_output"):
+        output = (await self._receive()).unity_output
+        if not output.HasField("rl_initialization_output"):
             raise self._protocol_error("its first message is no greeting")
-        self.greeting = handshake.read_greeting(said.rl_initialization_output)
+        self.greeting = handshake.read_greeting(output.rl_initialization_output)
         await self._greet()
         try:
             handshake.check(self.greeting, self.who)
@@ -211,7 +207,7 @@ class UnityWorker:
         self._state = ConnectionState.GREETED
 
     async def _refuse(self) -> None:
-        """Let Unity hear our version, which it shows to its user, and then that it is over."""
+        """Send our version, which Unity shows to its user, and then the farewell."""
         assert self._server is not None
         if not self._server.send_farewell(_farewell()):
             await self._server.farewell_delivered(min(_REFUSAL_S, self.timeout_s))
@@ -231,7 +227,7 @@ class UnityWorker:
             await self._answer(order.SerializeToString())
             output = (await self._receive()).unity_output
             if not output.HasField("rl_output"):
-                raise self._protocol_error("its message says nothing of its agents")
+                raise self._protocol_error("its message has no part about agents")
             self._side_channels.incoming(output.rl_output.side_channel)
         except UnityBroken:
             await self._abandon()
@@ -246,11 +242,11 @@ class UnityWorker:
             raise await self._connection_lost() from None
 
     async def _receive(self) -> Any:
-        """Wait for Unity's next message, and look at its header.
+        """Wait for Unity's next message, and check its header.
 
         Raises:
             UnityBroken: as in `step`.
-            UnityEnded: if it says that it is over.
+            UnityEnded: if Unity closes the connection.
         """
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -279,7 +275,7 @@ class UnityWorker:
         except DecodeError:
             raise self._protocol_error(f"its {len(request):,} bytes are no message of the protocol") from None
         if message.header.status == messages.CLOSE:
-            await self._answer(_farewell())  # its call waits for that
+            await self._answer(_farewell())  # its call waits for an answer
             await self._listening().close()
             self._ended = True
             raise UnityEnded(f"{self.who} has closed the connection")
@@ -296,7 +292,7 @@ class UnityWorker:
         )
 
     async def _connection_lost(self) -> UnityBroken:
-        """The connection is gone; where the process follows at once, that says more."""
+        """The error for a lost connection: the end of the process, if that follows, else the loss itself."""
         if self._process is not None and await self._process.exited(_LAST_WORDS_S):
             assert self._process.returncode is not None
             return self._death(self._process.returncode)
@@ -313,8 +309,8 @@ class UnityWorker:
     def _log_tail(self) -> str:
         if self.executable is None:
             return ""
-        said = self.greeting.log_path if self.greeting is not None else ""
-        return tail(player_log(self.executable, self.worker_id) or (Path(said) if said else None))
+        own = self.greeting.log_path if self.greeting is not None else ""
+        return tail(player_log(self.executable, self.worker_id) or (Path(own) if own else None))
 
     def _cure_for_port(self) -> str:
         if self.executable is None:
@@ -328,7 +324,7 @@ class UnityWorker:
         )
 
     async def _abandon(self) -> None:
-        """Release everything at once: kill what still runs, and stop listening."""
+        """Release everything at once: kill the process, and stop listening."""
         self._released = True
         if self._process is not None:
             self._process.kill()

@@ -97,7 +97,7 @@ def vectorise(
     try:
         singles = [made, *(make() for _ in range(num_envs - 1))]
         if len({id(env) for env in singles}) < num_envs:
-            raise StageError(f"{name} gave the same environment twice; it must make a new one at each call")
+            raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
         return _in_turn([partial(_itself, env) for env in singles], wrap)
     except StageError:
         raise

@@ -119,7 +119,7 @@ class PettingZooGroup:
         self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Start all instances anew.
+        """Reset all instances.
 
         Args:
             seed: instance i's first episode is seeded with seed + i, its others with numbers drawn by the seed; None:

@@ -1,7 +1,7 @@
 """From `environment.id`, or what a factory gave, to the instances of a PettingZoo environment.
 
-An id is a module with functions `parallel_env` and `env` (`mpe2.simple_tag_v3`), as PettingZoo's environments always
-were, or, with a slash, a name in the registry that PettingZoo has had since 1.27 (`classic/connect_four-v3`).
+An id is a module with functions `parallel_env` and `env` (`mpe2.simple_tag_v3`) or, with a slash, a name in the
+registry of PettingZoo 1.27 and later (`classic/connect_four-v3`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from stages.environment.pettingzoo.group import PettingZooGroup
 from stages.environment.pettingzoo.instances import Instance, api_of, instance_of
 from stages.environment.protocol import EnvironmentGroup
 from stages.environment.wrappers import chain_wrappers
-from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, LoadError, StageError, blaming
+from stages.errors import LoadError, StageError, blaming
 from stages.loading import import_module
 
 Api = Literal["auto", "parallel", "aec"]
@@ -31,7 +30,7 @@ Make = Callable[..., Any]
 _FUNCTIONS: Mapping[str, str] = {"parallel": "parallel_env", "aec": "env"}
 _INSTALL = "python -m pip install 'headrace[pettingzoo]'"
 _OURS = ("pettingzoo", "mpe2")
-"""What our extra brings."""
+"""Packages of the extra `headrace[pettingzoo]`."""
 _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymunk", "pygame", "shimmy")
 
 
@@ -63,16 +62,16 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
 
 
 def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
-    """Find what makes an environment.
+    """Find the function that makes an environment.
 
     Args:
         env_id: module or registered name.
-        api: which API it should have.
-        folder: where the YAML lies, whose modules are importable.
+        api: the required API.
+        folder: of the YAML; modules in it are importable.
         name: what messages call the environment.
 
     Raises:
-        LoadError: if it is not there, or PettingZoo or what the environment needs is not installed.
+        LoadError: if it does not exist, or PettingZoo or another package that it needs is not installed.
         StageError: if it does not have the API.
     """
     if "/" in env_id:
@@ -99,21 +98,21 @@ def make_instances(
     Args:
         made: the first environment.
         make: makes another one.
-        num_envs: how many are wanted.
-        api: which API they should have.
+        num_envs: number of instances.
+        api: the required API.
         name: what messages call the environment.
-        wrap: puts the settings' wrappers round each of them.
+        wrap: applies the wrappers of the settings.
 
     Raises:
-        StageError: if the API is another one, or `make` gives the same object twice.
-        LoadError: if what is made is no PettingZoo environment.
+        StageError: if the API is another one, or `make` returns the same object twice.
+        LoadError: if an object is no PettingZoo environment.
         BrokenEnvironmentError: if `make` raises.
     """
     envs = [made]
     try:
-        envs += [_called(make, name) for _ in range(num_envs - 1)]
+        envs += [factory.call(make, name) for _ in range(num_envs - 1)]
         if len({id(env) for env in envs}) < num_envs:
-            raise StageError(f"{name} gave the same environment twice; it must make a new one at each call")
+            raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
         return [_checked(env if wrap is None else wrap(env), api, name) for env in envs]
     except BaseException:
         for env in envs:
@@ -122,20 +121,11 @@ def make_instances(
         raise
 
 
-def _called(make: Callable[[], Any], name: str) -> Any:
-    try:
-        return make()
-    except StageError:
-        raise
-    except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: making it raised {describe_error(error)}") from error
-
-
 def _checked(env: Any, api: Api, name: str) -> Instance:
     found = api_of(env)
     if found is None:
         raise LoadError(
-            f"{name} gave a {type(env).__name__}; expected a pettingzoo.ParallelEnv or AECEnv, or an EnvironmentGroup"
+            f"{name} returned a {type(env).__name__}; expected a pettingzoo.ParallelEnv, an AECEnv or a group"
         )
     if api not in ("auto", found):
         convert = "aec_to_parallel" if found == "aec" else "parallel_to_aec"
@@ -159,8 +149,8 @@ def _registered(env_id: str, api: Api, name: str) -> Make:
     for kind in _FUNCTIONS if api == "auto" else (api,):
         names += getattr(pettingzoo, f"{kind}_registry", ())
         try:
-            pettingzoo.spec(kind, env_id)  # versions may be left out, so looking into the registry would not do
-        except Exception:  # whichever of its errors: it is not there
+            pettingzoo.spec(kind, env_id)  # as versions may be left out, a look-up in the registry is not enough
+        except Exception:  # any of its errors: it does not exist
             continue
         return partial(_from_registry, pettingzoo, kind, env_id, name)
     close = difflib.get_close_matches(env_id, names, n=1)
@@ -182,7 +172,7 @@ def _module(env_id: str, folder: Path | None, name: str) -> Any:
     top = env_id.partition(".")[0]
     try:
         with warnings.catch_warnings():
-            # PettingZoo 1.27 would rather be asked by its registry, for modules that it still has.
+            # PettingZoo 1.27 deprecates these modules in favour of its registry.
             warnings.simplefilter("ignore", DeprecationWarning)
             return import_module(env_id, folder, name)
     except LoadError as error:
@@ -203,20 +193,20 @@ def _module(env_id: str, folder: Path | None, name: str) -> Any:
 def _is_there(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):  # ValueError: in sys.modules, but as nothing
+    except (ImportError, ValueError):  # ValueError: None in sys.modules
         return False
 
 
 def _needs(error: ImportError) -> str:
-    told = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+    missing = error.__cause__ if isinstance(error.__cause__, ImportError) else error
     return (
-        f"it needs packages that are not installed ({told}); its family's extra brings them, such as "
+        f"it needs packages that are not installed ({missing}); its family's extra brings them, such as "
         "python -m pip install 'pettingzoo[classic]'"
     )
 
 
 def _siblings(env_id: str) -> str:
-    """Environments of the same package with a similar name: another version is often meant."""
+    """A hint at an environment of the same package with a similar name, often another version."""
     package, _, wanted = env_id.rpartition(".")
     try:
         spec = importlib.util.find_spec(package) if package else None

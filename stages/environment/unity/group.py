@@ -79,7 +79,7 @@ class UnityGroup:
         self._parameters = parameters
 
     async def reset(self, seed: int | None = None) -> StepResult:
-        """Let all agents of all instances begin anew.
+        """Reset all agents of all instances.
 
         The seed has no effect: Unity accepts one only at its start, where each program gets the run's seed + its
         number.

@@ -30,7 +30,7 @@ class Worker(Protocol):
         """Connect."""
 
     async def reset(self) -> Any:
-        """Let all agents begin anew; a `UnityOutputProto`."""
+        """Reset all agents; a `UnityOutputProto`."""
 
     async def step(self, actions: Mapping[str, Any]) -> Any:
         """Let agents act; a `UnityOutputProto`."""
@@ -84,7 +84,7 @@ class UnityInstance:
         return f"Unity worker {self.worker_id}"
 
     async def begin(self) -> Answer:
-        """Connect, anew if it was connected before, and let all agents begin.
+        """Connect or reconnect, and reset all agents.
 
         Raises:
             UnityBroken: if it breaks; another attempt may help.
@@ -99,7 +99,7 @@ class UnityInstance:
         return await self.reset()
 
     async def reset(self) -> Answer:
-        """Let all agents begin anew; raises as `begin`."""
+        """Reset all agents; raises as `begin`."""
         for episodes in self._episodes.values():
             episodes.clear()
         worker = self._updated_worker()

@@ -91,7 +91,7 @@ def test_a_vector_environment_of_another_size_is_refused_and_closed():
 
 def test_the_same_environment_twice_is_refused():
     env = Reusing()
-    with pytest.raises(StageError, match="Env gave the same environment twice"):
+    with pytest.raises(StageError, match="Env returned the same environment twice"):
         vectorise(env, lambda: env, 2, "Env")
 
 

@@ -158,19 +158,19 @@ def test_what_was_made_is_closed_if_another_one_fails():
         raise OSError("no licence")
 
     first = Crowd(TWO)
-    with pytest.raises(BrokenEnvironmentError, match="Zoo: making it raised OSError: no licence"):
+    with pytest.raises(BrokenEnvironmentError, match="Zoo raised OSError: no licence"):
         make_instances(first, failing, 2, "auto", "Zoo", None)
     assert first.closed == 1
 
 
 def test_the_same_environment_twice_is_told():
     env = Crowd(TWO)
-    with pytest.raises(StageError, match="gave the same environment twice"):
+    with pytest.raises(StageError, match="returned the same environment twice"):
         make_instances(env, lambda: env, 2, "auto", "Zoo", None)
 
 
 def test_something_else_is_told():
-    with pytest.raises(LoadError, match=r"Zoo gave a int; expected a pettingzoo\.ParallelEnv or AECEnv"):
+    with pytest.raises(LoadError, match=r"Zoo returned a int; expected a pettingzoo\.ParallelEnv, an AECEnv"):
         make_instances(5, lambda: 5, 1, "auto", "Zoo", None)
     assert api_of(5) is None
 
