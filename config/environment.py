@@ -1,4 +1,4 @@
-"""The `environment` and `evaluation` sections: what to run when it is not Unity."""
+"""The `environment` and `evaluation` sections: environments other than Unity."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _team(value: Any) -> Any:
 
 
 class ObservationSettings(Settings):
-    """What one of the environment's observations is taken for. Short: only `vector`, `image`, `set` or `goal`."""
+    """The kind of one of the environment's observations. Short: only `vector`, `image`, `set` or `goal`."""
 
     kind: Literal["vector", "image", "set"] | None = Field(
         None,
@@ -57,11 +57,11 @@ class ObservationSettings(Settings):
     )
     goal: Flag = Field(
         False,
-        description="Whether it tells the agent's goal (see `goal_conditioning_type`). Where nothing is said about it, "
-        "a vector `desired_goal` does.",
+        description="The observation holds the agent's goal (see `goal_conditioning_type`). Where this key is not "
+        "given, it is true for a vector `desired_goal`.",
     )
     channels: Literal["first", "last"] | None = Field(
-        None, description="Where an image has its channels; null: in its smallest dimension."
+        None, description="Place of an image's channels; null: its smallest dimension."
     )
     max_entities: Int | None = Field(
         None, gt=0, description="Most things in a set of no fixed size (a `Sequence` space); null: 32."
@@ -79,7 +79,7 @@ class WrapperSettings(Settings):
 
 
 class RoleSettings(Settings):
-    """What agents of a PettingZoo environment are. Short: only the behaviour's name."""
+    """The role of agents of a PettingZoo environment. Short: only the behaviour's name."""
 
     behavior: Text | None = Field(
         None,
@@ -95,7 +95,7 @@ class RoleSettings(Settings):
     )
     group: Flag = Field(
         False,
-        description="Whether those of one team work as a group for the sum of their rewards, as `poca` learns it.",
+        description="Agents of one team act as a group for the sum of their rewards, as `poca` learns it.",
     )
 
 
@@ -133,7 +133,7 @@ class EnvironmentSettings(Settings):
     )
     observations: dict[Text, Annotated[ObservationSettings, BeforeValidator(_short_form)]] = Field(
         default_factory=dict,
-        description="What observations are taken for, by name: the key in a Dict, the index in a Tuple, with dots "
+        description="Kinds of observations, by name: the key in a Dict, the index in a Tuple, with dots "
         "where they are nested (`state.position`); `observation` where there is only one.",
     )
     behavior: Text | None = Field(
@@ -144,17 +144,17 @@ class EnvironmentSettings(Settings):
     )
     behaviors: dict[Text, Annotated[RoleSettings, BeforeValidator(_role_in_short)]] = Field(
         default_factory=dict,
-        description="Of a PettingZoo environment: which agents are what, by their name or a pattern such as "
+        description="Of a PettingZoo environment: roles of agents, by their name or a pattern such as "
         "`adversary_*`; the first that fits counts. Where it is left out, all are `behavior`.",
     )
     outcome: Literal["return", "last_reward"] = Field(
         "return",
-        description="Who wins a game of a PettingZoo environment with several teams: the team whose agents' rewards "
+        description="Winner of a game of a PettingZoo environment with several teams: the team whose agents' rewards "
         "add up to most, over the whole episode (`return`) or in its last step (`last_reward`).",
     )
     rotate_sides: Flag | None = Field(
         None,
-        description="Whether teams of a PettingZoo environment change sides with every episode, so that each learns "
+        description="Teams of a PettingZoo environment change sides with every episode, so that each learns "
         "all of them; null: where the sides have the same behaviours.",
     )
 

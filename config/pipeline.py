@@ -1,4 +1,4 @@
-"""The `pipeline` section: where stages run, how far actors run ahead, and stages of the user's own."""
+"""The `pipeline` section: hosts of stages, queues, policy lag, and stages of the user's own."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class LearnerHosts(Settings):
 
 
 class HostsSettings(Settings):
-    """Where the parts of the pipeline run."""
+    """Hosts of the pipeline's parts."""
 
     actors: ActorHosts = Field(default_factory=ActorHosts, description="Environments and agent processors.")
     learners: LearnerHosts = Field(default_factory=LearnerHosts, description="Trainers.")
@@ -90,19 +90,19 @@ class QueuesSettings(Settings):
     slab_bytes: Int | None = Field(
         None,
         ge=4096,
-        description="Size of one shared-memory slab between processes, in bytes; null: worked out.",
+        description="Size of one shared-memory slab between processes, in bytes; null: computed.",
     )
 
 
 class StagePlacement(Settings):
-    """One stage of your own, and where it stands."""
+    """One stage of your own, and its place."""
 
     use: StageReference = Field(
         description="`module:Class` of the stage (modules beside the YAML are found), or the name under which "
         f"an installed package offers one in the entry-point group `{STAGE_GROUP}`."
     )
     after: Literal["agent_processor", "ghost"] = Field(
-        "agent_processor", description="The stage whose output it takes. `ghost` exists with self-play only."
+        "agent_processor", description="The stage whose output it receives. `ghost` exists with self-play only."
     )
     behaviors: Names | None = Field(None, min_length=1, description="Behaviour names that it handles; null: all.")
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the class.")
@@ -112,7 +112,7 @@ class StagePlacement(Settings):
     name: Text = Field(
         "",
         min_length=1,
-        description="What it is called in logs and checkpoints; unique.",
+        description="Its name in logs and checkpoints; unique.",
         json_schema_extra={"default_text": "the class's name"},
     )
 
@@ -124,18 +124,18 @@ class StagePlacement(Settings):
 
 
 class WriterSettings(Settings):
-    """One statistics writer of your own: it gets every summary that TensorBoard gets."""
+    """One statistics writer of your own, which receives every summary that TensorBoard receives."""
 
     use: Reference = Field(description="`module:Class` of the writer; modules beside the YAML are found.")
     with_: PlainMap = Field(
         default_factory=dict,
         alias="with",
-        description="Keyword arguments for the class; it also gets `run_folder`, if it takes it.",
+        description="Keyword arguments for the class; it also receives `run_folder`, if it has such a parameter.",
     )
 
 
 class PipelineSettings(Settings):
-    """How the pipeline itself runs. ML-Agents has no such section."""
+    """The pipeline itself. ML-Agents has no such section."""
 
     deterministic: Flag = Field(
         False,
@@ -147,13 +147,13 @@ class PipelineSettings(Settings):
         description="Updates that actors may run ahead of the trainer: 0 waits, 1 collects while learning.",
         json_schema_extra={"default_text": "1; 0 if `deterministic`"},
     )
-    hosts: HostsSettings = Field(default_factory=HostsSettings, description="Where stages run.")
-    queues: QueuesSettings = Field(default_factory=QueuesSettings, description="What joins them.")
+    hosts: HostsSettings = Field(default_factory=HostsSettings, description="Hosts of stages.")
+    queues: QueuesSettings = Field(default_factory=QueuesSettings, description="Queues between stages.")
     stages: Annotated[tuple[StagePlacement, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Stages of your own, in their order on the edge where they stand."
     )
     statistics_writers: Annotated[tuple[WriterSettings, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="Where statistics go beside the console and TensorBoard."
+        (), description="Receivers of statistics beside the console and TensorBoard."
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The `reward_signals` of a behaviour: what it is rewarded for, one model per signal."""
+"""The `reward_signals` of a behaviour: the sources of its reward, one settings model each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from config.network_settings import NetworkSettings
 
 
 class RewardSignalSettings(Settings):
-    """What all of a behaviour's `reward_signals` have in common."""
+    """Settings that all `reward_signals` share."""
 
     gamma: Float = Field(0.99, ge=0, le=1, description="Discount per agent step.")
     strength: Float = Field(1.0, description="Factor on the reward.")
@@ -36,7 +36,7 @@ class ExtrinsicSettings(RewardSignalSettings):
 
 
 class LearnedSignalSettings(RewardSignalSettings):
-    """What the signals that come from networks have in common."""
+    """Settings that signals with networks share."""
 
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size.")
     encoding_size: Int | None = Field(
@@ -56,19 +56,19 @@ class LearnedSignalSettings(RewardSignalSettings):
 
 
 class CuriositySettings(LearnedSignalSettings):
-    """`curiosity`: how badly the next observation was foreseen (ICM)."""
+    """`curiosity`: the error of predicting the next observation (ICM)."""
 
 
 class GAILSettings(LearnedSignalSettings):
-    """`gail`: how much like the demonstrations it looks to a network that learns to tell them apart."""
+    """`gail`: the similarity to demonstrations, as judged by a discriminator network."""
 
     demo_path: Text = Field(min_length=1, description=DEMONSTRATIONS)
-    use_actions: Flag = Field(False, description="Whether to look at the actions as well, not at observations only.")
-    use_vail: Flag = Field(False, description="Whether to squeeze what is seen through a variational bottleneck.")
+    use_actions: Flag = Field(False, description="The discriminator sees actions as well, not observations only.")
+    use_vail: Flag = Field(False, description="The discriminator has a variational bottleneck (VAIL).")
 
 
 class RNDSettings(LearnedSignalSettings):
-    """`rnd`: how badly a random network's output is foreseen, which is how seldom the like was seen."""
+    """`rnd`: the error of predicting a random network's output, which is larger for rare observations."""
 
     learning_rate: Float = Field(1e-4, gt=0, description="Adam's step size.")
 
@@ -98,7 +98,7 @@ def _signal(signal_class: str, description: str) -> Any:
 
 
 class RewardSignals(Settings):
-    """What a behaviour is rewarded for; at least one.
+    """The sources of a behaviour's reward; at least one.
 
     Giving the map replaces the default: a signal that is not listed is not there, `extrinsic` included. `{}` gives a
     signal its defaults. A behaviour also has the signals of `default_settings`; null drops one of those. Any other name
@@ -110,12 +110,12 @@ class RewardSignals(Settings):
         "stages.trainer.rewards.extrinsic:Extrinsic", "The environment's own reward."
     )
     curiosity: CuriositySettings | None = _signal(
-        "stages.trainer.rewards.curiosity:Curiosity", "Reward for what could not be foreseen."
+        "stages.trainer.rewards.curiosity:Curiosity", "Reward for observations that could not be predicted."
     )
     gail: GAILSettings | None = _signal(
         "stages.trainer.rewards.gail:GAIL", "Reward for acting like the demonstrations."
     )
-    rnd: RNDSettings | None = _signal("stages.trainer.rewards.rnd:RND", "Reward for what was seldom seen.")
+    rnd: RNDSettings | None = _signal("stages.trainer.rewards.rnd:RND", "Reward for rare observations.")
 
     more: ClassVar[type[Settings] | None] = OwnSignalSettings
     model_config = ConfigDict(extra="allow")
@@ -123,12 +123,12 @@ class RewardSignals(Settings):
 
     @property
     def asked(self) -> dict[str, RewardSignalSettings]:
-        """The signals that were asked for, by name: built-in ones in the table's order, then the user's own."""
+        """The behaviour's signals by name: built-in ones in the table's order, then the user's own."""
         built_in = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: body for name, body in (built_in | self.__pydantic_extra__).items() if body is not None}
 
     def class_of(self, name: str) -> str:
-        """The class of a signal, as `module:Class`."""
+        """Return the class of a signal, as `module:Class`."""
         if name in self.__pydantic_extra__:
             return self.__pydantic_extra__[name].use
         entry = cast("dict[str, Any]", type(self).model_fields[name].json_schema_extra)
@@ -152,5 +152,5 @@ class RewardSignals(Settings):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Only those that were asked for: null would be read as a mistake."""
+        """Leave out signals that the behaviour lacks: null would be read as a mistake."""
         return {name: body for name, body in handler(self).items() if body is not None}

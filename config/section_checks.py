@@ -81,7 +81,7 @@ def check_roles(config: Sections) -> Iterator[Finding]:
         return
     if any(role.behavior is None for role in environment.behaviors.values()) or not environment.behaviors:
         message = (
-            f"needs 'behaviors', which agents are what, since {len(config.behaviors)} behaviours are listed; "
+            f"needs 'behaviors', the roles of its agents, since {len(config.behaviors)} behaviours are listed; "
             "such as {adversary_*: Predator, agent_*: Prey}"
         )
         involved = (("environment", "behaviors"), _BEHAVIORS, _DEFAULT)
@@ -109,7 +109,7 @@ def _about_unity_programs(config: Sections) -> Iterator[Finding]:
             yield Finding(("pipeline", "hosts", "actors", "replicas"), message, involved)
     elif settings.base_port and settings.base_port + settings.num_envs * replicas - 1 > _LAST_PORT:
         message = (
-            f"{settings.base_port} leaves no ports for {settings.num_envs * replicas} environments, since each takes "
+            f"{settings.base_port} leaves no ports for {settings.num_envs * replicas} environments, since each uses "
             "the next one; choose a lower one, or 0 for any that are free"
         )
         yield Finding(("env_settings", "base_port"), message, (("env_settings", "num_envs"),))

@@ -74,7 +74,7 @@ class Sections(Settings):
         None, description="Merged under every behaviour, and used for behaviours that are not listed."
     )
     environment: SerializeAsAny[EnvironmentSettings] | None = Field(
-        None, description="What to run when it is not Unity."
+        None, description="The environment, if it is not Unity."
     )
     env_settings: EnvSettings = Field(default_factory=EnvSettings, description="Start of environments.")
     engine_settings: EngineSettings = Field(default_factory=EngineSettings, description="The Unity engine.")

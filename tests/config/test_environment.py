@@ -110,8 +110,8 @@ def test_the_keys_of_pettingzoo_survive_being_written_down(load):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "environment: needs 'behaviors', which agents are what, since 2 behaviours are listed; such as {"),
-        ("behaviors: {'*': {team: 0}}", "environment: needs 'behaviors', which agents are what, since 2"),
+        ("", "environment: needs 'behaviors', the roles of its agents, since 2 behaviours are listed; such as {"),
+        ("behaviors: {'*': {team: 0}}", "environment: needs 'behaviors', the roles of its agents, since 2"),
         ("behaviors: {'*': Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you mean 'Prey'?"),
         ("behaviors: {'*': {behavior: Prey, team: -1}}", "environment.behaviors.*.team: -1 does not fit; expected a whole number"),
         ("behaviors: {'*': {behavior: Prey, team: 0.5}}", "environment.behaviors.*.team: 0.5 does not fit; expected"),
