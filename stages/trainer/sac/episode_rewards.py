@@ -1,6 +1,6 @@
-"""What episodes bring in rewards that are not the environment's, as statistics: each piece is looked at as it comes.
+"""Statistics of an episode's rewards by all signals but the environment's, computed piece by piece as they come.
 
-Learning does not depend on it: updates take rewards of the rows that they draw, by what the signals know then.
+Learning does not depend on them: an update computes the rewards of the rows that it draws anew.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from stages.trainer.agent_table import AgentTable, add_to_episodes
 from stages.trainer.rewards.extrinsic import Extrinsic
 from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.minibatch import MinibatchMaker
-from stages.trainer.sac.replay_memory import Replayed
+from stages.trainer.sac.replay_memory import ReplayedRows
 
 BLOCK = 1024
-"""Rows that signals look at in one go: observations may be images."""
+"""Rows whose rewards are computed in one pass: observations may be images."""
 
 
 class EpisodeRewards:
-    """The sums over episodes, times strength, of all signals but the environment's.
+    """Sums of rewards over episodes, times strength, by each signal but the environment's.
 
     Args:
         signals: all signals of the behaviour.
-        maker: makes tensors of rows.
+        maker: makes transitions of rows.
     """
 
     def __init__(self, signals: Sequence[RewardSignal], maker: MinibatchMaker) -> None:
@@ -36,13 +36,13 @@ class EpisodeRewards:
         self._maker = maker
         self._sums = AgentTable(len(self._others), "float64")
 
-    def take(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded, update: int) -> dict[str, list[float]]:
-        """Look at trajectories; the sums of the episodes that ended, by the names of their statistics.
+    def add(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded, update: int) -> dict[str, list[float]]:
+        """Add trajectories; returns the sums of the episodes that ended, by the names of their statistics.
 
         Args:
             batch: the trajectories.
             rows: their observations.
-            finals: what followed each of them.
+            finals: the observations after each of them.
             update: number of updates so far.
 
         Raises:
@@ -69,7 +69,7 @@ class EpisodeRewards:
         """Continue from `state_dict()`."""
         self._sums.load_state_dict(state)
 
-    def _rewards(self, whole: Replayed) -> NDArray[np.float64]:
+    def _rewards(self, whole: ReplayedRows) -> NDArray[np.float64]:
         """Rewards [N, S] of all rows."""
         count = len(whole.columns["rewards"])
         rewards = np.empty((count, len(self._others)))
@@ -81,8 +81,8 @@ class EpisodeRewards:
         return rewards
 
 
-def _as_replayed(batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> Replayed:
-    """Trajectories in the terms of the replay memory: each row with what was observed after it."""
+def _as_replayed(batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> ReplayedRows:
+    """Trajectories in the form of replayed rows: each row with the observation after it."""
     last = np.cumsum(batch.lengths) - 1
     following = np.minimum(np.arange(batch.num_rows) + 1, batch.num_rows - 1)
     terminated = np.zeros(batch.num_rows, np.bool_)
@@ -95,12 +95,12 @@ def _as_replayed(batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> Repl
 
     others = tuple(next_of(row, final) for row, final in zip(rows.others, finals.others, strict=True))
     columns = {**batch.rows, "terminated": terminated}
-    return Replayed(rows, Encoded(next_of(rows.vectors, finals.vectors), others), columns)
+    return ReplayedRows(rows, Encoded(next_of(rows.vectors, finals.vectors), others), columns)
 
 
-def _block(whole: Replayed, rows: slice) -> Replayed:
+def _block(whole: ReplayedRows, rows: slice) -> ReplayedRows:
     def cut(encoded: Encoded) -> Encoded:
         return Encoded(encoded.vectors[rows], tuple(other[rows] for other in encoded.others))
 
     columns = {name: column[rows] for name, column in whole.columns.items()}
-    return Replayed(cut(whole.observations), cut(whole.next_observations), columns)
+    return ReplayedRows(cut(whole.observations), cut(whole.next_observations), columns)

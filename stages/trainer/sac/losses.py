@@ -1,4 +1,4 @@
-"""What soft actor-critic minimises, as pure functions of tensors.
+"""The losses of soft actor-critic, as pure functions of tensors.
 
 Haarnoja et al. (2018), "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
 Actor" (with a value network), and "Soft Actor-Critic Algorithms and Applications" (entropy coefficients); for discrete
@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean over all but padding of values [B, ...]: a scalar; 0 where there is nothing but padding."""
+    """Mean of values [B, ...] without padding: a scalar; 0 where all is padding."""
     if mask is None:
         return values.mean()
     rows = values.reshape(len(values), -1).mean(dim=1)
@@ -39,7 +39,7 @@ def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
 
 
 def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
-    """Value [B, S] of what was done.
+    """Value [B, S] of the actions that were taken.
 
     Args:
         q: [B, S, A] with the continuous actions that were taken.

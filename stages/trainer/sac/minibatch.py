@@ -1,4 +1,4 @@
-"""What one update learns from: rows of the replay memory as tensors, as each of the networks takes them in."""
+"""The minibatch of one update: rows of the replay memory as tensors, in the form of each network's inputs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from stages.policy.actions import action_features, environment_actions
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.inputs import Inputs
 from stages.trainer.intake import Intake
-from stages.trainer.sac.replay_memory import Replayed, Sequences
+from stages.trainer.sac.replay_memory import ReplayedRows, ReplayedSequences
 from stages.trainer.transitions import Transitions, drawn_actions
 
 
 @dataclass(frozen=True, slots=True)
-class Minibatch:
+class ReplayMinibatch:
     """B rows; with memory S sequences of L rows each, end to end. Axis letters as in `losses`."""
 
     actor_inputs: Inputs
-    """What was observed, normalised; with memory, from what the actor remembered."""
+    """Observations, normalised; with memory, from the actor's recorded memory."""
     critic_inputs: Inputs
-    """The same; with memory, from zeros: what critics remember is not recorded, and would be outdated."""
+    """The same; with memory, from zeros: critics' memories are not recorded, and would be outdated."""
     target_inputs: Inputs
-    """What the target network values. Without memory what was observed next, [B]; with memory, L + 1 rows for each
-    sequence, from zeros: its observations and the one after it. The first of them only fills the memory."""
+    """The observations that the target network values. Without memory the next ones, [B]; with memory, L + 1 rows for
+    each sequence, from zeros: its observations and the one after it. The first of them only fills the memory."""
     continuous: Tensor
     """[B, C] as the policy drew them."""
     choices: tuple[Tensor, ...]
@@ -38,7 +38,7 @@ class Minibatch:
     penalties: Tensor | None
     """[B, A] added to logits: `MASK_PENALTY` where a choice was forbidden; None without masks."""
     allowed: Tensor | None
-    """[B, K] how many choices of each branch were allowed; None without masks."""
+    """[B, K] number of allowed choices of each branch; None without masks."""
     mask: Tensor | None
     """[B] 1 for rows, 0 for padding; None without memory."""
 
@@ -47,9 +47,9 @@ class MinibatchMaker:
     """Makes minibatches of a behaviour.
 
     Args:
-        intake: normalises.
+        intake: its normaliser is applied.
         actions: the behaviour's.
-        device: where to learn.
+        device: the device to learn on.
     """
 
     def __init__(self, intake: Intake, actions: ActionSpec, device: str) -> None:
@@ -59,8 +59,8 @@ class MinibatchMaker:
         begins = np.cumsum((0, *actions.discrete_branches))[:-1]
         self._offsets = torch.from_numpy(begins).to(device)
 
-    def transitions(self, replayed: Replayed) -> Transitions:
-        """Rows of the memory, padding and all, as reward signals take them."""
+    def transitions(self, replayed: ReplayedRows) -> Transitions:
+        """Rows of the memory as transitions for reward signals, padding included."""
         columns = replayed.columns
         continuous, choices = drawn_actions(self._actions, columns, len(columns["rewards"]))
         return Transitions(
@@ -72,8 +72,8 @@ class MinibatchMaker:
             self._tensor(columns["terminated"].astype(np.float32)),
         )
 
-    def minibatch(self, replayed: Replayed, transitions: Transitions) -> Minibatch:
-        """The same rows as an update wants them."""
+    def minibatch(self, replayed: ReplayedRows, transitions: Transitions) -> ReplayMinibatch:
+        """The same rows as a minibatch for the update."""
         inputs = self._normalized(replayed.observations.vectors, transitions.inputs)
         target = self._normalized(replayed.next_observations.vectors, transitions.next_inputs)
         actor, mask = inputs, None
@@ -90,7 +90,7 @@ class MinibatchMaker:
             penalties = self._tensor(np.where(masks, np.float32(0), MASK_PENALTY))
             begins = self._offsets.cpu().numpy()
             allowed = self._tensor(np.add.reduceat(masks, begins, axis=1, dtype=np.float32))
-        return Minibatch(actor, inputs, target, transitions.continuous, choices, penalties, allowed, mask)
+        return ReplayMinibatch(actor, inputs, target, transitions.continuous, choices, penalties, allowed, mask)
 
     def _normalized(self, vectors: NDArray[np.float32], inputs: Inputs) -> Inputs:
         if self._intake.normalizer is None:
@@ -98,9 +98,9 @@ class MinibatchMaker:
         return inputs._replace(vectors=self._tensor(self._intake.normalized(vectors)))
 
     def _with_memory(
-        self, replayed: Replayed, sequences: Sequences, inputs: Inputs, following: Inputs
+        self, replayed: ReplayedRows, sequences: ReplayedSequences, inputs: Inputs, following: Inputs
     ) -> tuple[Inputs, Inputs, Inputs]:
-        """What actor, critics and target take in, given observations and next ones of S × L rows."""
+        """Inputs of actor, critics and target, made of the observations and next observations of S × L rows."""
         length = sequences.length
         first = self._features(sequences.previous, "previous_")[:, None]
         taken = self._features(replayed.columns, "")
@@ -109,7 +109,7 @@ class MinibatchMaker:
         zeros = torch.zeros_like(memories)
 
         def joined(one: Tensor, other: Tensor) -> Tensor:
-            """[S, L + 1]: the first observation of each sequence, and what followed each of its rows."""
+            """[S, L + 1]: the first observation of each sequence, and the one after each of its rows."""
             parts = (tensor.view(len(first), length, *tensor.shape[1:]) for tensor in (one, other))
             begun, rest = parts
             return torch.cat((begun[:, :1], rest), dim=1).flatten(0, 1)
@@ -125,7 +125,7 @@ class MinibatchMaker:
         return inputs._replace(memories=memories), inputs._replace(memories=zeros), target
 
     def _features(self, columns: Mapping[str, Array], prefix: str) -> NDArray[np.float32]:
-        """Actions [n, P] as networks take them in."""
+        """Features [n, P] of actions."""
         drawn, choices = drawn_actions(self._actions, columns, len(next(iter(columns.values()))), prefix)
         return action_features(self._actions, environment_actions(self._actions, drawn, squashed=True), choices)
 

@@ -21,7 +21,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class ValueNetwork(nn.Module):
-    """V: what a state is worth under the policy, entropy included, for each of S reward signals."""
+    """V: the value of a state under the policy, entropy included, for each of S reward signals."""
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()
@@ -39,9 +39,9 @@ class ValueNetwork(nn.Module):
 
 
 class QNetwork(nn.Module):
-    """Q: what an action is worth in a state, for each of S reward signals.
+    """Q: the value of an action in a state, for each of S reward signals.
 
-    Continuous actions go in; of discrete ones, the worth of all A choices comes out. A = 1 without any.
+    Continuous actions are inputs; of discrete ones, the values of all A choices are outputs. A = 1 without any.
     """
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
@@ -56,7 +56,7 @@ class QNetwork(nn.Module):
     def forward(self, inputs: Inputs, continuous: Tensor, frozen: bool = False) -> Tensor:
         """Values [B, S, A] of B rows with continuous actions [B, C].
 
-        With `frozen`, gradients are wanted by the actions only, and of the weights need not be computed.
+        With `frozen`, gradients by the weights need not be computed, only those by the actions.
         """
         if self._plain is not None:
             x = torch.cat((inputs.vectors, continuous), dim=1) if self._takes_actions else inputs.vectors
@@ -68,7 +68,7 @@ class QNetwork(nn.Module):
 
 
 class Critics(nn.Module):
-    """Both Q networks and, if it is learned, V, which one optimizer trains."""
+    """Both Q networks and, if it is learned, V: trained by one optimizer."""
 
     def __init__(self, design: PolicyDesign, signals: int, values: bool) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Critics(nn.Module):
 
 
 class EntropyCoefficients(nn.Module):
-    """One for all continuous actions together if there are any, then one per discrete branch: G in all."""
+    """G coefficients: one for all continuous actions together if there are any, then one per discrete branch."""
 
     def __init__(self, design: PolicyDesign, initial: float) -> None:
         super().__init__()
@@ -92,10 +92,10 @@ def drawn_for(actions: ActionSpec, network: Network) -> Network:
     """Draw a network's weights anew as suits the actions; its encoders and memory stay as they are.
 
     With continuous actions alone, hidden layers and heads are drawn uniformly within ±1/sqrt(fan_in), as torch does.
-    ML-Agents' weights are 1.7 times as large (and those of value heads more): what Q then says of actions that nobody
-    has tried is large beside what is learned first, which delays learning (docs/learning.md). Of discrete choices Q
-    tells all values at once, and these are learned sooner from ML-Agents' weights, which hidden layers begin with;
-    with both kinds of actions value heads have them, too (Xavier uniform, biases 0).
+    ML-Agents' weights are 1.7 times as large (and those of value heads more): Q's values of untried actions are then
+    large beside what is learned first, which delays learning (docs/learning.md). The values of discrete choices are
+    outputs, all at once, and are learned sooner from ML-Agents' weights, which hidden layers begin with; with both
+    kinds of actions value heads have them, too (Xavier uniform, biases 0).
     """
     if actions.discrete_branches:
         if actions.continuous_size:
@@ -114,6 +114,6 @@ def drawn_for(actions: ActionSpec, network: Network) -> Network:
 
 
 def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
-    """The linear layers of these names, wherever in the network they are."""
+    """The linear layers of these names, anywhere in the network."""
     found = network.named_modules()
     return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]

@@ -1,9 +1,9 @@
-"""A whole perceptron as one step of autograd: the same numbers as `NetworkBody` and a head give, sooner.
+"""A whole perceptron as one step of autograd: the same numbers as those of `NetworkBody` and a head, sooner.
 
 Off-policy learning makes an update for each step or so, and seven passes through networks for each update. For plain
-designs that is matrix products, and what stands around them: graphs of small operations, copies of biases, fresh memory
-for each result. Here a pass keeps what it computes in buffers of its own, gradients of weights are added to where
-`Flat` has them, and products with the few columns of an observation are taken the way round that is quick.
+designs that is matrix products and their overhead: graphs of small operations, copies of biases, fresh memory for each
+result. Here a pass keeps its results in buffers of its own, gradients of weights are added in place to `Flat`'s vector,
+and products with the few columns of an observation are transposed where that is quicker.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _BACKWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
     ),
     "swish": lambda gradient, kept: _aten.silu_backward.grad_input(gradient, kept, grad_input=gradient),
 }
-"""Change a gradient [B, hidden] by the slope of the activation, given what it gave; of swish, what it was given."""
+"""Multiply a gradient [B, hidden] by the slope of the activation, at its output; of swish, at its input."""
 _FEW = 32
-"""Columns up to which the transposed product is the quicker one: five times at 4, and never slower."""
+"""Columns up to which the transposed product is quicker: five times at 4, and never slower."""
 
 
 class Perceptron:
     """The hidden layers of a body, and a head, whose parameters a `Flat` has taken over.
 
-    Of each kind, frozen or not, one pass can be under way at a time: the next one overwrites what it needs for going
-    back.
+    One pass of each kind, frozen or not, can be under way at a time: the next one overwrites the buffers that its
+    backward pass reads.
 
     Args:
-        design: a plain one.
-        body: made for it.
-        head: the layer after it.
+        design: a plain design.
+        body: the body of that design.
+        head: the layer after the body.
     """
 
     def __init__(self, design: PolicyDesign, body: NetworkBody, head: nn.Linear) -> None:
@@ -67,7 +67,7 @@ class Perceptron:
 
 
 class _Pass:
-    """The way through alternating weights [out, in] and biases [out], and back."""
+    """A pass through alternating weights [out, in] and biases [out], forward and backward."""
 
     def __init__(self, parameters: list[Tensor], activation: str, frozen: bool) -> None:
         self._weights, self._biases = parameters[0::2], parameters[1::2]
@@ -92,13 +92,13 @@ class _Pass:
         return torch.addmm(self._biases[-1], x, self._weights[-1].t())
 
     def backward(self, gradient: Tensor, to_inputs: bool) -> Tensor | None:
-        """Add up the gradients of the parameters; returns that of the inputs if asked for."""
+        """Add up the gradients of the parameters; returns the gradient of the inputs if asked for."""
         if not self._learns:
             return self._to_inputs(gradient) if to_inputs else None
         for layer in reversed(range(len(self._weights))):
             below = self._results[layer - 1] if layer else self._x
             weight, bias = self._weights[layer].grad, self._biases[layer].grad
-            assert weight is not None, "`Flat` has given it its place"
+            assert weight is not None, "`Flat` sets it"
             assert bias is not None
             bias.add_(gradient.sum(dim=0))
             if below.shape[1] <= _FEW:
@@ -113,8 +113,8 @@ class _Pass:
     def _to_inputs(self, gradient: Tensor) -> Tensor:
         """The gradient of the inputs alone.
 
-        Of two networks whose smaller output counts, each has it for some of the rows: on a CPU, which waits for
-        nothing, only those are worked on.
+        Where the smaller output of two networks counts, each has gradients for some of the rows alone: on a CPU only
+        these are computed, as looking at the gradient costs no wait there.
         """
         rows: Tensor | None = None
         if gradient.device.type == "cpu":
@@ -130,13 +130,13 @@ class _Pass:
         return found if rows is None else torch.zeros_like(self._x).index_copy_(0, rows, found)
 
     def _below(self, gradient: Tensor, layer: int, kept: Tensor) -> Tensor:
-        """The gradient [n, hidden] of what was given to the activation below a layer; a new tensor."""
+        """The gradient [n, hidden] of the input of the activation below a layer; a new tensor."""
         below = gradient @ self._weights[layer]
         self._backward(below, kept)
         return below
 
     def _first(self, gradient: Tensor) -> Tensor:
-        """The gradient of the inputs, given that of the first layer's outputs."""
+        """The gradient of the inputs, made of that of the first layer's outputs."""
         return (self._weights[0].t() @ gradient.t()).t()
 
     def _make_buffers(self, x: Tensor) -> None:
@@ -146,12 +146,12 @@ class _Pass:
             return [torch.empty(shape, dtype=x.dtype, device=x.device) for shape in shapes]
 
         self._results = buffers()
-        # Only swish needs to know, for going back, what it was given; the others may overwrite it.
+        # Only swish needs its input in the backward pass; the others may overwrite it.
         self._given = buffers() if self._keeps_given else self._results
 
 
 class _Node(torch.autograd.Function):
-    """A pass as autograd sees it. Parameters are among its inputs so that it knows that they take gradients."""
+    """A pass as autograd sees it. Parameters are among its inputs because they require gradients."""
 
     @staticmethod
     def forward(ctx: Any, way: _Pass, x: Tensor, *parameters: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A replay memory on the disk: its columns as they stand in memory, with checksums.
+"""The file of a replay memory: its columns as they lie in memory, with checksums.
 
 Written and read straight from and to the memory's own arrays, so that a large one is never in memory twice. The file
 is there whole or not at all: it is written under another name, made durable, and renamed.
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.messages import Array
-from stages.trainer.sac.lazy_column import LazyColumn
+from stages.trainer.sac.replay_columns import LazyColumn
 from stages.trainer.sac.replay_memory import ReplayMemory
 
 MAGIC = b"headrace replay 1\n"
@@ -32,7 +32,7 @@ _MOST_HEADER_BYTES = 2**30
 
 
 class ReplayFileError(Exception):
-    """A replay file that can't be read, or belongs to another memory; the message says why."""
+    """A replay file can't be read, or belongs to another memory; the message says why."""
 
 
 def write_replay(memory: ReplayMemory, path: Path) -> None:

@@ -1,8 +1,8 @@
 """The replay memory: the newest `capacity` steps in preallocated columns, sampled uniformly.
 
-Observations are kept apart (`observation_store`), and rows say where theirs are. What was observed after a step is what
-was observed before the next one, so each is kept once; also across pieces of a trajectory, however short: the first
-observation of a piece is the one after the piece before it. How it gets onto the disk is in `replay_file`.
+Observations are kept apart (`ObservationStore`), and rows refer to them. The observation after a step is the one before
+the next step, so each is kept once; also across pieces of a trajectory, however short: the first observation of a piece
+is the one after the piece before it. `replay_file` writes the memory to the disk.
 
 Axis letters: N rows and K pieces of a batch, B rows of a sample, S sequences of L rows.
 """
@@ -20,37 +20,36 @@ from queues.columns import Column, action_columns, memory_column
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.policy.observations import Encoded, ObservationLayout
-from stages.trainer.sac.lazy_column import BLOCK_BYTES, LazyColumn
-from stages.trainer.sac.observation_store import ObservationStore
+from stages.trainer.sac.replay_columns import BLOCK_BYTES, LazyColumn, ObservationStore
 
 Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
-    """What a sample of sequences has beside their S × L rows, which stand end to end."""
+class ReplayedSequences:
+    """The sequences of a sample, beside their S × L rows, which lie end to end."""
 
     length: int
     """L."""
     mask: NDArray[np.bool_]
-    """[S * L] true where there is a row; the rest is padding: its last row over again."""
+    """[S * L] true for rows; the rest is padding: a sequence's last row over again."""
     memories: NDArray[np.float32]
-    """[S, m] what the actor remembered before the first row."""
+    """[S, m] the actor's memory before the first row."""
     previous: Mapping[str, Array]
     """[S, ...] the action before the first row, by `previous_continuous_actions`, `previous_discrete_actions`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedRows:
     """B rows of the memory, in arrays of their own."""
 
     observations: Encoded
-    """[B, ...] as they came in: not normalised."""
+    """[B, ...] not normalised."""
     next_observations: Encoded
-    """[B, ...] after the row; where an episode terminated, as the intake gave it."""
+    """[B, ...] after the row; where an episode terminated, as `Intake` returned it."""
     columns: Mapping[str, Array]
     """[B, ...] `rewards`, `terminated`, actions, `action_masks`."""
-    sequences: Sequences | None = None
+    sequences: ReplayedSequences | None = None
 
 
 class ReplayMemory:
@@ -58,8 +57,8 @@ class ReplayMemory:
 
     Args:
         spec: observations and actions.
-        layout: how observations are encoded.
-        capacity: rows kept; the oldest ones make place for new ones one by one.
+        layout: the layout of encoded observations.
+        capacity: rows kept; new rows replace the oldest ones one by one.
         memory_size: m, of a policy with memory.
         sequence_length: L, of a policy with memory: sequences start where pieces do, and at each multiple of L within.
         block_bytes: see `LazyColumn`.
@@ -102,7 +101,7 @@ class ReplayMemory:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences whose first row is still there."""
+        """The sequences whose first row is still there."""
         return self._start_count - self._first_start
 
     def add(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> None:
@@ -142,16 +141,16 @@ class ReplayMemory:
         self._rows["continued"].put(joined, np.ones(len(joined), np.bool_))
         self._count += batch.num_rows
 
-    def sample(self, count: int, random: np.random.Generator) -> Replayed:
+    def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
         """Rows drawn uniformly with replacement; there must be at least one."""
         return self._gather(random.integers(len(self), size=count))
 
-    def sample_sequences(self, count: int, random: np.random.Generator) -> Replayed:
+    def sample_sequences(self, count: int, random: np.random.Generator) -> ReplayedRows:
         """Sequences drawn uniformly with replacement, as many as have `count` rows on average; there must be one.
 
         A sequence is a run of steps of one episode: pieces are, and it ends with its piece at the latest. All are
-        padded to the longest of them. What is padded is no row to learn from: where episodes are much shorter than
-        sequences, so many more of these are drawn.
+        padded to the longest of them. Padding counts as no row: where episodes are much shorter than sequences, so many
+        more sequences are drawn.
         """
         number = max(1, round(count * self.num_sequences / len(self)))
         chosen = random.integers(self._first_start, self._start_count, size=number) % self.capacity
@@ -159,7 +158,7 @@ class ReplayMemory:
         longest = int(lengths.max())
         offsets = np.arange(longest)
         rows = self._starts["row"].take(chosen)[:, None] + np.minimum(offsets, lengths - 1)
-        sequences = Sequences(
+        sequences = ReplayedSequences(
             longest,
             (offsets < lengths).reshape(-1),
             self._starts["memories"].take(chosen),
@@ -168,7 +167,7 @@ class ReplayMemory:
         return self._gather(rows.reshape(-1) % self.capacity, sequences)
 
     def facts(self) -> dict[str, Any]:
-        """What `columns` does not tell: plain values, for `restore`."""
+        """Plain values for `restore`, beside the columns."""
         return {
             "capacity": self.capacity,
             "sequence_length": self.sequence_length,
@@ -180,7 +179,7 @@ class ReplayMemory:
         }
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """All columns, and how many of their first rows are in use. Written as they are: they may be large."""
+        """All columns, and the number of their first rows in use. Written as they are: they may be large."""
         begun = min(self._start_count, self.capacity)
         return [
             *((column, len(self)) for column in self._rows.values()),
@@ -189,7 +188,7 @@ class ReplayMemory:
         ]
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Take up `facts`; the columns are to be filled in after it, and then `restored` called."""
+        """Restore `facts()`; after it the columns are to be filled in, and `restored` to be called."""
         self.clear()
         self._count = int(facts["count"])
         self._start_count = int(facts["start_count"])
@@ -198,13 +197,13 @@ class ReplayMemory:
         self.observations.touched = int(facts["touched"])
 
     def restored(self) -> None:
-        """All columns are filled in: find out which observations are in use."""
+        """Find the observations in use, once all columns are filled in."""
         at = np.arange(len(self))
         used = np.union1d(self._rows["slot"].take(at), self._rows["next_slot"].take(at)) if len(self) else at
         self.observations.restore(self.observations.touched, used)
 
-    def _gather(self, at: Index, sequences: Sequences | None = None) -> Replayed:
-        return Replayed(
+    def _gather(self, at: Index, sequences: ReplayedSequences | None = None) -> ReplayedRows:
+        return ReplayedRows(
             self.observations.read(self._rows["slot"].take(at)),
             self.observations.read(self._rows["next_slot"].take(at)),
             {name: self._rows[name].take(at) for name in self._sampled},
@@ -212,10 +211,10 @@ class ReplayMemory:
         )
 
     def _evict(self, oldest: int) -> None:
-        """Make place: rows before `oldest` are no more, nor the observations that only they referred to.
+        """Remove the rows before `oldest`, and the observations that only these refer to.
 
-        The observation before a row belongs to the row before it as well, but that one is older. The one after it
-        belongs to the next row as well where the trajectory went on.
+        The observation before a row belongs to the row before it as well, but that row is older. The observation after
+        it belongs to the next row as well where the trajectory went on.
         """
         present = max(0, self._count - self.capacity)
         at = np.arange(present, oldest) % self.capacity
@@ -223,7 +222,7 @@ class ReplayMemory:
             return
         last = ~self._rows["continued"].take(at)
         slots = self._rows["slot"].take(at)
-        self.observations.give_back(np.concatenate((slots, self._rows["next_slot"].take(at)[last])))
+        self.observations.free(np.concatenate((slots, self._rows["next_slot"].take(at)[last])))
         if self.sequence_length:
             begun = np.arange(self._first_start, min(self._start_count, self._first_start + len(at)))
             self._first_start += int((self._starts["row"].take(begun % self.capacity) < oldest).sum())
@@ -234,7 +233,7 @@ class ReplayMemory:
             del self._open[agent]
 
     def _continue(self, batch: TrajectoryBatch) -> Index:
-        """The row [K] that a piece continues, by agent and episode, -1 for none; takes note of those left open."""
+        """The row [K] that each piece continues, by agent and episode, -1 for none; keeps the unfinished ones."""
         before = np.full(batch.num_trajectories, -1)
         lasts = self._count - 1 + np.cumsum(batch.lengths, dtype=np.int64)
         columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], lasts)
@@ -248,7 +247,7 @@ class ReplayMemory:
         return before
 
     def _store_observations(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Slots of the observations before and after each row; what is there already is not stored again."""
+        """Slots of the observations before and after each row; stored observations are not stored again."""
         lengths = pieces.ends - pieces.begins
         piece = np.repeat(np.arange(len(lengths)), lengths)
         at = np.arange(len(piece)) + piece  # in `slots`: of each piece its rows' observations, then the final one
@@ -267,9 +266,9 @@ class ReplayMemory:
         return slots[at], slots[at + 1]
 
     def _find_continued(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Pieces that go on where a stored one ends, and where one of the same batch does.
+        """Pieces that continue a stored piece, and pieces that continue one of the same batch.
 
-        Pieces may have got lost on the way, or been changed: then they don't go on, and `before` becomes -1.
+        A piece may have been lost or changed on the way: then nothing continues it, and `before` becomes -1.
         """
         found = []
         for chosen in (
@@ -312,16 +311,16 @@ class ReplayMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The pieces of a batch as far as they are kept."""
+    """The kept pieces of a batch."""
 
     first: int
     """Number of the batch's first row, counted over all rows ever added."""
     begins: Index
     """[K] first row of each piece within the batch."""
     ends: Index
-    """[K] the row behind its last one."""
+    """[K] the row after its last one."""
     before: Index
-    """[K] number of the row that it continues, -1 for none."""
+    """[K] number of the row that the piece continues, -1 for none."""
     rows: Encoded
     """Observations of the rows from `skip` on."""
     finals: Encoded
@@ -339,7 +338,7 @@ def _pick(observations: Encoded, index: slice | Index | NDArray[np.bool_]) -> En
 
 
 def _equal(first: Encoded, second: Encoded) -> NDArray[np.bool_]:
-    """Which of n observations are the same, [n]."""
+    """True [n] where two observations are equal."""
     same: NDArray[np.bool_] = (first.vectors == second.vectors).all(axis=1)
     for one, other in zip(first.others, second.others, strict=True):
         same &= (one == other).reshape(len(one), -1).all(axis=1)

@@ -1,7 +1,7 @@
 """Soft actor-critic with a value network, with ML-Agents' settings, as a `Trainer`.
 
-Data: `replay_memory`; what an update sees of it: `minibatch`; the update itself: `update`, its losses: `losses`. Where
-it differs from ML-Agents is told in docs/differences.md.
+The path of one update: `replay_memory` draws rows, `minibatch` makes inputs of them, and `update` makes a gradient step
+down the `losses`. docs/differences.md has the differences from ML-Agents.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
-from stages.trainer.sac.ratio import UpdateRatio
 from stages.trainer.sac.replay_file import ReplayFileError, read_replay, write_replay
-from stages.trainer.sac.replay_memory import Replayed, ReplayMemory
-from stages.trainer.sac.update import LOSSES, Findings, SACUpdate, spread
+from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
+from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, spread
+from stages.trainer.sac.update_ratio import UpdateRatio
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
 
 
@@ -43,7 +43,7 @@ class SACTrainer(Trainer):
 
     Raises:
         StageError: if the behaviour can't be trained so: no reward signals, no actions, actions without bounds, an
-            observation that no encoder takes, demonstrations that do not fit.
+            observation that no encoder accepts, demonstrations that do not fit.
     """
 
     squashed = True
@@ -96,12 +96,12 @@ class SACTrainer(Trainer):
 
     @property
     def version(self) -> int:
-        """Times that it has learned so far."""
+        """Calls of `learn` so far."""
         return self._version
 
     @property
     def rows_per_update(self) -> int:
-        """Steps that come at a time; see `pacing`."""
+        """Steps that actors send at a time; see `pacing`."""
         return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
 
     def add(self, batch: TrajectoryBatch) -> None:
@@ -116,18 +116,18 @@ class SACTrainer(Trainer):
         rows, finals = self._intake.take(batch, self._step)
         for signal in self._signals:
             signal.see(rows.vectors)
-        for name, sums in self._episode_rewards.take(batch, rows, finals, self._version).items():
+        for name, sums in self._episode_rewards.add(batch, rows, finals, self._version).items():
             self.context.statistics.extend(self.context.behavior, name, sums, "mean")
         self._memory.add(with_group_rewards(batch), rows, finals)
         self._step += batch.num_rows
         self._unlearned += batch.num_rows
 
     def ready(self) -> bool:
-        """Whether `rows_per_update` steps have come since it last learned."""
+        """Return True if `rows_per_update` steps have come since the last call of `learn`."""
         return self._unlearned >= self.rows_per_update
 
     def learn(self) -> int:
-        """Make all updates that are owed by now, which may be none; returns the steps that have come since the last.
+        """Make all updates that are owed by now, perhaps none; returns the steps that have come since the last call.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; the weights are then as before.
@@ -186,7 +186,7 @@ class SACTrainer(Trainer):
         self._memory.clear()
 
     def save_bulk(self, folder: Path) -> None:
-        """Write the replay memory, if `save_replay_buffer` says so.
+        """Write the replay memory, with `save_replay_buffer`.
 
         Raises:
             OSError: if the disk refuses.
@@ -195,10 +195,10 @@ class SACTrainer(Trainer):
             write_replay(self._memory, self._replay_path(folder))
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the replay memory, if `save_replay_buffer` says so; without it, collect anew before learning.
+        """Read the replay memory, with `save_replay_buffer`; without it, collect anew before learning.
 
         Returns:
-            what is wrong with it, if it can't be read; the memory is then empty.
+            a warning if it can't be read; the memory is then empty.
         """
         warning = None
         if self._hyperparameters.save_replay_buffer:
@@ -207,7 +207,7 @@ class SACTrainer(Trainer):
             except ReplayFileError as error:
                 warning = f"the replay buffer could not be restored, so it starts empty: {error}"
         if not len(self._memory):
-            # It first collects as at the beginning; what would be owed by then is not made up for.
+            # It first collects as at the beginning; updates that would be owed by then are not made up for.
             for ratio in (self._ratio, self._signal_ratio):
                 ratio.restart(self._step + self._hyperparameters.buffer_init_steps)
         return warning
@@ -242,7 +242,7 @@ class SACTrainer(Trainer):
         return len(self._memory) >= wanted and ratio.owes(self._step)
 
     def _learn_policy(self) -> None:
-        """All policy updates that are owed.
+        """Make all policy updates that are owed.
 
         Raises:
             NotFiniteError: see `learn`.
@@ -252,8 +252,8 @@ class SACTrainer(Trainer):
         losses: list[Tensor] = []
         cloned: list[Mapping[str, float]] = []
         while self._owes(self._ratio):
-            findings = self._learn_minibatch(learning_rate)
-            losses.append(findings.losses)
+            measures = self._learn_minibatch(learning_rate)
+            losses.append(measures.losses)
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self._step))
             self._ratio.count()
@@ -261,11 +261,11 @@ class SACTrainer(Trainer):
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
             raise NotFiniteError(self._complaint(table))
-        self._report(table, findings, learning_rate)
+        self._report(table, measures, learning_rate)
         for found in cloned:
-            self._report_found(found)
+            self._report_losses(found)
 
-    def _learn_minibatch(self, learning_rate: float) -> Findings:
+    def _learn_minibatch(self, learning_rate: float) -> UpdateMeasures:
         replayed = self._sample()
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
@@ -285,7 +285,7 @@ class SACTrainer(Trainer):
         )
 
     def _learn_signals(self) -> None:
-        """One update of the reward signals' own networks, all on the same rows."""
+        """Make one update of the reward signals' own networks, all on the same rows."""
         learning = [signal for signal in self._signals if _learns(signal)]
         if not learning:
             return
@@ -295,14 +295,14 @@ class SACTrainer(Trainer):
             mask = torch.from_numpy(replayed.sequences.mask).to(self.context.device)
             transitions = transitions.rows(mask)
         for signal in learning:
-            self._report_found(signal.learn(transitions))
+            self._report_losses(signal.learn(transitions))
 
-    def _sample(self) -> Replayed:
+    def _sample(self) -> ReplayedRows:
         sample = self._memory.sample_sequences if self._memory.sequence_length else self._memory.sample
         return sample(self._hyperparameters.batch_size, self._random)
 
     def _replay_path(self, folder: Path) -> Path:
-        """A file of this behaviour's own: a checkpoint holds those of all."""
+        """The behaviour's file: a checkpoint's folder holds those of all behaviours."""
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
 
     def _check_parts(self, state: Mapping[str, Any]) -> None:
@@ -319,28 +319,28 @@ class SACTrainer(Trainer):
                 f"{self.context.behavior}: behavioral_cloning is {now}, but the saved state was made with it {then}"
             )
 
-    def _report(self, losses: NDArray[np.float32], findings: Findings, learning_rate: float) -> None:
-        """Statistics of the updates made: losses of all of them, the rest of the last one."""
+    def _report(self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float) -> None:
+        """Report statistics of the updates made: losses of all of them, the rest of the last one."""
         add, behavior = self.context.statistics.add, self.context.behavior
         for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True):
             add(behavior, f"Losses/{name}", mean)
         add(behavior, "Policy/Learning Rate", learning_rate)
-        # Both, as in ML-Agents, whichever actions there are: the entropy of those that there aren't counts for nothing.
+        # Both, as in ML-Agents, whichever actions there are: the coefficient of absent ones is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()
         continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         add(behavior, "Policy/Continuous Entropy Coeff", continuous)
         add(behavior, "Policy/Discrete Entropy Coeff", sum(discrete) / len(discrete) if discrete else 0.0)
-        log_probs = findings.negentropies.sum(dim=1)
-        add(behavior, "Policy/Entropy", -spread(log_probs, findings.mask)[1])
+        log_probs = measures.negentropies.sum(dim=1)
+        add(behavior, "Policy/Entropy", -spread(log_probs, measures.mask)[1])
         for index, signal in enumerate(self._signals):
-            mean = spread(findings.values[:, index], findings.mask)[1]
+            mean = spread(measures.values[:, index], measures.mask)[1]
             add(behavior, f"Policy/{signal.name.capitalize()} Value", mean)
-        named = {"Q1": findings.q1, "Q2": findings.q2, "Value": findings.values, "Log Probability": log_probs}
+        named = {"Q1": measures.q1, "Q2": measures.q2, "Value": measures.values, "Log Probability": log_probs}
         for name, values in named.items():
-            for kind, number in zip(("Min", "Mean", "Max"), spread(values, findings.mask), strict=True):
+            for kind, number in zip(("Min", "Mean", "Max"), spread(values, measures.mask), strict=True):
                 add(behavior, f"Policy/{name} {kind}", number)
 
-    def _report_found(self, found: Mapping[str, float]) -> None:
+    def _report_losses(self, found: Mapping[str, float]) -> None:
         for name, value in found.items():
             self.context.statistics.add(self.context.behavior, name, value)
 
@@ -358,7 +358,7 @@ class SACTrainer(Trainer):
 
 
 def _learns(signal: RewardSignal) -> bool:
-    """Whether a signal has anything to learn."""
+    """Return True if a signal has anything to learn."""
     return type(signal).learn is not RewardSignal.learn
 
 

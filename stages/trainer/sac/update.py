@@ -1,7 +1,7 @@
 """The update of soft actor-critic: networks, optimizers, and one gradient step of all of them on a minibatch.
 
 A function of parameters, optimizer states, one minibatch and noise: nothing inside looks at a value, so nothing waits
-for a device. Whoever calls it looks at the losses now and then.
+for a device. The caller checks the losses now and then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stages.trainer.sac.losses import (
     soft_values,
     taken_values,
 )
-from stages.trainer.sac.minibatch import Minibatch
+from stages.trainer.sac.minibatch import ReplayMinibatch
 from stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, drawn_for
 from stages.trainer.sac.perceptron import Perceptron
 
@@ -43,8 +43,8 @@ DISCRETE_TARGET = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """What one gradient step saw, on the device. Axis letters as in `losses`."""
+class UpdateMeasures:
+    """Losses and values of one gradient step, on the device. Axis letters as in `losses`."""
 
     losses: Tensor
     """[4] by `LOSSES`."""
@@ -52,7 +52,7 @@ class Findings:
     """[B, S] of the actions that were taken."""
     q2: Tensor
     values: Tensor
-    """[B, S] what V says, or where there is none, the soft values that it would learn."""
+    """[B, S] V's, or without V, the soft values that it would learn."""
     negentropies: Tensor
     """[B, G]"""
     mask: Tensor | None
@@ -62,11 +62,11 @@ class SACUpdate:
     """Owns the networks of one behaviour, and their optimizers.
 
     Args:
-        design: what the policy looks like.
+        design: the policy's.
         hyperparameters: the behaviour's.
-        signals: S, how many reward signals there are.
+        signals: S, the number of reward signals.
         random: draws the initial weights.
-        device: where they live.
+        device: the networks' device.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class SACUpdate:
         self.actor = Flat(seeded(random, lambda: drawn_for(actions, ActorNetwork(design))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
-        # With continuous actions what comes next is valued by target networks of Q, which is learned sooner
-        # (docs/learning.md), where the policy can be asked what it would do there. As in ML-Agents it is valued by one
-        # of V where that takes what is not recorded (masks of the choices there, or the memory), and with discrete
-        # choices alone.
+        # With continuous actions the next observation is valued by target networks of Q, which is learned sooner
+        # (docs/learning.md), where the policy can be evaluated there. As in ML-Agents it is valued by a target of V
+        # where the policy would need what is not recorded (masks of the choices there, or the memory), and with
+        # discrete choices alone.
         self._asks_policy = bool(actions.continuous_size) and not actions.masked and design.settings.memory is None
         self.draws = 2 if self._asks_policy else 1
-        """How many rows of noise `step` wants for each row of a minibatch."""
+        """Rows of noise that `step` needs for each row of a minibatch."""
         critics = partial(Critics, design, signals, not self._asks_policy)
         self.critics = Flat(seeded(random, lambda: drawn_for(actions, critics())), device)
         following = partial(Critics, values=False) if self._asks_policy else ValueNetwork
@@ -115,22 +115,22 @@ class SACUpdate:
         self._targets = torch.tensor(targets, device=device)
 
     def step(
-        self, batch: Minibatch, rewards: Tensor, discounts: Tensor, noise: Tensor, learning_rate: float
-    ) -> Findings:
+        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor, learning_rate: float
+    ) -> UpdateMeasures:
         """One gradient step of all networks.
 
         Args:
             batch: B rows.
             rewards: [B, S] scaled.
             discounts: [B, S] see `losses.q_target`.
-            noise: [draws B, C] standard normal, by which actions are drawn, those of what comes next last.
+            noise: [draws B, C] standard normal, that actions are drawn by; those for the next observations last.
             learning_rate: of all optimizers.
         """
         critics, inputs = self.critics.module, batch.critic_inputs
         self.actor.gradients.zero_()
         self.critics.gradients.zero_()
-        # Each loss is taken back through its networks at once, while what they computed is still in the processor's
-        # cache; weights change when all gradients are there.
+        # Each loss is propagated back at once, while the networks' results are still in the processor's cache; weights
+        # change when all gradients are there.
         rows = len(rewards)
         soft, negentropies = self._soft_values(batch, noise[:rows])
         losses = [self._back(policy_loss(soft, batch.mask), self._actor_parameters)]
@@ -153,7 +153,7 @@ class SACUpdate:
             self.coefficients.gradients.copy_(gradients)
             self._adams["coefficients"].step(learning_rate)
         self.target.values.lerp_(self._followed, self._tau)
-        return Findings(
+        return UpdateMeasures(
             torch.stack(losses),
             taken[0],
             taken[1],
@@ -163,7 +163,7 @@ class SACUpdate:
         )
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy of all that `step` changes, for `restore`."""
+        """A copy of weights and optimizers, for `restore`."""
         return {
             "values": {name: flat.values.clone() for name, flat in self._groups.items()},
             "adams": {name: adam.snapshot() for name, adam in self._adams.items()},
@@ -177,7 +177,7 @@ class SACUpdate:
             adam.restore(snapshot["adams"][name])
 
     def finite(self) -> bool:
-        """Whether all weights are finite."""
+        """Return True if all weights are finite."""
         # A sum is finite if all its terms are (weights near float32's limit would not be of use either), and quick.
         return all(bool(torch.isfinite(flat.values.sum())) for flat in self._groups.values())
 
@@ -186,7 +186,7 @@ class SACUpdate:
         return {name: flat.state_dict() for name, flat in self._groups.items()}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take up `weights()`.
+        """Load `weights()`.
 
         Raises:
             StageError: naming the tensor that does not fit.
@@ -211,7 +211,7 @@ class SACUpdate:
 
     @torch.no_grad()
     def _next_values(self, inputs: Inputs, noise: Tensor) -> Tensor:
-        """What the target networks think [B, S] of what was observed next, entropy included."""
+        """The target networks' values [B, S] of the next observations, entropy included."""
         if self._asks_policy:
             actions, probabilities, negentropies = self._draw(self._heads(inputs), noise)
             target = self.target.module
@@ -221,18 +221,17 @@ class SACUpdate:
             return values
         return values.view(-1, inputs.sequence_length, values.shape[1])[:, 1:].flatten(0, 1)
 
-    def _soft_values(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Soft value [B, S] of what the policy does now, with gradients into the actor; negentropies [B, G]."""
+    def _soft_values(self, batch: ReplayMinibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Soft values [B, S] of the policy's present actions, with gradients into the actor; negentropies [B, G]."""
         actions, probabilities, negentropies = self._draw(self._heads(batch.actor_inputs), noise, batch.penalties)
         critics = self.critics.module
         first, second = (q(batch.critic_inputs, actions, frozen=True) for q in (critics.q1, critics.q2))
         return self._valued(first, second, probabilities, negentropies), negentropies
 
     def _valued(self, first: Tensor, second: Tensor, probabilities: Tensor | None, negentropies: Tensor) -> Tensor:
-        """Soft values [B, S] of what the policy does, by both Qs [B, S, A] with its continuous actions.
+        """Soft values [B, S] of the policy's actions, by both Qs [B, S, A] with its continuous actions.
 
-        Of the two Q's the policy maximises the smaller one, which is also what V learns. ML-Agents lets it maximise
-        the first.
+        The policy maximises the smaller of the two Qs, which V learns as well. In ML-Agents it maximises the first.
         """
         smaller = torch.minimum(*(expected_values(q, probabilities, len(self._branches)) for q in (first, second)))
         return soft_values(smaller, negentropies, self.coefficients.module.logs.detach().exp(), self._weights)
@@ -269,7 +268,7 @@ class SACUpdate:
             negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
         return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
 
-    def _entropy_targets(self, batch: Minibatch) -> Tensor:
+    def _entropy_targets(self, batch: ReplayMinibatch) -> Tensor:
         """Target entropies [G], or [B, G] where masks leave fewer choices in some states than in others."""
         if batch.allowed is None:
             return self._targets

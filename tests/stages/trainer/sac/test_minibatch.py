@@ -8,7 +8,7 @@ from stages.policy.layout import MASK_PENALTY
 from stages.policy.observations import Encoded
 from stages.trainer.intake import Intake
 from stages.trainer.sac.minibatch import MinibatchMaker
-from stages.trainer.sac.replay_memory import Replayed
+from stages.trainer.sac.replay_memory import ReplayedRows
 
 LENGTH = 3
 
@@ -105,7 +105,7 @@ def test_masks_become_penalties_and_counts_of_allowed_choices():
     }
     observations = Encoded(np.zeros((2, 2), np.float32))
     maker = MinibatchMaker(Intake(SPEC, normalize=False), actions, "cpu")
-    replayed = Replayed(observations, observations, columns)
+    replayed = ReplayedRows(observations, observations, columns)
     batch = maker.minibatch(replayed, maker.transitions(replayed))
     np.testing.assert_array_equal(batch.penalties, np.where(masks, 0.0, MASK_PENALTY))
     assert batch.allowed.tolist() == [[2.0, 1.0], [3.0, 2.0]]

@@ -70,7 +70,7 @@ def test_q_learns_what_the_target_says_of_what_followed_each_row_with_all_before
     )
     weights = update.weights()
     noise = torch.from_numpy(numbers(random, SEQUENCES * LENGTH, ACTIONS))
-    findings = update.step(batch, rows(rewards), rows(discounts.astype(np.float32)), noise, 1e-3)
+    measures = update.step(batch, rows(rewards), rows(discounts.astype(np.float32)), noise, 1e-3)
 
     valued = remembering(weights["target"], "", np.concatenate((observed, actions), axis=2))
     targets = rewards + discounts * valued[:, 1:]
@@ -78,4 +78,4 @@ def test_q_learns_what_the_target_says_of_what_followed_each_row_with_all_before
     for at, name in ((1, "q1."), (2, "q2.")):
         own = {key: array for key, array in weights["critics"].items() if key.startswith(name)}
         errors = 0.5 * (remembering(own, name, seen) - targets) ** 2
-        np.testing.assert_allclose(findings.losses[at], errors[mask > 0].mean(), rtol=1e-4)
+        np.testing.assert_allclose(measures.losses[at], errors[mask > 0].mean(), rtol=1e-4)

@@ -71,12 +71,12 @@ def _floats(array):
 def run(update, batch, rest, learning_rate=0.01):
     """What a step finds, and the gradients that it took."""
     rewards, discounts, noise = rest
-    findings = update.step(batch, rewards, discounts, noise, learning_rate)
+    measures = update.step(batch, rewards, discounts, noise, learning_rate)
     gradients = {
         name: {key: view.numpy().copy() for key, view in flat.named_views(flat.gradients).items()}
         for name, flat in (("actor", update.actor), ("critics", update.critics), ("coefficients", update.coefficients))
     }
-    return findings, gradients
+    return measures, gradients
 
 
 class Reference:
@@ -187,10 +187,10 @@ class Reference:
 def test_losses_and_gradients_are_those_of_the_formulae(actions):
     update, batch, rest = make_update(actions), make_batch(actions), make_rest(actions)
     reference = Reference(update.weights(), actions, batch, rest)
-    findings, gradients = run(update, batch, rest)
+    measures, gradients = run(update, batch, rest)
     soft = reference.soft()
     losses = [reference.policy_loss(), reference.q_loss("q1"), reference.q_loss("q2"), reference.value_loss(soft)]
-    np.testing.assert_allclose(findings.losses, losses, rtol=1e-4)
+    np.testing.assert_allclose(measures.losses, losses, rtol=1e-4)
 
     def critic_loss():
         value_loss = 0.0 if follows_q(actions) else reference.value_loss(soft)

@@ -1,4 +1,4 @@
-"""How many updates are owed: one for so many agent steps, whatever the pipeline's timing."""
+"""The ratio of updates to agent steps, exact whatever the pipeline's timing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class UpdateRatio:
-    """Counts updates against steps: exact over the run, however many steps come at a time.
+    """Counts updates against steps, however many steps come at a time.
 
     Args:
         steps_per_update: agent steps for each update; below 1 for several updates a step.
@@ -20,20 +20,20 @@ class UpdateRatio:
         self._updates = 0
 
     def owes(self, step: int) -> bool:
-        """Whether there are fewer updates than `step` agent steps ask for."""
+        """Return True if fewer updates were made than `step` agent steps ask for."""
         return self._updates * self._steps_per_update < step - self._first_step
 
     def count(self) -> None:
-        """One more update was made."""
+        """Count one more update."""
         self._updates += 1
 
     def restart(self, first_step: int) -> None:
-        """From this step on, as if nothing had been owed before: there is nothing left to learn from it."""
+        """Count from this step on, as if no update had been owed before."""
         self._first_step = first_step
         self._updates = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has counted, from where on, and by which ratio."""
+        """The count of updates, the step that it starts from, and the ratio."""
         return {
             "first_step": self._first_step,
             "updates": self._updates,
@@ -41,7 +41,7 @@ class UpdateRatio:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
-        """Continue from `state_dict()`, made at this step; another ratio than then holds from here on only."""
+        """Continue from `state_dict()`, made at this step; a changed ratio holds from here on only."""
         self._first_step = int(state["first_step"])
         self._updates = int(state["updates"])
         if state["steps_per_update"] != self._steps_per_update:
