@@ -71,7 +71,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "ID",
         ),
         Option("--resume", ("checkpoint_settings.resume",), "resume from the run's last checkpoint"),
-        Option("--force", ("checkpoint_settings.force",), "put a run of the same name aside and start anew"),
+        Option("--force", ("checkpoint_settings.force",), "archive a run of the same name and start over"),
         Option(
             "--initialize-from",
             ("checkpoint_settings.initialize_from",),

@@ -1,1 +1,1 @@
-"""What every room of the pipeline stands on: its graph, errors, seeds, the loading of users' classes, lessons."""
+"""The ground of all rooms of the pipeline: graph, lessons, errors, seeds, versions, threads."""

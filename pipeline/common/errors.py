@@ -1,4 +1,4 @@
-"""Why a command can't be followed, a run can't start, or has ended before its end."""
+"""Errors of commands and runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ class CommandError(Exception):
 
 
 class RunError(Exception):
-    """A run can't start: what is asked for does not go together, or is not there."""
+    """A run can't start: its settings contradict each other, or name something that is missing."""
 
 
 class RunFailed(Exception):
-    """A run ended because something in it failed; the message says what, where, and how to go on."""
+    """A run ended because something in it failed; the message says what, where, and how to resume."""
 
     def __init__(self, message: str, stage: str = "", detail: str = "") -> None:
         super().__init__(message)
@@ -22,4 +22,4 @@ class RunFailed(Exception):
 
 
 class RunFolderError(Exception):
-    """A run can't have the folder it asks for, or a file in it is broken; the message says what to do."""
+    """A run can't use its folder, or a file in it is broken; the message says what to do."""

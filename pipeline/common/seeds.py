@@ -1,4 +1,4 @@
-"""Seeds: every source of chance in a run has its own, derived from the run's seed and its name."""
+"""Seeds: every source of randomness in a run has its own, derived from the run's seed and its name."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 
 def choose_seed(configured: int) -> int:
-    """The run's seed: the configured one, or a random one for -1 (as ML-Agents)."""
+    """Return the run's seed: the configured one, or a random one for -1 (as ML-Agents)."""
     return configured if configured >= 0 else secrets.randbelow(10_000)
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
-    """A seed of 31 bits for what `path` names; different names give independent streams."""
+    """Return a seed of 31 bits for the source that `path` names; different names give independent streams."""
     entropy = [seed, *(part if isinstance(part, int) else zlib.crc32(part.encode()) for part in path)]
     return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF

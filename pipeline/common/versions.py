@@ -1,4 +1,4 @@
-"""Which versions are at work: for `--version`, the first lines of a run, and its status file."""
+"""Versions of the installed packages, for `--version`, the first lines of a run, and its status file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
-    """The version of an installed distribution; a checkout may be run without being installed."""
+    """Return the version of an installed distribution; a checkout may be run without being installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -14,7 +14,7 @@ def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
 
 
 def version_information() -> str:
-    """What a report of a problem should say, in lines as ML-Agents has them."""
+    """Return the versions that a bug report should state, in lines as ML-Agents has them."""
     from stages.unity.handshake import COMMUNICATION_VERSION
 
     parts = {

@@ -22,24 +22,24 @@ from queues.errors import QueueClosed
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
 
 CONTROL_BOUND = 1024
-"""Messages under way per direction. Hosts send a few a second; a full channel means that main is stuck, and waits."""
+"""Messages in transit per direction. Hosts send a few a second; a full channel means that main is stuck."""
 
 MAX_FRAME = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
 
 
 class ControlError(Exception):
-    """The channel carried something that is no control message."""
+    """The channel carried something other than a control message."""
 
 
 def encode(message: ControlMessage) -> bytes:
-    """A message as msgpack."""
+    """Return a message as msgpack."""
     values = [getattr(message, item.name) for item in fields(message)]
     return msgpack.packb([type(message).__name__, *values], use_bin_type=True)  # type: ignore[no-any-return]
 
 
 def decode(frame: bytes) -> ControlMessage:
-    """The inverse of `encode`; tuples at the top level come back as tuples.
+    """Invert `encode`; tuples at the top level come back as tuples.
 
     Raises:
         ControlError: if the frame is not a control message.
@@ -56,19 +56,19 @@ class ControlEnd(Protocol):
     """One end of a control channel."""
 
     def send(self, message: ControlMessage) -> None:
-        """Send at once; the channel keeps the order."""
+        """Send a message without waiting; the channel keeps the order."""
         ...
 
     async def drain(self) -> None:
-        """Wait while more than the bound is under way: whoever sends in a loop calls this."""
+        """Wait while more messages than the bound are in transit: to be called when sending in a loop."""
         ...
 
     def receive(self) -> AsyncIterator[ControlMessage]:
-        """Messages until the other end closes or dies."""
+        """Iterate over the messages until the other end closes or dies."""
         ...
 
     def close(self) -> None:
-        """Send no more; closing twice is allowed."""
+        """End sending; closing twice is allowed."""
         ...
 
 
@@ -80,26 +80,26 @@ class LocalControl:
     _inbox: AgentManagerQueue[ControlMessage]
 
     def send(self, message: ControlMessage) -> None:
-        """Send at once."""
+        """Send a message without waiting."""
         with contextlib.suppress(QueueClosed):
             self._outbox.put_nowait(message)
 
     async def drain(self) -> None:
-        """Give the other side a turn."""
+        """Let the other end's task run."""
         await asyncio.sleep(0)
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
-        """Messages until the other end closes."""
+        """Iterate over the messages until the other end closes."""
         async for message in self._inbox:
             yield message
 
     def close(self) -> None:
-        """Send no more."""
+        """End sending."""
         self._outbox.close()
 
 
 def local_pair(name: str) -> tuple[LocalControl, LocalControl]:
-    """Both ends of a channel within one event loop: (main's, the host's)."""
+    """Return both ends of a channel within one event loop: (main's, the host's)."""
     down: AgentManagerQueue[ControlMessage] = AgentManagerQueue(f"control down {name}", CONTROL_BOUND)
     up: AgentManagerQueue[ControlMessage] = AgentManagerQueue(f"control up {name}", CONTROL_BOUND)
     return LocalControl(down, up), LocalControl(up, down)
@@ -113,18 +113,18 @@ class SocketControl:
         self._writer = writer
 
     def send(self, message: ControlMessage) -> None:
-        """Send at once."""
+        """Send a message without waiting."""
         if not self._writer.is_closing():
             body = encode(message)
             self._writer.write(_LENGTH.pack(len(body)) + body)
 
     async def drain(self) -> None:
-        """Wait until the socket has taken most of what was sent."""
+        """Wait until most of what was sent is in the socket's buffer."""
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
-        """Messages until the other end closes or dies."""
+        """Iterate over the messages until the other end closes or dies."""
         while True:
             try:
                 (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
@@ -140,5 +140,5 @@ class SocketControl:
             yield decode(frame)
 
     def close(self) -> None:
-        """Send no more."""
+        """End sending."""
         self._writer.close()

@@ -3,23 +3,23 @@
 A credit is one step of the learning team. The ledger, in the main host, holds a *window* of credits per
 behaviour name: `(max_policy_lag + 1) × rows_per_update`. An actor asks for credits and gets a *cap*: how
 many steps it may have made in all. It steps only while what it emitted and what it holds is below the cap.
-Whoever ends a trajectory returns its credits: the trainer when it has learned from it, the ghost stage for
-what it turns away, the stage loop for what a stage swallows.
+The stage that ends a trajectory returns its credits: the trainer when it has learned from it, the ghost stage for
+those it rejects, the stage loop for those that a stage drops.
 
 Why it never hangs. An actor that has to wait first emits everything it holds and gives back what it did not
-use, so credits are held only by actors that are moving, by trajectories on their way, and by the trainer. If
-nobody moves and nothing is on its way, the trainer holds the whole window, which is at least one update: it
+use, so credits are held only by actors that are stepping, by trajectories in transit, and by the trainer. If
+no actor steps and nothing is in transit, the trainer holds the whole window, which is at least one update: it
 learns and returns them.
 
 Why the lag is bounded. A grant names the trainer's version at that time, and the actor may use it only with
-a policy at least that new; what it began by an older one it sends off first. Within one window the trainer
+a policy at least that new; trajectories begun with an older one are emitted first. Within one window the trainer
 makes at most `max_policy_lag` further updates before it learns from it. A tick is never cut, so an actor may
-make as many steps beyond its cap as it has agents, less one; they come on top. All this holds of one actor,
-however slow the ways are. Of several, one that takes longer for a tick than the others for an update is
-overtaken: their credits come back and are granted anew while its own are still out.
+make as many steps beyond its cap as it has agents, less one; they come on top. All this holds for one actor,
+whatever the latency. Among several, one whose tick takes longer than the others' update is overtaken: their
+credits come back and are granted again while its own are still out.
 
 All counts are cumulative, so a message that is repeated or late does no harm. A source is one incarnation of
-an actor: what a dead one held is written off, and returns that still come for it are ignored.
+an actor: credits of a dead one are written off, and later returns for it are ignored.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from stages.actor.credit_gate import FREE
 
 
 class FlowError(ValueError):
-    """A window that could not work; the message says why."""
+    """The window is too small to work; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditRequest:
-    """An actor's word on its credits."""
+    """An actor's request for credits, with its account of those it has used."""
 
     source: int
     number: int
-    """Counts the actor's requests; the grant that answers carries it."""
+    """Number of the actor's request, repeated in the grant that answers it."""
     used: Mapping[str, int]
     """By behaviour name: learning steps emitted and held so far, cumulative."""
     wants: tuple[str, ...]
-    """Behaviours that it wants more of, all at once: it can't step while one of them is missing."""
+    """Behaviours that it needs credits for, all of them: it can't step without any one of them."""
     gives_back: tuple[str, ...] = ()
-    """Behaviours whose unused credits it gives back: all of them when it stands still."""
+    """Behaviours whose unused credits it gives back: all of them when it is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The ledger's answer: new caps, and the policy version from which on they may be used.
+    """The ledger's answer: new caps, and the lowest policy version that may use them.
 
     An actor ignores the cap of a behaviour that it has given back in a later request.
     """
@@ -86,15 +86,15 @@ class _Window:
 
 
 class CreditLedger:
-    """The main host's account of all credits. Pure: calls in, grants out; no clock, no I/O.
+    """Main's account of all credits. Pure: calls in, grants out; no clock, no I/O.
 
     Args:
-        at_rest: grant only when nothing is on its way any more: all actors stand still, and what they emitted has
-            reached its trainer or was returned. What is granted then does not depend on who was how quick.
+        at_rest: grant only when nothing is in transit: all actors are waiting, and what they emitted has reached its
+            trainer or was returned. Grants then do not depend on timing.
     """
 
     RESTORED = -1
-    """Source of the rows that a resumed trainer brought along from its checkpoint."""
+    """Source of the rows that a resumed trainer holds from its checkpoint."""
 
     def __init__(self, at_rest: bool = False) -> None:
         self._at_rest = at_rest
@@ -104,13 +104,13 @@ class CreditLedger:
         self._paused = False
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
-        """Start to account for a behaviour whose trainer learns at `rows_per_update` rows.
+        """Open the account of a behaviour whose trainer learns at `rows_per_update` rows.
 
         Args:
             behavior: the behaviour name.
             rows_per_update: rows at which its trainer learns.
-            max_policy_lag: how many updates a policy may be old when its steps are learned from.
-            restored_rows: rows that the trainer already holds, on a resume.
+            max_policy_lag: number of updates that a policy may be old when its steps are learned from.
+            restored_rows: rows that the trainer already holds after a resume.
 
         Raises:
             FlowError: if the window could never fill the trainer.
@@ -124,16 +124,16 @@ class CreditLedger:
         window.restored = window.held = restored_rows
         self._windows[behavior] = window
 
-    def open_freely(self, behavior: str) -> None:
-        """Bound nothing for a behaviour: it is not learned from, or by a trainer that any lag suits."""
+    def open_unbounded(self, behavior: str) -> None:
+        """Open an account without a bound, for a behaviour without a trainer or whose trainer accepts any lag."""
         self._windows[behavior] = _Window(FREE, FREE)
 
     def add_source(self, source: int) -> None:
-        """An actor (a new incarnation, with an id never used before) takes part from now on."""
+        """Add an actor: a new incarnation, with an id never used before."""
         self._sources.add(source)
 
     def remove_source(self, source: int) -> list[Grant]:
-        """An actor is gone: write off what it held."""
+        """Remove an actor that has ended, and write off its credits."""
         self._sources.discard(source)
         for window in self._windows.values():
             window.granted.pop(source, None)
@@ -142,7 +142,7 @@ class CreditLedger:
         return self._serve()
 
     def request(self, request: CreditRequest) -> list[Grant]:
-        """An actor asks for credits, or gives back what it did not use."""
+        """Handle an actor's request for credits, or its return of unused ones."""
         if request.source not in self._sources:
             return []
         for behavior, used in request.used.items():
@@ -155,18 +155,18 @@ class CreditLedger:
             self._requests = deque(earlier for earlier in self._requests if earlier.source != request.source)
             self._requests.append(request)
         else:
-            # The gate takes no cap of an earlier request for what it has given back: it would be nobody's.
-            self._requests = deque(map(partial(_less, request), self._requests))
+            # The gate ignores caps of earlier requests for what it has given back: such credits would be lost.
+            self._requests = deque(map(partial(_without_returned, request), self._requests))
         return self._serve()
 
     def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
-        """Credits of a source came back.
+        """Record credits of a source that were returned.
 
         Args:
-            by: who returned them (a stage and replica); each returner counts for itself.
+            by: the stage and replica that returned them; each has a count of its own.
             behavior: the behaviour name.
             source: the actor incarnation that emitted the steps.
-            total: how many this returner has returned for this source so far, cumulative.
+            total: number of credits that `by` has returned for this source so far, cumulative.
         """
         window = self._windows.get(behavior)
         if window is None:
@@ -178,7 +178,7 @@ class CreditLedger:
         return self._serve()
 
     def learned(self, behavior: str, version: int, held: int = 0) -> list[Grant]:
-        """The trainer has published this version, and holds so many credits; to be told before what it returned."""
+        """Record the trainer's published version and the credits it holds; to be called before `returned`."""
         if behavior in self._windows:
             self._windows[behavior].version = version
             self._windows[behavior].held = held
@@ -194,11 +194,11 @@ class CreditLedger:
         return self._serve()
 
     def outstanding(self, behavior: str) -> int:
-        """Credits that are not in the ledger: held by actors, on their way, or in the trainer's buffer."""
+        """Return the credits that are not in the ledger: held by actors, in transit, or in the trainer's buffer."""
         return self._windows[behavior].outstanding()
 
     def _serve(self) -> list[Grant]:
-        """Answer waiting requests in their order; each gets all that it wants, in part at least, or stays."""
+        """Answer waiting requests in order; each gets some credits for all that it wants, or keeps waiting."""
         if self._paused:
             return []
         grants, left = [], deque[CreditRequest]()
@@ -214,7 +214,7 @@ class CreditLedger:
     def _grant(self, request: CreditRequest) -> Grant | None:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
         if len(wanted) < len(request.wants):
-            return None  # its trainer is not up yet
+            return None  # its trainer is not ready yet
         if self._at_rest and any(w.outstanding() != w.held for w in wanted.values() if w.size != FREE):
             return None
         free = {name: window.size - window.outstanding() for name, window in wanted.items()}
@@ -232,8 +232,8 @@ class CreditLedger:
         return Grant(request.source, request.number, caps, versions)
 
 
-def _less(later: CreditRequest, earlier: CreditRequest) -> CreditRequest:
-    """An earlier request without what the same actor has given back since."""
+def _without_returned(later: CreditRequest, earlier: CreditRequest) -> CreditRequest:
+    """Return an earlier request without the behaviours that the same actor has given back since."""
     if earlier.source != later.source:
         return earlier
     return replace(earlier, wants=tuple(name for name in earlier.wants if name not in later.gives_back))

@@ -16,7 +16,7 @@ from stages.trainer.stage import TrainerReport
 
 @dataclass(frozen=True, slots=True)
 class BehaviorSeen:
-    """An actor has met a behaviour id for the first time; the graph may have to grow."""
+    """An actor has met a behaviour id for the first time."""
 
     spec: Mapping[str, Any]
 
@@ -28,12 +28,12 @@ class LearnerReady:
     behavior: str
     rows_per_update: int
     held_rows: int
-    """Rows that it brought along from a checkpoint."""
+    """Rows in its buffer, restored from a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditsReturned:
-    """A stage ended trajectories other than by learning from them; totals are cumulative."""
+    """A stage ended trajectories without learning from them; totals are cumulative."""
 
     by: str
     behavior: str
@@ -68,19 +68,19 @@ class SourceEnded:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A learner has written a policy for use elsewhere."""
+    """A learner has exported a policy."""
 
     behavior: str
     step: int
     file: str
     reward: float | None
     onnx: str | None = None
-    """The same policy as an `.onnx` file; None where that could not be made."""
+    """The same policy as an `.onnx` file; None if that could not be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsReport:
-    """Statistics drained from a host's collector, and what its queues have counted."""
+    """Statistics drained from a host's collector, and the counts of its queues."""
 
     statistics: Mapping[str, Any]
     queues: tuple[Mapping[str, Any], ...] = ()
@@ -101,7 +101,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """Something that a host has to say to the user."""
+    """A log record of a host, for the user."""
 
     level: int
     logger: str
@@ -116,9 +116,9 @@ class HostFailed:
     traceback: str
     stage: str = ""
     key: tuple[str | int, ...] = ()
-    """The key of the YAML that is to blame, if one is."""
+    """The key of the YAML that caused it; empty if none did."""
     of_user: bool = False
-    """Whether code of the user's own raised it, so that the traceback says more than the message."""
+    """True if it was raised in the user's code, so that the traceback says more than the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class HostFinished:
 
 @dataclass(frozen=True, slots=True)
 class OpenEdge:
-    """A queue's end is there for this host to open."""
+    """A queue's end is ready for this host to open."""
 
     name: str
     """Such as `trajectories/Ball` or `policies/Ball?team=0`."""

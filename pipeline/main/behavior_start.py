@@ -172,7 +172,7 @@ class BehaviorStarter:
 
     def _count_play(self, report: TrainerReport) -> None:
         self.behaviors[report.behavior].update(report)
-        self._reporter.take_report(report)
+        self._reporter.record_report(report)
 
     async def _publish_later(self, policy: PolicyUpdate) -> None:
         for _ in self._broadcaster.publisher.process(policy):

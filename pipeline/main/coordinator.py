@@ -203,7 +203,7 @@ class Coordinator:
                 self._on_credits_returned(message)
             case control.StatisticsReport():
                 self._supervisor.heard(host.plan.name, time.monotonic())
-                self.reporter.take_statistics(message.statistics, message.queues, host.plan.name)
+                self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
                 slot = self._launcher.slot_of(host)
                 if slot is not None:
                     self.starter.heartbeat(slot)
@@ -230,7 +230,7 @@ class Coordinator:
             return
         log.info("Connected new brain: %s", spec.behavior_id)
         if self._plan.playing and spec.name not in self.starter.behaviors:
-            self._ledger.open_freely(spec.name)  # nobody learns from its steps
+            self._ledger.open_unbounded(spec.name)  # nobody learns from its steps
         await self.starter.agents_seen(slot, spec)
 
     def _on_learner_ready(self, message: control.LearnerReady) -> None:
@@ -241,7 +241,7 @@ class Coordinator:
             lag = self._config.pipeline.max_policy_lag
             self._ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
         else:
-            self._ledger.open_freely(message.behavior)
+            self._ledger.open_unbounded(message.behavior)
         self._grant(self._ledger.resume())
 
     def _on_trainer_report(self, report: TrainerReport) -> None:
@@ -264,7 +264,7 @@ class Coordinator:
         self._grant(grants)
         for parameter, lesson in self._lessons().items():
             self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")
-        self.reporter.take_report(report)
+        self.reporter.record_report(report)
 
     def _on_credits_returned(self, message: control.CreditsReturned) -> None:
         key = (message.by, message.behavior, message.source)
@@ -290,7 +290,7 @@ class Coordinator:
     def _on_evaluation(self, message: control.Evaluated) -> None:
         if message.best:
             self._best[message.behavior] = message.mean
-        self.reporter.take_evaluation(message)
+        self.reporter.record_evaluation(message)
 
     def _grant(self, grants: list[Grant]) -> None:
         if grants and self._plan.deterministic:
@@ -379,7 +379,7 @@ class Coordinator:
             now = time.monotonic()
             self.checkpointing.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self._launcher.ends.values()]
-            self.reporter.take_statistics({}, queues, "main")
+            self.reporter.add_statistics({}, queues, "main")
             self.reporter.show()
             if on_progress is not None:
                 on_progress(self.reporter.snapshot())

@@ -69,14 +69,14 @@ class Reporter:
         for writer in self._writers:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
-    def take_statistics(self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str) -> None:
+    def add_statistics(self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str) -> None:
         """A host's statistics and queue counts."""
         self._collector.merge(statistics)
         for counts in queues:
             key = f"{counts['name']} ({host})"
             self._queues.setdefault(key, _QueueWatch(key)).update(counts, self._clock())
 
-    def take_report(self, report: TrainerReport) -> None:
+    def record_report(self, report: TrainerReport) -> None:
         """A trainer's progress; writes the summaries that became due with it."""
         behavior = self._behaviors[report.behavior]
         behavior.take(report, self._clock())
@@ -84,7 +84,7 @@ class Reporter:
             self._summarize(behavior, behavior.next_summary)
             behavior.next_summary += behavior.summary_freq
 
-    def take_evaluation(self, message: Evaluated) -> None:
+    def record_evaluation(self, message: Evaluated) -> None:
         """How a policy did where nothing is learned."""
         log.info(
             "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s.",

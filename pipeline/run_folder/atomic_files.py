@@ -1,9 +1,8 @@
-"""Files that are there whole or not at all, whatever stops the process or the machine.
+"""Atomic files: present whole or not at all, whatever stops the process or the machine.
 
 `write_atomic` writes beside the target, makes that durable, renames, and makes the renaming durable. Every
 operation that changes the disk goes through a `FileOperations`, one primitive at a time, so that a test can
-let each of them fail, or end the process there. Checkpoints, the run folder's status files and `timers.json`
-are all written with it.
+let each of them fail, or end the process there.
 
 These functions block (an fsync may take tens of milliseconds): on an event loop, call them in
 `asyncio.to_thread`.
@@ -29,7 +28,7 @@ _counter = itertools.count()
 
 
 class FileOperations:
-    """The file operations that atomic writing is made of.
+    """The file operations that atomic writing is composed of.
 
     The first group are primitives: each does one thing to the disk, through `perform`. The second group is
     composed of them. A test overrides `perform` alone and sees every primitive by name, in order.
@@ -95,7 +94,7 @@ class FileOperations:
         """Create a folder and those above it, as far as they are missing, durably."""
         if not path.is_dir():
             self.make_folder(path.parent)
-            with contextlib.suppress(FileExistsError):  # somebody else made it just now
+            with contextlib.suppress(FileExistsError):  # another process has just made it
                 self.mkdir(path)
             self.sync_folder(path.parent)
 
@@ -124,7 +123,7 @@ class FileOperations:
         try:
             self.fsync(descriptor)
         except OSError as error:
-            # Some network file systems can't do it for folders; there is nothing better to do than go on.
+            # Some network file systems can't sync folders; there is no better way.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
         finally:
@@ -135,10 +134,10 @@ REAL = FileOperations()
 
 
 def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: FileOperations = REAL) -> None:
-    """Put `data` into the file `path`, so that a crash at any moment leaves the old file or the new, whole.
+    """Write the file `path` so that a crash at any moment leaves either the old content or the new, whole.
 
-    When it returns, the new one is durable. When it fails, the old one is still there and nothing is left
-    behind; only a process that ends in the middle leaves a temporary file, for `clean_temporary`.
+    On return the new file is durable. On failure the old one is still there and nothing is left behind; only a
+    process that ends midway leaves a temporary file, for `clean_temporary`.
 
     Raises:
         OSError: if the folder is missing, the disk full, …
@@ -155,10 +154,9 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: Fil
 
 
 def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]:
-    """Remove what interrupted calls of `write_atomic` left in a folder (not below it), and return that.
+    """Remove, and return, the temporary files of interrupted `write_atomic` calls in a folder (not below it).
 
-    Only for a folder that no running process writes to: it can't tell a temporary file in use from a
-    left-over one.
+    Only for a folder that no running process writes to: temporary files in use look alike.
     """
     left = [folder / name for name in files.listdir(folder) if _TEMPORARY.fullmatch(name)]
     for path in left:

@@ -1,10 +1,10 @@
-"""Checkpoints on disk: parts written by their hosts, and the manifest that makes them real.
+"""A checkpoint on disk: parts written by their hosts, and the manifest that makes them real.
 
     results/<run-id>/checkpoints/000007/<stage name>.part      one per stage with state
     results/<run-id>/checkpoints/manifest.json                 names the newest whole checkpoint
 
 A part is written under its final name in a folder that no manifest names yet. When all parts are durable, main replaces
-the manifest, in one rename; before that the checkpoint does not exist, and afterwards the one before it may go.
+the manifest, in one rename; before that the checkpoint does not exist, and afterwards the previous one may be removed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _ARRAY = 1
 _KINDS = "biuf"
-_MENDING = "; put the file back from a copy, or start anew with --force, which puts this run aside"
+_MENDING = "; restore the file from a copy, or start over with --force, which archives this run"
 
 
 class CheckpointError(Exception):
-    """A checkpoint can't be used; the message says which file and what is wrong with it."""
+    """A checkpoint can't be used; the message names the file and what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Checkpoint:
     steps: Mapping[str, int]
     """Trainer step by behaviour name."""
     progress: Mapping[str, Any]
-    """What main itself goes on from: elapsed seconds, nominal summary and checkpoint steps."""
+    """Main's own state: elapsed seconds, seed, lessons, best evaluations."""
 
     def read(self, name: str) -> Any:
-        """The state in a part; None if the checkpoint has no such part.
+        """Return the state in a part; None if the checkpoint has no such part.
 
         Raises:
-            CheckpointError: if the file is missing or not what was written.
+            CheckpointError: if the file is missing or damaged.
         """
         part = self.parts.get(name)
         if part is None:
@@ -65,7 +65,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder / part.file}: {error}") from error
 
     def check(self) -> None:
-        """See that every part is there and is what was written, before anything is started that goes on from it.
+        """Check that every part is there and undamaged, before anything is started from it.
 
         Raises:
             CheckpointError: naming the first file that is missing or damaged.
@@ -87,7 +87,7 @@ class Checkpoint:
 
 
 def part_file(name: str) -> str:
-    """File name of a stage's part; stage names may hold characters that file names should not."""
+    """Return the file name of a stage's part; stage names may hold characters that file names must not."""
     return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + ".part"
 
 
@@ -108,7 +108,7 @@ def write_part(checkpoints: Path, number: int, name: str, state: Any, files: Fil
 
 
 def checkpoint_folder(checkpoints: Path, number: int) -> Path:
-    """The folder of checkpoint `number`."""
+    """Return the folder of checkpoint `number`."""
     return checkpoints / f"{number:06d}"
 
 
@@ -123,7 +123,7 @@ def write_manifest(
     """Make checkpoint `number` real, then remove the folders that no manifest names any more.
 
     Raises:
-        OSError: if the disk refuses; the checkpoint before is then still whole and still the one.
+        OSError: if the disk refuses; the previous checkpoint is then still whole and the newest.
     """
     content = {
         "format": FORMAT,
@@ -137,15 +137,15 @@ def write_manifest(
     write_atomic(checkpoints / MANIFEST, json.dumps(content, indent=2).encode(), files=files)
     try:
         _remove_others(checkpoints, number, files)
-    except OSError as error:  # this one is real all the same; the next one tries to clean up again
+    except OSError as error:  # the checkpoint is real all the same; the next one cleans up again
         log.warning("checkpoints that are no longer needed could not be removed: %s", error)
 
 
 def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
-    """The newest whole checkpoint, None if there is none.
+    """Return the newest whole checkpoint, None if there is none.
 
     Raises:
-        CheckpointError: if the manifest is there but can't be understood.
+        CheckpointError: if the manifest is there but can't be read.
     """
     path = checkpoints / MANIFEST
     try:
@@ -166,15 +166,15 @@ def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
 
 
 def pack_state(state: Any) -> bytes:
-    """Plain values and NumPy arrays, nested in dicts and lists, as msgpack."""
+    """Return plain values and NumPy arrays, nested in dicts and lists, as msgpack."""
     return msgpack.packb(state, default=_pack_array, use_bin_type=True)  # type: ignore[no-any-return]
 
 
 def unpack_state(data: bytes) -> Any:
-    """The inverse of `pack_state`; tuples come back as lists.
+    """Invert `pack_state`; tuples come back as lists.
 
     Raises:
-        CheckpointError: if it is not such data.
+        CheckpointError: if the data are no such state.
     """
     try:
         return msgpack.unpackb(data, ext_hook=_unpack_array, raw=False, strict_map_key=False)

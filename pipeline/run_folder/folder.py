@@ -12,8 +12,8 @@
     .lock                         names the process that is running the run, while it does
     .lock.guard                   what that process keeps locked
 
-`RunFolder.create` decides whether a run may have its folder: new, resumed, or, with force, after the old one
-has been put aside.
+`RunFolder.create` decides whether a run may use its folder: new, resumed, or, with force, after the old one
+was archived.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def folder_name(category: str) -> str:
 
 @dataclass
 class RunFolder:
-    """The folder of a run that this process is running; closing it lets others have it."""
+    """The folder of a run that this process is running; closing it lets other processes use it."""
 
     path: Path
     files: FileOperations = REAL
@@ -63,21 +63,20 @@ class RunFolder:
         configuration: str = "",
         files: FileOperations = REAL,
     ) -> RunFolder:
-        """Make or take over the folder of a run, lock it, and write `configuration.yaml`.
+        """Make or open the folder of a run, lock it, and write `configuration.yaml`.
 
         Args:
             results_dir: the folder of all runs; made if missing.
-            run_id: name of the run and of its folder. One that failed before any agent was met has left nothing, so
-                its folder is taken as if new.
-            resume: go on with a run that is there.
-            force: put aside a run that is there, as `<run-id>-archived-<n>`. With `resume`, resuming wins,
-                as nothing is lost by it.
+            run_id: name of the run and of its folder. The folder of a run that failed before it met an agent holds
+                nothing, so it counts as new.
+            resume: resume an existing run.
+            force: archive an existing run as `<run-id>-archived-<n>`; without effect beside `resume`.
             configuration: text of `configuration.yaml`, the effective options.
-            files: how to write; for tests.
+            files: file operations.
 
         Raises:
-            RunFolderError: if the id is no folder name, the run is there and neither option says what to do,
-                it is not there and `resume` is set, or another process is running it.
+            RunFolderError: if the id is no folder name, the run exists and neither option is set, it does not exist
+                and `resume` is set, or another process is running it.
         """
         _check_run_id(run_id)
         results = Path(results_dir)
@@ -92,7 +91,7 @@ class RunFolder:
                 _archive(path, files)
             files.make_folder(results)
             try:
-                files.mkdir(path)  # not "if missing": of two processes that start at once, one gets the folder
+                files.mkdir(path)  # not "if missing": of two processes that start at once, one makes the folder
             except FileExistsError as error:
                 raise _already_there(path) from error
             files.sync_folder(results)
@@ -144,13 +143,13 @@ class RunFolder:
         """Return the folder of a behaviour, which is made if missing.
 
         Raises:
-            RunFolderError: if the run's own folders have that name.
+            RunFolderError: if the name is one of the run's own folders.
         """
         folder = folder_name(name)
         if folder.lower() in (reserved.lower() for reserved in RESERVED):
             raise RunFolderError(
                 f"behavior {name!r}: a run has a folder {folder!r} of its own; "
-                f"give the behavior another name (taken are {', '.join(RESERVED)})"
+                f"give the behavior another name (reserved are {', '.join(RESERVED)})"
             )
         path = self.path / folder
         self.files.make_folder(path)
@@ -165,7 +164,7 @@ class RunFolder:
         """Read `training_status.json`, ours or ML-Agents'; without the file, an empty status.
 
         Raises:
-            RunFolderError: if the file is not what it should be.
+            RunFolderError: if the file is broken.
         """
         try:
             content = json.loads(self.training_status.read_bytes())
@@ -175,11 +174,11 @@ class RunFolder:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunFolderError(
                 f"{self.training_status} is no readable training status ({type(error).__name__}: {error}); "
-                "put it aside to go on without its list of earlier checkpoints"
+                "move it away to resume without its list of earlier exports"
             ) from error
 
     def close(self) -> None:
-        """Let other processes have the folder. Allowed more than once."""
+        """Let other processes use the folder. Allowed more than once."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -210,13 +209,13 @@ def _check_run_id(run_id: str) -> None:
 def _already_there(path: Path) -> RunFolderError:
     check_unused(path)
     return RunFolderError(
-        f"{path} exists: a run with the id {path.name!r} was made before. Use --resume to go on with it, "
-        "--force to put it aside and start anew, or another --run-id"
+        f"{path} exists: a run with the id {path.name!r} was made before. Use --resume to resume it, "
+        "--force to archive it and start over, or another --run-id"
     )
 
 
 def _never_began(path: Path) -> bool:
-    """Whether a folder is a run's that never met an agent: its settings, logs, and folders with nothing in them."""
+    """Return True if a folder is that of a run that never met an agent: settings, logs and empty folders."""
     if not (path / CONFIGURATION).is_file():
         return False
     empty = ("checkpoints", "streams", "Pipeline")
@@ -240,7 +239,7 @@ def _nothing_to_resume(results: Path, run_id: str) -> str:
 
 
 def _archive(path: Path, files: FileOperations) -> None:
-    """Put a folder aside under the first free `<run-id>-archived-<n>`, unless a process is running it."""
+    """Rename a folder to the first free `<run-id>-archived-<n>`, unless a process is running the run."""
     guard = hold(path)
     try:
         if sys.platform == "win32":

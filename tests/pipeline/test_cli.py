@@ -210,7 +210,7 @@ def test_a_wrong_command_exits_with_status_2_and_says_how_it_is_used(arguments, 
     [
         (["--resume"], "there is no run 'ppo' in "),
         (["--inference"], "there is no run 'ppo'"),
-        (["--run-id", "taken"], "use --resume to go on with it, --force to put it aside"),
+        (["--run-id", "taken"], "use --resume to resume it, --force to archive it"),
         (["--replay", "missing.stream"], "there is no stream 'missing.stream'"),
         (["--replay", "good.yaml"], "good.yaml"),
     ],

@@ -151,7 +151,7 @@ def test_of_two_behaviours_the_one_that_is_used_up_holds_back_the_other():
 
 def test_a_behaviour_that_nothing_bounds_is_granted_for_good():
     books = ledger(rows=8, sources=2)
-    books.open_freely("Crowd")
+    books.open_unbounded("Crowd")
     for source in range(2):
         request = CreditRequest(source, 1, {"Walker": 0, "Crowd": 0}, ("Crowd", "Walker"))
         (grant,) = books.request(request)

@@ -48,7 +48,7 @@ def test_closing_lets_others_have_the_folder_and_may_be_repeated(tmp_path):
 
 def test_an_existing_run_is_neither_mixed_up_nor_lost_by_accident(tmp_path):
     path = make_run(tmp_path)
-    with pytest.raises(RunFolderError, match="--resume to go on with it, --force to put it aside"):
+    with pytest.raises(RunFolderError, match="--resume to resume it, --force to archive it"):
         RunFolder.create(tmp_path, "ppo", configuration="other")
     assert (path / "configuration.yaml").read_text() == "a: 1\n"
 
