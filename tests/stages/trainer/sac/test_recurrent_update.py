@@ -8,7 +8,7 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.network.inputs import Inputs
 from stages.trainer.randomness import new_random
-from stages.trainer.sac.minibatch import Minibatch
+from stages.trainer.sac.minibatch import ReplayMinibatch
 from stages.trainer.sac.update import SACUpdate
 
 SEQUENCES, LENGTH, WIDTH, ACTIONS, SIGNALS, REMEMBERED = 2, 3, 3, 2, 2, 4
@@ -58,7 +58,7 @@ def test_q_learns_what_the_target_says_of_what_followed_each_row_with_all_before
     critic_inputs = Inputs(rows(observed[:, :-1]), (), rows(actions[:, :-1]), empty, LENGTH)
     target_inputs = Inputs(rows(observed), (), rows(actions), empty, LENGTH + 1)
     remembered = torch.from_numpy(numbers(random, SEQUENCES, REMEMBERED))
-    batch = Minibatch(
+    batch = ReplayMinibatch(
         critic_inputs._replace(memories=remembered),
         critic_inputs,
         target_inputs,

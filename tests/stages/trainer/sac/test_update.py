@@ -12,7 +12,7 @@ from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.inputs import Inputs
 from stages.trainer.randomness import new_random
-from stages.trainer.sac.minibatch import Minibatch
+from stages.trainer.sac.minibatch import ReplayMinibatch
 from stages.trainer.sac.update import SACUpdate
 
 B, V, S = 6, 3, 2
@@ -50,7 +50,7 @@ def make_batch(actions, seed=0):
         masks = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 1], [1, 0, 0, 1, 1], [1, 1, 1, 0, 1]] + [[0, 1, 1, 1, 0]] * 2)
         penalties = _floats(np.where(masks, 0.0, MASK_PENALTY))
         allowed = _floats(np.stack([masks[:, :3].sum(axis=1), masks[:, 3:].sum(axis=1)], axis=1))
-    return Minibatch(inputs, inputs, following, continuous, tuple(choices), penalties, allowed, None)
+    return ReplayMinibatch(inputs, inputs, following, continuous, tuple(choices), penalties, allowed, None)
 
 
 def make_rest(actions, seed=1):
