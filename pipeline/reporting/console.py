@@ -1,7 +1,6 @@
-"""What a run says in plain lines: ML-Agents' line per summary, the hyperparameters, the log's format.
+"""The console: ML-Agents' line per summary, the hyperparameters, the log's format.
 
-The live table for terminals is `progress`; these lines appear above it, and are all there is where no
-terminal is.
+The live table for terminals is `progress`; these lines appear above it. Without a terminal there is no table.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ IS_TRAINING = "Is Training"
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes log lines to wherever standard output points at that moment.
+    """Writes log lines to the present `sys.stdout`.
 
-    `logging.StreamHandler` keeps the stream that it was made with, and would write over a live display that
-    stands in for `sys.stdout` to keep lines above itself.
+    `logging.StreamHandler` keeps the stream that it was made with, and would write over a live display that replaces
+    `sys.stdout` to keep lines above itself.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -50,12 +49,11 @@ class ConsoleHandler(logging.Handler):
 def configure_logging(debug: bool = False, stream: TextIO | None = None) -> ConsoleHandler:
     """Let the loggers of our four packages, and no others, write lines.
 
-    Calling it again replaces the earlier setting. For commands only: a program that
-    calls `run()` arranges logging as it likes.
+    A second call replaces the first. For commands only: a program that calls `run()` configures logging itself.
 
     Args:
-        debug: also per-batch messages, each with its time and place in the code.
-        stream: where to write; standard output when not given.
+        debug: also write per-batch messages, each with its time and place in the code.
+        stream: where to write; standard output by default.
     """
     handler = ConsoleHandler(stream)
     handler.setFormatter(logging.Formatter(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
@@ -65,7 +63,7 @@ def configure_logging(debug: bool = False, stream: TextIO | None = None) -> Cons
             logger.removeHandler(earlier)
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG if debug else logging.INFO)
-        logger.propagate = False  # a root handler that some library set up would say every line twice
+        logger.propagate = False  # a root handler of some library would write every line twice
     return handler
 
 
@@ -74,24 +72,24 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
 
     Args:
         category: the behaviour's name.
-        summaries: of the period; `Environment/Cumulative Reward` is there if an episode ended, `Is Training`
-            if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. Of `bc`, which has no
-            episodes of its own, how well it foretells what was held out stands in the place of the reward.
+        summaries: of the period. `Environment/Cumulative Reward` is present if an episode ended, `Is Training`
+            if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. For `bc`, which has no
+            episodes of its own, the likelihood of held-out data takes the place of the reward.
         step: nominal step of the summary.
         elapsed: seconds since the process started.
     """
     parts = [category, f"Step: {step}", f"Time Elapsed: {elapsed:.3f} s"]
     reward, group_reward = summaries.get(REWARD), summaries.get(GROUP_REWARD)
     if reward is None:
-        foretold = summaries.get(HELD_OUT)
+        held_out = summaries.get(HELD_OUT)
         parts.append(
             "No episode was completed since last summary"
-            if foretold is None
-            else f"Held-out Log Likelihood: {foretold.mean:.3f}"
+            if held_out is None
+            else f"Held-out Log Likelihood: {held_out.mean:.3f}"
         )
     else:
         parts.append(f"Mean Reward: {reward.mean:.3f}")
-        # In this place ML-Agents shows the group's reward instead of the spread, not beside it.
+        # ML-Agents shows the group's reward in place of the spread, not beside it.
         parts.append(
             f"Mean Group Reward: {group_reward.mean:.3f}" if group_reward else f"Std of Reward: {reward.std:.3f}"
         )
@@ -103,7 +101,7 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
 
 
 def hyperparameters_text(value: object, depth: int = 0) -> str:
-    """Return settings as lines of key, colon, tab and value, each after a tab; nested ones further in."""
+    """Return settings as lines of tab, key, colon, tab and value; nested ones are indented."""
     if not isinstance(value, Mapping):
         return str(value)
     lines = (f"\t{'  ' * depth}{key}:\t{hyperparameters_text(inner, depth + 1)}" for key, inner in value.items())
@@ -121,7 +119,7 @@ class ConsoleWriter:
         self._elapsed = elapsed
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        """Log a behaviour's line; the pipeline's own numbers have no line."""
+        """Log a behaviour's line; the pipeline's own statistics have none."""
         if category != PIPELINE:
             log.info("%s", summary_line(category, summaries, step, self._elapsed()))
 
@@ -131,4 +129,4 @@ class ConsoleWriter:
             log.info("Hyperparameters for behavior name %s:\n%s", category, hyperparameters_text(value))
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no line is buffered."""

@@ -1,7 +1,7 @@
-"""The live table of a run, for people at a terminal: how far, how fast, how good, and where it is held up.
+"""The live table of a run at a terminal: progress, speed, returns, and which queues hold it up.
 
-Whoever runs the pipeline hands in a `ProgressSnapshot` when `due()`; log lines appear above the table. Where
-no terminal is, nothing is shown here, and the log's lines (`console`) are all there is.
+Main passes a `ProgressSnapshot` when `due()`; log lines (`console`) appear above the table. Nothing is shown without a
+terminal.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from rich.text import Text
 SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
-"""Share of the time that showing the table may take: one with many rows is shown less often."""
+"""Share of the time that rendering may take: a table with many rows is shown less often."""
 
 
 @dataclass(frozen=True, slots=True)
 class BehaviorProgress:
-    """How far one behaviour is. None stands for "not known (yet)"."""
+    """Progress of one behaviour. None means "not known (yet)"."""
 
     name: str
     steps: int
     max_steps: int
     steps_per_s: float
-    """Over the last while, not since the start."""
+    """Recent speed, not since the start."""
     mean_reward: float | None = None
     elo: float | None = None
     policy_lag: float | None = None
-    """How many versions behind the newest the policies were that the last trajectories were made with."""
+    """Updates by which the policies of the last trajectories were behind the newest."""
     updates: int = 0
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `max_steps` at the present speed, or None if it stands still."""
+        """Seconds until `max_steps` at the present speed, None at speed 0."""
         left = max(0, self.max_steps - self.steps)
         if not left:
             return 0.0
@@ -49,7 +49,7 @@ class BehaviorProgress:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How full one queue is, and who waits for whom."""
+    """Depth of one queue, and the waiting times of its ends."""
 
     name: str
     depth: int
@@ -57,9 +57,9 @@ class QueueProgress:
     high_water: int
     """The largest depth so far."""
     producers_wait: float
-    """Share of the last while (0 to 1) in which producers waited for room: what comes after is too slow."""
+    """Share of the last second (0 to 1) in which producers waited for room: the consumers are too slow."""
     consumers_wait: float
-    """Share of the last while (0 to 1) in which consumers waited for items: what comes before is too slow."""
+    """Share of the last second (0 to 1) in which consumers waited for items: the producers are too slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ProgressSnapshot:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the last behaviour has its steps, or None if that can't be said."""
+        """Seconds until the last behaviour has its steps, None if unknown for any of them."""
         left = [behavior.seconds_left for behavior in self.behaviors]
         known = [seconds for seconds in left if seconds is not None]
         return max(known) if known and len(known) == len(left) else None
@@ -83,9 +83,9 @@ class Progress:
     """Shows snapshots, at most four a second and at most one percent of the time; a context manager.
 
     Args:
-        enabled: whether to show anything; nothing is shown either if the console is no terminal.
+        enabled: False shows nothing, like a console that is no terminal.
         clock: seconds, from any start.
-        console: where to show it; a console of its own on standard output when not given.
+        console: where to show them; a console of its own on standard output by default.
     """
 
     def __init__(
@@ -99,20 +99,19 @@ class Progress:
         self._enabled = enabled and self._console.is_terminal
 
     def due(self) -> bool:
-        """Return whether `update` would show a snapshot now: ask before making one."""
+        """Return True if `update` would show a snapshot now; to be asked before making one."""
         return self._live is not None and self._clock() >= self._next
 
     def update(self, snapshot: ProgressSnapshot) -> None:
-        """Show a snapshot, unless one was just shown; the last one given is shown at the end in any case."""
+        """Show a snapshot unless one was just shown; the last one is shown at the end in any case."""
         self._latest = snapshot
         if self.due():
             self._show(snapshot)
 
     def __enter__(self) -> Progress:
         if self._enabled:
-            # No refreshing by a thread of its own: it would take the interpreter from the event loop at any
-            # moment. Standard output and error are led through the table while it is there, so that lines
-            # appear above it.
+            # No refreshing by a thread, which would take the interpreter from the event loop at any moment.
+            # Standard output and error are redirected so that lines appear above the table.
             self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
             self._live.start()
         return self
@@ -136,7 +135,7 @@ class Progress:
 
 
 def render(snapshot: ProgressSnapshot) -> Text:
-    """Return what a snapshot looks like: a line with the times, a table of behaviours and one of queues.
+    """Render a snapshot: a line with the times, a table of behaviours and one of queues.
 
     The columns are laid out here: `rich.table.Table` takes 4 ms for ten rows, this takes 0.2 ms.
     """

@@ -1,6 +1,6 @@
-"""What main tells people while a run goes on: summaries at every `summary_freq`, and the live table.
+"""The reporter of main: writes a summary at every `summary_freq`, and updates the live table.
 
-Numbers arrive from the hosts; this keeps them together and knows when a summary is due.
+It merges the statistics of all hosts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Statistics in, summaries and progress out.
+    """Turns statistics into summaries and progress.
 
     Args:
         collector: main's statistics.
-        writers: where summaries go.
+        writers: receive the summaries.
         progress: the live table.
         elapsed_before_s: seconds that the run took before it was resumed.
         training: False where policies are only played.
@@ -50,7 +50,7 @@ class Reporter:
         self._training = training
         self._clock = clock
         self._began_s = clock() - elapsed_before_s
-        self._behaviors: dict[str, _Behavior] = {}
+        self._behaviors: dict[str, _BehaviorWatch] = {}
         self._queues: dict[str, _QueueWatch] = {}
         self._rates = _StageRates(self._began_s)
 
@@ -60,32 +60,32 @@ class Reporter:
         return self._clock() - self._began_s
 
     def showing(self) -> AbstractContextManager[Any]:
-        """While this is entered, the live table is shown."""
+        """Return a context manager that shows the live table."""
         return self._progress
 
     def add_behavior(self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any) -> None:
-        """A behaviour is trained from now on, at this trainer step."""
-        self._behaviors[name] = _Behavior(name, max_steps, summary_freq, step, self._clock())
+        """Add a behaviour that starts, or resumes, at this trainer step."""
+        self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, self._clock())
         for writer in self._writers:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
     def add_statistics(self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str) -> None:
-        """A host's statistics and queue counts."""
+        """Add a host's statistics and queue counts."""
         self._collector.merge(statistics)
         for counts in queues:
             key = f"{counts['name']} ({host})"
             self._queues.setdefault(key, _QueueWatch(key)).update(counts, self._clock())
 
     def record_report(self, report: TrainerReport) -> None:
-        """A trainer's progress; writes the summaries that became due with it."""
+        """Record a trainer's progress, and write the summaries that are due with it."""
         behavior = self._behaviors[report.behavior]
-        behavior.take(report, self._clock())
+        behavior.record(report, self._clock())
         while report.step >= behavior.next_summary:
             self._summarize(behavior, behavior.next_summary)
             behavior.next_summary += behavior.summary_freq
 
     def record_evaluation(self, message: Evaluated) -> None:
-        """How a policy did where nothing is learned."""
+        """Log and record the evaluation of a policy."""
         log.info(
             "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s.",
             message.behavior,
@@ -98,12 +98,12 @@ class Reporter:
         self._collector.add(behavior_name(message.behavior), "Evaluation/Cumulative Reward", message.mean, "last")
 
     def show(self) -> None:
-        """Refresh the live table, if it is time to."""
+        """Refresh the live table if that is due."""
         if self._progress.due():
             self._progress.update(self.snapshot())
 
     def snapshot(self) -> ProgressSnapshot:
-        """The run at this moment."""
+        """Return the present progress of the run."""
         return ProgressSnapshot(
             self.elapsed_s,
             tuple(behavior.progress() for behavior in self._behaviors.values()),
@@ -115,12 +115,12 @@ class Reporter:
         for writer in self._writers:
             writer.close()
 
-    def _summarize(self, behavior: _Behavior, step: int) -> None:
+    def _summarize(self, behavior: _BehaviorWatch, step: int) -> None:
         self._collector.add(behavior.name, "Is Training", float(self._training), "last")
         self._collector.add(behavior.name, "Step", float(behavior.step), "last")
         self._collector.add(behavior.name, "Pipeline/Steps per Second", behavior.steps_per_s, "last")
         summaries = self._collector.summaries(behavior.name)
-        behavior.note(summaries)
+        behavior.record_summaries(summaries)
         for watch in self._queues.values():
             watch.report(self._collector)
         pipeline = self._rates.replace_counts(self._collector.summaries(PIPELINE), self._clock())
@@ -130,7 +130,7 @@ class Reporter:
 
 
 class _StageRates:
-    """Agent steps per second of each stage, made of the steps that its loop counts."""
+    """Agent steps per second of each stage, computed from the steps that its loop counts."""
 
     COUNTS = "Steps/"
     RATES = "Steps per Second/"
@@ -141,7 +141,7 @@ class _StageRates:
         self._rates: dict[str, float] = {}
 
     def replace_counts(self, summaries: Mapping[str, Summary], now_s: float) -> dict[str, Summary]:
-        """The summaries with a rate in place of each count; hosts report once a second, so rates are no finer."""
+        """Return the summaries with a rate for each count, over at least 1 s, as hosts report once a second."""
         counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
         for name, steps in counts.items():
             self._steps[name] = self._steps.get(name, 0.0) + steps
@@ -157,8 +157,8 @@ class _StageRates:
         return {**others, **rates}
 
 
-class _Behavior:
-    """One behaviour's progress."""
+class _BehaviorWatch:
+    """Watches one behaviour's progress and speed."""
 
     def __init__(self, name: str, max_steps: int, summary_freq: int, step: int, now_s: float) -> None:
         self.name = name
@@ -173,14 +173,14 @@ class _Behavior:
         self._elo: float | None = None
         self._lag: float | None = None
 
-    def take(self, report: TrainerReport, now_s: float) -> None:
+    def record(self, report: TrainerReport, now_s: float) -> None:
         self.step, self._updates, self._reward = report.step, report.version, report.recent_return
         since, at = self._mark
         if now_s - since >= 1.0:
             self.steps_per_s = (report.step - at) / (now_s - since)
             self._mark = (now_s, report.step)
 
-    def note(self, summaries: Mapping[str, Summary]) -> None:
+    def record_summaries(self, summaries: Mapping[str, Summary]) -> None:
         if "Self-play/ELO" in summaries:
             self._elo = summaries["Self-play/ELO"].last
         if "Policy/Lag" in summaries:
@@ -200,7 +200,7 @@ class _Behavior:
 
 
 class _QueueWatch:
-    """One end of a queue between two looks: how long who waited meanwhile."""
+    """Watches one end of a queue: its depth, and the share of time that producers and consumers waited."""
 
     def __init__(self, name: str) -> None:
         self._name = name

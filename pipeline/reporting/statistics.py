@@ -1,10 +1,9 @@
-"""Numbers on their way from stages to people: gathered, sent, and handed to whoever writes them down.
+"""Statistics: collected from stages, merged in main, and summarised for the writers.
 
 Every host has one `StatisticsCollector`, which its stages report to. Hosts other than main `drain` theirs
-into plain data for the control channel; main `merge`s that into its own and, at each summary, hands
+into plain data for the control channel; main `merge`s that into its own and, at each summary, passes
 `summaries` to the `StatisticsWriter`s: TensorBoard (`tensorboard_writer`), the console (`console`), the
-gauges of `timers.json` (`timers`) and whatever `module:Class` a user names. Nothing here knows how a number
-is shown.
+gauges of `timers.json` (`timers`) and those that a user names as `module:Class`.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from numpy.typing import NDArray
 log = logging.getLogger(__name__)
 
 PIPELINE = "Pipeline"
-"""The category of what belongs to no behaviour: queues, stages, hosts."""
+"""The category of statistics of no behaviour: queues, stages, hosts."""
 
 HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024
-"""Values kept of one histogram: enough for its shape; mean, sum, spread and count stay exact."""
+"""Values kept of one histogram: enough for its shape; mean, sum, spread and count are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +42,35 @@ class Summary:
     count: int
     """Number of values, at least 1."""
     last: float
-    """The value reported last; of several hosts, that of the host heard last."""
+    """The last value; among several hosts, that of the host whose report arrived last."""
     values: tuple[float, ...] = ()
     """For a histogram: all values, or a fair sample of `RESERVOIR_SIZE` of them."""
 
     @property
     def value(self) -> float:
-        """The one number to show: the sum, the last value or the mean, as `how` says."""
+        """The one number to show: the sum, the last value or the mean, depending on `how`."""
         if self.how == "sum":
             return self.sum
         return self.last if self.how == "last" else self.mean
 
 
 class StatisticsWriter(Protocol):
-    """Where summaries go; implement it to send them somewhere else."""
+    """Receives summaries; implement it to send them somewhere else."""
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        """Write what one summary period gave.
+        """Write the summaries of one period.
 
         Args:
             category: behaviour name, or `Pipeline`.
-            summaries: by the statistic's name; what got no value is absent.
+            summaries: by the statistic's name; a statistic without a value is absent.
             step: nominal step of the summary, the x value of a curve.
         """
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Note what is stated once, such as a behaviour's `hyperparameters` (a nested dict)."""
+        """Write a property that is stated once, such as a behaviour's `hyperparameters` (a nested dict)."""
 
     def close(self) -> None:
-        """Write out what is held back and release files. Allowed more than once."""
+        """Write out what is buffered and release files. Allowed more than once."""
 
 
 class _Accumulator:
@@ -110,7 +109,7 @@ class _Accumulator:
         self._combine(len(values), float(values.sum()), mean, m2, float(values[-1]))
 
     def merge(self, record: Mapping[str, Any], rng: random.Random) -> None:
-        """Add what another accumulator gathered."""
+        """Add another accumulator's values."""
         self.dropped += record["dropped"]
         if record["count"]:
             if self.how == "histogram":
@@ -118,7 +117,7 @@ class _Accumulator:
             self._combine(record["count"], record["sum"], record["mean"], record["m2"], record["last"])
 
     def plain(self) -> dict[str, Any]:
-        """Everything, as data that msgpack takes."""
+        """Return the accumulator as plain data."""
         return {
             "how": self.how,
             "count": self.count,
@@ -145,7 +144,7 @@ class _Accumulator:
         self.last = last
 
     def _keep(self, value: float, seen: int, rng: random.Random) -> None:
-        """Reservoir sampling (Vitter 1985, algorithm R): each of `seen` values is kept with equal chance."""
+        """Reservoir sampling (Vitter 1985, algorithm R): each of `seen` values is kept with equal probability."""
         if len(self.values) < RESERVOIR_SIZE:
             self.values.append(value)
         elif (place := int(rng.random() * seen)) < RESERVOIR_SIZE:
@@ -155,7 +154,7 @@ class _Accumulator:
 def _merged_sample(
     ours: list[float], our_count: int, theirs: list[float], their_count: int, rng: random.Random
 ) -> list[float]:
-    """Make one fair sample of two: as many from each side as drawing from all the values would have given."""
+    """Make one fair sample of two: as many from each as drawing from all values would have given."""
     if len(ours) + len(theirs) <= RESERVOIR_SIZE:
         return [*ours, *theirs]
     take, left, other = 0, our_count, their_count
@@ -168,18 +167,18 @@ def _merged_sample(
 
 
 class StatisticsCollector:
-    """Gathers values per category and name until they are summarised or sent on; for one thread.
+    """Collects values per category and name until they are summarised or sent; for one thread.
 
-    Values that are no finite number are left out and counted in `dropped`; the first of each statistic is
+    Values other than finite numbers are left out and counted in `dropped`; the first of each statistic is
     named in a warning. Space is bounded by the number of different names, whatever the number of values.
 
     Args:
-        seed: of the draw that decides which values of a long histogram are kept.
+        seed: seed of the draws that decide which values of a long histogram are kept.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.dropped: Counter[tuple[str, str]] = Counter()
-        """By (category, name): values left out since the start because they were no finite numbers."""
+        """Number of values left out since the start as they were not finite, by (category, name)."""
         self._accumulators: dict[str, dict[str, _Accumulator]] = {}
         self._rng = random.Random(seed)
         self._mixed: set[tuple[str, str]] = set()
@@ -198,7 +197,7 @@ class StatisticsCollector:
             self._drop(category, name, accumulator, 1, value)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
-        """Report many values of one statistic; an array is taken as it is.
+        """Report many values of one statistic; an array is used as it is.
 
         Raises:
             ValueError: if `how` is not one of `HOWS`.
@@ -213,7 +212,7 @@ class StatisticsCollector:
             accumulator.extend(array, self._rng)
 
     def drain(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Give everything gathered so far as plain data (numbers, strings, lists, dicts) and begin anew."""
+        """Return all values so far as plain data (numbers, strings, lists, dicts), and start over."""
         drained = {
             category: {name: accumulator.plain() for name, accumulator in named.items()}
             for category, named in self._accumulators.items()
@@ -222,7 +221,7 @@ class StatisticsCollector:
         return drained
 
     def merge(self, plain: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-        """Add what another collector's `drain` gave; it has warned of its dropped values itself."""
+        """Add the result of another collector's `drain`, which has warned of its dropped values itself."""
         for category, named in plain.items():
             for name, record in named.items():
                 if record["dropped"]:
@@ -230,7 +229,7 @@ class StatisticsCollector:
                 self._accumulator(category, name, record["how"]).merge(record, self._rng)
 
     def summaries(self, category: str) -> dict[str, Summary]:
-        """Return the statistics of a category that got a value, and begin a new period for that category."""
+        """Return the statistics of a category that have values, and begin a new period for that category."""
         named = self._accumulators.pop(category, {})
         return {name: accumulator.summary() for name, accumulator in named.items() if accumulator.count}
 
@@ -244,11 +243,11 @@ class StatisticsCollector:
                 raise ValueError(f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}")
             accumulator = named[name] = _Accumulator(how)
         elif accumulator.how != how:
-            self._mixed_up(category, name, how, accumulator.how)
+            self._warn_mixed(category, name, how, accumulator.how)
         return accumulator
 
-    def _mixed_up(self, category: str, name: str, how: str, first: str) -> None:
-        """Warn, and keep to the first way: a number shown oddly is no reason to end somebody's training."""
+    def _warn_mixed(self, category: str, name: str, how: str, first: str) -> None:
+        """Warn, and keep the first way: a number shown oddly is no reason to end a training."""
         if how not in HOWS:
             raise ValueError(f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}")
         if (category, name) not in self._mixed:

@@ -1,8 +1,8 @@
 """Summaries as TensorBoard events, with ML-Agents' folders and tags.
 
-It uses TensorBoard's record format and message types, but its own file: TensorBoard's `EventFileWriter` goes
-through an imitation of TensorFlow, which becomes the real one, seconds and hundreds of megabytes, wherever
-that is installed; and it keeps a thread per file to write later what is flushed here at once.
+It uses TensorBoard's record format and message types, but its own file: TensorBoard's `EventFileWriter` imports
+TensorFlow, seconds and hundreds of megabytes, wherever that is installed; and it keeps a thread per file to write
+later what is flushed here at once.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ _counter = itertools.count()
 class TensorboardWriter:
     """A `StatisticsWriter`: one event file per category, in `<run folder>/<category>`.
 
-    A statistic's name is its tag, and its summary's value a scalar at the summary's step; a histogram gets
-    `<name>_hist` beside it. All is on disk (handed to the system) when `write` returns.
+    A statistic's name is its tag, and its summary's value a scalar at the summary's step; a histogram is written
+    as `<name>_hist` too. Everything is passed to the operating system when `write` returns.
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: keep the event files that are there. Otherwise they are deleted: curves of two runs would
-            mix. TensorBoard is told to forget what a resumed run had written beyond the checkpoint that it
-            started from.
+        resume: keep the event files that are there, and mark in them from which step on a resumed run has written
+            anew. Otherwise they are deleted, as curves of two runs would mix.
         wall_clock: seconds since 1970.
     """
 
@@ -71,7 +70,7 @@ class TensorboardWriter:
             file.flush()
 
     def close(self) -> None:
-        """Close the files; writing again would begin new ones."""
+        """Close the files; a later write begins new ones."""
         for file in self._files.values():
             file.close()
         self._files = {}
@@ -95,9 +94,9 @@ class _EventFile:
         self._proto: Any = summary_pb2
         self._wall_clock = wall_clock
         self.resumed = False
-        """Whether the place where a resumed run goes on was marked."""
+        """True once the step from which a resumed run continues is marked."""
         folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads the files of a folder in the order of their names, which the time gives.
+        # TensorBoard reads the files of a folder in the order of their names, so of their times.
         stamp = f"{int(wall_clock()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
         self._file = (folder / f"events.out.tfevents.{stamp}").open("xb")
         self._records: Any = RecordWriter(self._file)
@@ -108,7 +107,7 @@ class _EventFile:
         self._add_value(step, tag=tag, simple_value=value)
 
     def add_histogram(self, tag: str, summary: Summary, step: int) -> None:
-        """Write the distribution; of a sample, scaled up to the number of values that it stands for."""
+        """Write the distribution, scaled up from the sample to the number of values that it represents."""
         values = np.asarray(summary.values)
         counts, edges = np.histogram(values, bins=HISTOGRAM_BINS)
         histogram = self._proto.HistogramProto(
@@ -130,7 +129,7 @@ class _EventFile:
         self._add_value(0, tag=tag, metadata=metadata, tensor=tensor)
 
     def add_restart(self, step: int) -> None:
-        """Tell TensorBoard that what earlier files have at this step and beyond did not come to be."""
+        """Make TensorBoard ignore what earlier files have at this step and beyond."""
         self._add(step=step, session_log={"status": self._start})
         self.resumed = True
 

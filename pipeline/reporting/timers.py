@@ -1,8 +1,7 @@
-"""Where the time went, and the last value of every statistic: `run_logs/timers.json`, in ML-Agents' form.
+"""Timers and gauges: `run_logs/timers.json`, in ML-Agents' form.
 
-`Timers` counts and adds up named stretches of code, nested as they ran; `GaugeWriter` puts each summary's
-mean and sum beside them. The file is for tools and for people who look afterwards; live figures are in
-`progress`.
+`Timers` counts and adds up the times of named blocks of code, nested as they ran; `GaugeWriter` adds each summary's
+mean and sum. Live figures are in `progress`.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 FORMAT_VERSION = "0.1.0"
 
 
-class _Node:
+class _TimerNode:
     __slots__ = ("children", "count", "root", "total")
 
-    def __init__(self, root: _Node | None = None) -> None:
+    def __init__(self, root: _TimerNode | None = None) -> None:
         self.root = root or self
         self.total = 0.0
         self.count = 0
-        self.children: dict[str, _Node] = {}
+        self.children: dict[str, _TimerNode] = {}
 
     def as_dict(self) -> dict[str, Any]:
         inside = sum(child.total for child in self.children.values())
         result: dict[str, Any] = {
             "total": self.total,
             "count": self.count,
-            # Children that ran in tasks side by side may add up to more than the time that passed.
+            # Children that ran in concurrent tasks may add up to more than the elapsed time.
             "self": max(0.0, self.total - inside),
         }
         if self.children:
@@ -46,21 +45,21 @@ class _Node:
         return result
 
 
-_current: ContextVar[_Node | None] = ContextVar("headrace_timer", default=None)
-"""The innermost timer running in this task: one stack would mix up tasks that take turns inside theirs."""
+_current: ContextVar[_TimerNode | None] = ContextVar("headrace_timer", default=None)
+"""The innermost timer running in this task: a common stack would mix up tasks that interleave."""
 
 
-class _Running:
-    """One stretch of code being timed."""
+class _RunningTimer:
+    """One block of code being timed."""
 
     __slots__ = ("_clock", "_node", "_started", "_token")
 
-    def __init__(self, node: _Node, clock: Callable[[], float]) -> None:
+    def __init__(self, node: _TimerNode, clock: Callable[[], float]) -> None:
         self._node = node
         self._clock = clock
 
     def __enter__(self) -> None:
-        self._token: Token[_Node | None] = _current.set(self._node)
+        self._token: Token[_TimerNode | None] = _current.set(self._node)
         self._started = self._clock()
 
     def __exit__(
@@ -72,12 +71,12 @@ class _Running:
 
 
 class Timers:
-    """Times of named stretches of code, and gauges.
+    """Times of named blocks of code, and gauges.
 
     Args:
         clock: seconds, from any start.
         wall_clock: seconds since 1970.
-        metadata: further facts for the file, such as versions.
+        metadata: further entries for the file, such as versions.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Timers:
     ) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
-        self._root = _Node()
+        self._root = _TimerNode()
         self._started = clock()
         self._gauges: dict[str, dict[str, float]] = {}
         self._metadata = {
@@ -100,19 +99,19 @@ class Timers:
             **(metadata or {}),
         }
 
-    def timer(self, name: str) -> _Running:
-        """Time the body of a `with`, as a child of the timer that it runs in; an exception is an end too."""
+    def timer(self, name: str) -> _RunningTimer:
+        """Time the body of a `with` statement, as a child of the timer that it runs in."""
         parent = _current.get()
         if parent is None or parent.root is not self._root:
             parent = self._root
         node = parent.children.get(name)
         if node is None:
-            node = parent.children[name] = _Node(self._root)
-        return _Running(node, self._clock)
+            node = parent.children[name] = _TimerNode(self._root)
+        return _RunningTimer(node, self._clock)
 
     def set_gauge(self, name: str, value: float) -> None:
-        """Note a value; the file shows the last, the smallest, the largest and how many there were."""
-        if not math.isfinite(value):  # a sum may overflow; JSON has no word for that
+        """Record a value; the file has the last, the smallest, the largest and their number."""
+        if not math.isfinite(value):  # a sum may overflow, which JSON can't represent
             return
         gauge = self._gauges.setdefault(name, {"value": value, "min": value, "max": value, "count": 0})
         gauge["value"] = value
@@ -145,13 +144,13 @@ class GaugeWriter:
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Set the gauges of one summary."""
         for name, summary in summaries.items():
-            # Of what is summarised by its last value, ML-Agents keeps no other: mean and sum are that value.
+            # Where ML-Agents keeps the last value alone, mean and sum are that value.
             only = summary.how == "last"
             self._timers.set_gauge(gauge_name(category, name, "mean"), summary.last if only else summary.mean)
             self._timers.set_gauge(gauge_name(category, name, "sum"), summary.last if only else summary.sum)
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Properties are no gauges."""
+        """Do nothing: properties are no gauges."""
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: gauges are not buffered."""

@@ -41,10 +41,10 @@ def make_writers(config: RunConfig, run_folder: Path) -> list[StatisticsWriter]:
 
     Args:
         config: the run's configuration.
-        run_folder: `results/<run-id>`, for those that take it.
+        run_folder: `results/<run-id>`, for writers with that parameter.
 
     Raises:
-        RunError: if one can't be imported, is no writer, does not take its arguments or raises.
+        RunError: if one can't be imported, is no writer, does not accept its arguments or raises.
     """
     writers: list[StatisticsWriter] = []
     for index, settings in enumerate(config.pipeline.statistics_writers):
@@ -58,7 +58,7 @@ def make_writers(config: RunConfig, run_folder: Path) -> list[StatisticsWriter]:
 
 
 def check_writers(config: RunConfig) -> list[LoadError]:
-    """What keeps the listed writers from being made, as far as it can be told without making them."""
+    """Return the errors of the listed writers that can be found without making them."""
     mistakes = []
     for index in range(len(config.pipeline.statistics_writers)):
         try:
@@ -69,11 +69,11 @@ def check_writers(config: RunConfig) -> list[LoadError]:
 
 
 class GuardedWriter:
-    """A writer that gets no more calls after one that raised: a run is not ended for want of a curve.
+    """A writer that gets no more calls after one that raised, so that its errors end no run.
 
     Args:
         writer: the user's writer.
-        name: what messages call it.
+        name: its name in messages.
     """
 
     def __init__(self, writer: StatisticsWriter, name: str) -> None:
@@ -86,11 +86,11 @@ class GuardedWriter:
         self._call("write", lambda: self._writer.write(category, summaries, step))
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Note what is stated once."""
+        """Write a property."""
         self._call("add_property", lambda: self._writer.add_property(category, name, value))
 
     def close(self) -> None:
-        """Close it, also after it raised."""
+        """Close the writer, also after it raised."""
         try:
             self._writer.close()
         except Exception as error:
