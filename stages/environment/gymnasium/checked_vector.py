@@ -1,6 +1,6 @@
-"""A vector environment whose answers are in our types and as its spaces promise, or else are errors that say why.
+"""A vector environment whose return values are checked against its spaces and converted to the pipeline's types.
 
-What comes of them (rows, endings, restarts) is the business of `gymnasium_group`.
+`group` makes rows, endings and restarts of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from config import ObservationSettings
 from queues.messages import ActionBatch, Array
-from stages.environment.gymnasium.vectorising import TellingEnv
+from stages.environment.gymnasium.vectorising import ParameterisedEnv
 from stages.environment.parameters import EpisodeParameters, Floats
 from stages.environment.spaces.actions import action_mapping, action_masks
 from stages.environment.spaces.observations import observation_parts, take_rows
@@ -30,7 +30,7 @@ _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 
 
 class Tick(NamedTuple):
-    """What one step of the vector environment gave, in our types; arrays of our own."""
+    """The checked result of one step of the vector environment; its arrays are copies."""
 
     observations: tuple[Array, ...]
     rewards: NDArray[np.float32]
@@ -40,17 +40,17 @@ class Tick(NamedTuple):
 
 
 class CheckedVector:
-    """Makes every call to a vector environment, and looks at what it gives.
+    """Makes all calls to a vector environment, and checks what they return.
 
     Args:
-        envs: the vector environment, in any autoreset mode; closed by `close`.
-        name: what messages call it.
-        observations: what its observations are to be taken for, by name, where their spaces do not tell.
+        envs: the vector environment, in any autoreset mode; closed by `close`. name: of the environment, for messages.
+        observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
+        open.
 
     Attributes:
-        mode: how its episodes begin anew.
-        parts: how its observations become columns.
-        actions: how columns become its actions.
+        mode: its autoreset mode.
+        parts: the conversion of its observations to columns.
+        actions: the conversion of columns to its actions.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
@@ -72,19 +72,19 @@ class CheckedVector:
             raise
         self._branch_starts = np.cumsum([0, *self.actions.spec.discrete_branches])[:-1]
         self._parameters: EpisodeParameters | None = None
-        """What the vector environment is told when it is reset; None where each single one is, or there is nothing."""
-        self._told: dict[str, Floats] = {}
+        """Parameters for resets of the whole vector environment; None if single ones get them, or there are none."""
+        self._drawn: dict[str, Floats] = {}
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Tell environments the parameters of each episode, as options of `reset`.
+        """Pass the parameters of each episode to environments, as options of `reset`.
 
-        Single environments get numbers, whoever resets them. A vector environment of its own making gets arrays [n]
-        when the group resets it: at each episode's end if its autoreset mode is DISABLED (those of the instances that
-        are not reset are what they were told before), else only when all begin anew. `AsyncVectorEnv` gets nothing.
+        Single environments get numbers with every reset. Another vector environment gets arrays [n] when the group
+        resets it: at each episode's end if its autoreset mode is DISABLED (instances that are not reset have their
+        previous values), else only when all are reset. `AsyncVectorEnv` gets nothing.
         """
         envs = self._envs.unwrapped
         if isinstance(envs, SyncVectorEnv):
-            envs.envs = [TellingEnv(env, partial(parameters.options, i)) for i, env in enumerate(envs.envs)]
+            envs.envs = [ParameterisedEnv(env, partial(parameters.options, i)) for i, env in enumerate(envs.envs)]
             return
         if isinstance(envs, AsyncVectorEnv):
             log.warning(
@@ -108,12 +108,12 @@ class CheckedVector:
         """Reset instances [n], None for all, with their parameters.
 
         Raises:
-            BrokenEnvironmentError: if it raises, or gives what its spaces do not promise.
+            BrokenEnvironmentError: if it raises, or returns what does not fit its spaces.
         """
         options: dict[str, Any] = {} if which is None else {"reset_mask": which}
         if self._parameters is not None:
             instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
-            options |= self._tell(self._parameters, instances)
+            options |= self._draw(self._parameters, instances)
         try:
             raw, infos = self._envs.reset(seed=seed, options=options or None)
         except Exception as error:
@@ -131,7 +131,7 @@ class CheckedVector:
         """Step all instances.
 
         Raises:
-            BrokenEnvironmentError: if it raises, or gives what its spaces do not promise.
+            BrokenEnvironmentError: if it raises, or returns what does not fit its spaces.
         """
         if len(actions.continuous) != self.num_envs or len(actions.discrete) != self.num_envs:
             raise StageError(
@@ -159,7 +159,7 @@ class CheckedVector:
         return tick
 
     def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
-        """The endings' observations in SAME_STEP mode, batched; they come so, or as an array of objects."""
+        """Return the endings' observations in SAME_STEP mode, batched, from an array of objects if need be."""
         finals = infos.get("final_obs")
         if finals is None:
             raise BrokenEnvironmentError(
@@ -177,7 +177,7 @@ class CheckedVector:
         return self._extract("step", batched)
 
     def masks(self, infos: Mapping[str, Any], which: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-        """Masks [n, choices]; `which` [n] says where they have to make sense, None for everywhere."""
+        """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all."""
         width = self.actions.spec.mask_size
         try:
             masks = action_masks(infos, self.num_envs, width)
@@ -192,7 +192,7 @@ class CheckedVector:
         return masks
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """One instance as an RGB picture [height, width, 3].
+        """Return an RGB image [height, width, 3] of one instance.
 
         Raises:
             StageError: if the environment was not made with `render_mode: rgb_array`.
@@ -231,11 +231,11 @@ class CheckedVector:
                 f"{self._envs.single_observation_space}: {describe_error(error)}"
             ) from error
 
-    def _tell(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
+    def _draw(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
         for name, values in parameters.draw(env_ids).items():
-            column = self._told.setdefault(name, np.zeros(self.num_envs))
+            column = self._drawn.setdefault(name, np.zeros(self.num_envs))
             column[env_ids] = values
-        return {name: column.copy() for name, column in self._told.items()}
+        return {name: column.copy() for name, column in self._drawn.items()}
 
     def _broken(self, call: str, error: Exception) -> BrokenEnvironmentError:
         return BrokenEnvironmentError(f"{self._name}: its {call}() raised {describe_error(error)}")

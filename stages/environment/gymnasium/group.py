@@ -1,17 +1,15 @@
-"""Gymnasium environments as an environment group, whatever their vectorisation and autoreset mode.
+"""Gymnasium environments as an environment group, with any vectorisation and autoreset mode.
 
 The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes give the same rows
 (https://farama.org/Vector-Autoreset-Mode):
 
 - SAME_STEP: the tick in which an episode ends brings the ending row and the next episode's first row.
 - DISABLED: the same; the group resets the instances itself, by the `reset_mask` option.
-- NEXT_STEP: the tick brings the ending row only, and the next tick the first row. In between, the
-  environment takes an action for the instance and ignores it; so nobody is asked for one, and no transition
-  is made of it.
+- NEXT_STEP: the tick brings the ending row only, and the next tick the first row. In between, the environment
+  ignores the action for the instance; so no decision is requested for it, and no transition is made of it.
 
-Where the vector environment comes from is in `vectorising`, what is asked of its answers in `checked_vector`, how
-spaces become columns in `observations` and `actions`. All five need gymnasium; `factory` imports them only when it has
-to.
+`vectorising` makes the vector environment, `checked_vector` checks what it returns, and `stages.environment.spaces`
+converts spaces to columns. All of them need gymnasium; `making` imports them when a group is to be made.
 """
 
 from __future__ import annotations
@@ -36,16 +34,15 @@ _NOTHING = np.empty(0, np.bool_)
 
 
 class GymnasiumGroup:
-    """A vector environment as an EnvironmentGroup: one agent an instance, one behaviour.
+    """A vector environment as an EnvironmentGroup: one agent per instance, one behaviour.
 
-    The agent id is the instance's index. The spec is known after the first reset, because only its infos tell
-    whether there are action masks (`infos["action_mask"]`, as Taxi gives them).
+    The agent id is the instance's index. The spec is known after the first reset, because only its infos show whether
+    there are action masks (`infos["action_mask"]`, as Taxi has them).
 
     Args:
-        envs: the vector environment, in any autoreset mode; the group closes it.
-        behavior: the behaviour id of all agents.
-        name: what messages call the environment.
-        observations: what its observations are to be taken for, by name, where their spaces do not tell.
+        envs: the vector environment, in any autoreset mode; the group closes it. behavior: the behaviour id of all
+        agents. name: of the environment, for messages. observations: `environment.observations`: the kinds of
+        observations, by name, where their spaces leave them open.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
@@ -71,18 +68,18 @@ class GymnasiumGroup:
         """[n] NEXT_STEP only: the instances that the next step resets; None for none."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Tell environments the parameters of each episode, as options of `reset`; see `CheckedVector`."""
+        """Pass the parameters of each episode to environments, as options of `reset`; see `CheckedVector`."""
         self._envs.set_parameters(parameters)
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Start all instances anew.
+        """Reset all instances.
 
         Args:
             seed: instance i is seeded with seed + i, or as the vectorised implementation does it; None leaves
                 randomness as it is.
 
         Raises:
-            BrokenEnvironmentError: if the environment raises, or gives what its spaces do not promise.
+            BrokenEnvironmentError: if the environment raises, or returns what does not fit its spaces.
         """
         observations, infos = self._envs.reset(None, None if seed is None else int(seed))
         if not self.behavior_specs:
@@ -111,7 +108,7 @@ class GymnasiumGroup:
         return self._all_decide(tick.observations, tick.rewards, tick.infos)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """One instance as an RGB picture [height, width, 3].
+        """Return an RGB image [height, width, 3] of one instance.
 
         Raises:
             StageError: if the environment was not made with `render_mode: rgb_array`.
@@ -124,7 +121,7 @@ class GymnasiumGroup:
         self._envs.close()
 
     def _all_decide(self, observations: tuple[Array, ...], rewards: NDArray[np.float32], infos: Any) -> StepResult:
-        """The common tick: no row is an ending, nothing is moved. The id arrays stay the same objects."""
+        """Return the rows of a tick without endings, the common case: the id arrays stay the same objects."""
         masks = self._envs.masks(infos, None) if self._masked else None
         return StepResult(
             {
@@ -161,7 +158,7 @@ class GymnasiumGroup:
         elif len(ended) < self.num_envs:
             deciding = np.flatnonzero(~over)
             self._restarting = over
-        else:  # nobody is left to decide: restart at once, so that no tick is without a decision
+        else:  # no instance decides: restart at once, so that each tick has a decision
             again = self._envs.step(self._idle_actions())
             self._check_restarted(again, over)
             observations, infos = again.observations, again.infos
@@ -179,7 +176,7 @@ class GymnasiumGroup:
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
     ) -> StepResult:
-        """Put the ending rows before the rows of those who decide."""
+        """Put the ending rows before the deciding rows."""
         rows = np.concatenate((ended, deciding))
         rewards = tick.rewards[rows]
         rewards[len(ended) :][over[deciding]] = 0.0
@@ -206,7 +203,7 @@ class GymnasiumGroup:
             )
 
     def _idle_actions(self) -> ActionBatch:
-        """Actions [n, …] that will be ignored."""
+        """Return actions [n, …] that will be ignored."""
         spec = self._envs.actions.spec
         return ActionBatch(
             np.zeros((self.num_envs, spec.continuous_size), np.float32),
@@ -214,7 +211,7 @@ class GymnasiumGroup:
         )
 
     def _spread(self, actions: ActionBatch, deciding: NDArray[np.bool_]) -> ActionBatch:
-        """Actions [n, …] from those of the deciding instances."""
+        """Spread the actions of the deciding instances over all: [n, …]."""
         spread = self._idle_actions()
         spread.continuous[deciding] = actions.continuous
         spread.discrete[deciding] = actions.discrete

@@ -1,8 +1,8 @@
-"""Making the vector environment that a Gymnasium group drives, of an id or of what a factory gave.
+"""Makes the vector environment of a Gymnasium group, from an id or from what a factory made.
 
-The environment's own vectorised implementation is taken where there is one, else `SyncVectorEnv`; no
-processes of its own for each instance, since actors are processes already. Wrappers go round single environments, so
-with them it is always `SyncVectorEnv`, unless another way is asked for.
+It is the environment's own vectorised implementation if there is one, else `SyncVectorEnv`; instances have no
+processes of their own, since actors are processes already. Wrappers wrap single environments, so with them it is
+`SyncVectorEnv`, unless options ask for another implementation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stages.errors import BrokenEnvironmentError, StageError
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Wrap = Callable[[AnyEnv], AnyEnv]
-"""Puts all wrappers round a single environment."""
+"""Wraps a single environment in all wrappers."""
 
 _PACKAGES = {"ALE": ("ale_py", "ale-py")}
 """Module and distribution that register the ids of a namespace (`ALE/Pong-v5`), imported by themselves."""
@@ -42,11 +42,10 @@ def make_vector(
         env_id: Gymnasium's id; `module:id` imports the module that registers it first.
         num_envs: number of instances.
         options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations
-            (`sync`, `vector_entry_point`, `async`); without it, the vectorised one is taken where there is
-            one.
-        name: what messages call the environment.
-        wrap: wraps each single environment; then the vectorised implementation is not taken by itself.
-        singly: not to take it by itself at all.
+            (`sync`, `vector_entry_point`, `async`); without it, the vectorised one is preferred.
+        name: of the environment, for messages.
+        wrap: wraps each single environment; then single ones are preferred.
+        singly: True to prefer single ones in any case.
 
     Raises:
         StageError: if there is no such environment, its package is not installed, or wrappers do not go with the
@@ -69,18 +68,18 @@ def make_vector(
 def vectorise(
     made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str, wrap: Wrap | None = None
 ) -> AnyVectorEnv:
-    """Make a vector environment of what a factory gave.
+    """Make a vector environment of what a factory made.
 
     Args:
         made: a vector environment, or the first of the single environments.
         make: makes another single environment.
         num_envs: number of instances.
-        name: what messages call the environment.
+        name: of the environment, for messages.
         wrap: wraps each single environment.
 
     Raises:
-        StageError: if a vector environment is of another size or should be wrapped, or `make` gives the same object
-            again.
+        StageError: if a vector environment is of another size or should be wrapped, or `make` returns the same
+            object again.
         BrokenEnvironmentError: if `make` raises.
     """
     if isinstance(made, VectorEnv):
@@ -106,7 +105,7 @@ def vectorise(
 
 
 def _register(env_id: str, name: str) -> None:
-    """Import the package that an id belongs to, if it is known and the id does not say it itself."""
+    """Import the package of an id's namespace, if it is a known one and not registered yet."""
     module, distribution = _PACKAGES.get(env_id.partition("/")[0], (None, None))
     if module is None or env_id in gymnasium.registry:
         return
@@ -152,7 +151,7 @@ def _wrapped(make: Callable[[], AnyEnv], wrap: Wrap) -> AnyEnv:
 
 
 class _KeepingVectorEnv(SyncVectorEnv[Any, Any]):
-    """SyncVectorEnv whose final observations are not written over by the reset in the same step.
+    """SyncVectorEnv whose final observations are not overwritten by the reset in the same step.
 
     SyncVectorEnv copies observations when it batches them, but a final one goes into the infos as the
     object that the environment returned, and many environments return the same array each time.
@@ -164,12 +163,12 @@ class _KeepingVectorEnv(SyncVectorEnv[Any, Any]):
         return super()._add_info(vector_infos, env_info, env_num)
 
 
-class TellingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tells a single environment the parameters of its next episode, as options of `reset`, whoever calls it.
+class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Passes the parameters of each episode to a single environment, as options of every `reset`.
 
     Args:
         env: the environment.
-        options: gives the parameters, once for each episode.
+        options: returns the parameters, once for each episode.
     """
 
     def __init__(self, env: AnyEnv, options: Callable[[], Mapping[str, float]]) -> None:
@@ -177,7 +176,7 @@ class TellingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._options = options
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode with these options and the parameters, which go before."""
+        """Begin an episode with these options and the parameters, which take precedence."""
         return self.env.reset(seed=seed, options={**(options or {}), **self._options()})
 
 

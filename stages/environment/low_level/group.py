@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
-from stages.environment.low_level.reading import behavior_spec, read_steps
+from stages.environment.low_level.conversion import behavior_spec, read_steps
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.protocol import StepResult
 from stages.environment.unity.episodes import EpisodeTracker
@@ -21,19 +21,19 @@ from stages.unity.specs import ActionTuple
 log = logging.getLogger(__name__)
 
 _STOPPED = "UnityCommunicatorStoppedException"
-"""By the name of this exception an environment says that it has ended in order, whichever package it is of."""
+"""Name of the exception by which an environment of any package reports that it has ended normally."""
 Result = TypeVar("Result")
 
 
 class LowLevelGroup:
     """A group of objects with ML-Agents' `BaseEnv` interface.
 
-    What is asked of them: `behavior_specs`, `reset()`, `step()`, `get_steps(name)`, `set_actions(name, actions)`,
-    `close()`. Behaviours may be known from the first reset on only, and may grow.
+    They have `behavior_specs`, `reset()`, `step()`, `get_steps(name)`, `set_actions(name, actions)` and `close()`.
+    Behaviours may be known only after the first reset, and more may come.
 
     Args:
         envs: the objects.
-        name: what messages call them.
+        name: of the environments, for messages.
         bridges: to the side channels of each object; None without side channels.
     """
 
@@ -49,7 +49,7 @@ class LowLevelGroup:
         self._closed = False
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Tell these over the environments' side channels."""
+        """Send parameters over the environments' side channels."""
         if not self._bridges:
             log.warning(
                 "environment_parameters: %s has no way to be told, so they have no effect; let its factory take "
@@ -60,11 +60,11 @@ class LowLevelGroup:
             bridge.parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Let all agents begin anew. ML-Agents' interface takes no seed; a factory may.
+        """Reset all environments. ML-Agents' interface has no seed; a factory may have one.
 
         Raises:
-            BrokenEnvironmentError: if an environment raises, or gives what its specs do not promise.
-            EnvironmentEnded: if it has ended in order.
+            BrokenEnvironmentError: if an environment raises, or returns what does not fit its specs.
+            EnvironmentEnded: if it has ended normally.
         """
         self._tell()
         for index, env in enumerate(self._envs):

@@ -1,1 +1,1 @@
-"""Spaces of Gymnasium and PettingZoo as columns: observations, actions, and wrappers of single environments."""
+"""Spaces of Gymnasium and PettingZoo as columns: observations and actions."""

@@ -1,4 +1,4 @@
-"""Gymnasium's action spaces as columns: what an agent decides, and what the environment is given for it.
+"""Gymnasium's action spaces as columns, and the conversion of decisions to actions of the environment.
 
 Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, also nested, become both side by side
 (hybrid actions), in the space's own order. Observations are in `observations`.
@@ -29,18 +29,18 @@ _AS_GOOD_AS_INFINITE = 1e30
 
 @dataclass(frozen=True, slots=True)
 class ActionMapping:
-    """What an agent decides, and what the environment is given for it."""
+    """The columns of an action space, and their conversion."""
 
     spec: ActionSpec
-    """Never `masked`: whether there are masks shows only in the infos of the first reset."""
+    """Never `masked`: only the infos of the first reset show whether there are masks."""
     to_environment: Callable[[ActionBatch], Any]
     """From columns [n, …] to n actions, batched as `gymnasium.vector` batches the space."""
     maskable: bool
-    """Whether an info `action_mask` has the meaning of our masks."""
+    """True if an info `action_mask` has the meaning of our masks."""
 
 
 def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
-    """The columns of an action space: continuous ones for Box, branches for discrete spaces, both for composed ones.
+    """Map an action space to columns: continuous ones for Box, branches for discrete spaces, both for composed ones.
 
     Args:
         space: the space of a single instance.
@@ -48,7 +48,7 @@ def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
         owner: the environment's name, for messages.
 
     Raises:
-        StageError: if the space is not one of those.
+        StageError: if the space is of another type.
     """
     if isinstance(space, spaces.Dict):
         return _composed(dict(space.spaces), num_envs, owner, dict)
@@ -71,10 +71,10 @@ def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
 
 
 def action_masks(infos: Mapping[str, Any], num_envs: int, width: int) -> NDArray[np.bool_]:
-    """The masks [n, width] in the infos of a vector environment; instances that gave none may do everything.
+    """Return the masks [n, width] in the infos of a vector environment; instances without one allow everything.
 
-    One mask is an array with an entry per choice, or a tuple of such arrays, one per branch (None is passed over: it
-    stands for a part that has no branches).
+    One mask is an array with an entry per choice, or a tuple of such arrays, one per branch (None stands for a part
+    without branches).
 
     Raises:
         TypeError: if a mask is a map.
@@ -111,7 +111,7 @@ def _flat_mask(mask: Any) -> NDArray[np.bool_]:
 def _composed(
     parts: Mapping[Any, Space], num_envs: int, owner: str, build: Callable[[dict[Any, Any]], Any]
 ) -> ActionMapping:
-    """Actions of several spaces side by side; `build` makes what the environment gets of the parts' actions by key."""
+    """Map several spaces to columns side by side; `build` composes the parts' actions, by key, for the environment."""
     mappings = [action_mapping(part, num_envs, owner) for part in parts.values()]
     specs = [mapping.spec for mapping in mappings]
     if not any(spec.log_prob_size for spec in specs):
@@ -160,7 +160,7 @@ def _branch_actions(nvec: NDArray[Any], start: NDArray[Any], dtype: np.dtype[Any
 def _box_actions(space: spaces.Box, num_envs: int) -> ActionMapping:
     """Scale [-1, 1] affinely to [low, high] in each bounded dimension; others get the raw value.
 
-    What is bounded on one side only counts as unbounded, but is clipped to that side.
+    A dimension that is bounded on one side only counts as unbounded, but is clipped to that side.
     """
     whole = not np.issubdtype(space.dtype, np.floating)
     kind = np.dtype(np.float64) if whole else np.dtype(space.dtype)

@@ -1,8 +1,8 @@
-"""Gymnasium's observation spaces as columns: what each observation looks like, and how it is taken from a batch.
+"""Gymnasium's observation spaces as columns: the spec of each observation, and its extraction from a batch.
 
 A space becomes a tuple of parts, each a spec and an extractor. Boxes are vectors or images, discrete spaces one-hot
-vectors, sequences sets; Dict and Tuple are taken apart, also where they are nested. `environment.observations` says
-otherwise where that is not what is meant. Actions are in `actions`, how an environment is stepped in `gymnasium_group`.
+vectors, sequences sets; Dict and Tuple are split, also nested ones. `environment.observations` overrides this. Actions
+are in `actions`.
 
 Axis letters: k observations of any number of instances, e entities of a set, f numbers of an entity, H height, W width,
 C channels.
@@ -35,7 +35,7 @@ Extractor = Callable[[Any], Array]
 ALONE = "observation"
 """Name of the observation of a space that is neither Dict nor Tuple."""
 GOAL = "desired_goal"
-"""A vector by this name tells the goal, as in the goal environments of Gymnasium-Robotics."""
+"""A vector by this name holds the goal, as in the goal environments of Gymnasium-Robotics."""
 MAX_ENTITIES = 32
 _SMALLEST_PICTURE = 16
 """Pixels: a matrix of bytes with a shorter side is more likely a board than a picture without colours."""
@@ -43,7 +43,7 @@ _SMALLEST_PICTURE = 16
 
 @dataclass(frozen=True, slots=True)
 class ObservationPart:
-    """One observation of an agent: what it looks like, and how it is taken from what the environment gave."""
+    """One observation of an agent: its spec, and its extraction from the environment's batch."""
 
     spec: ObservationSpec
     extract: Extractor
@@ -51,7 +51,7 @@ class ObservationPart:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A space that is no Dict and no Tuple, where it stands, and what was said about it."""
+    """A space that is no Dict and no Tuple, its keys, and its settings."""
 
     space: Space
     keys: tuple[Any, ...]
@@ -77,15 +77,15 @@ class _Leaf:
 def observation_parts(
     space: Space, owner: str, settings: Mapping[str, ObservationSettings] | None = None
 ) -> tuple[ObservationPart, ...]:
-    """The columns of an observation space, in the space's own order.
+    """Map an observation space to columns, in the space's own order.
 
     Args:
         space: the space of a single instance.
         owner: the environment's name, for messages.
-        settings: `environment.observations`: what observations are to be taken for, by name.
+        settings: `environment.observations`: kinds of observations, by name.
 
     Raises:
-        StageError: if an observation can't be taken for what it should be, or the settings name one that is not there.
+        StageError: if an observation can't be of its kind, or the settings name an unknown one.
     """
     settings = settings or {}
     leaves = [
@@ -102,7 +102,7 @@ def observation_parts(
 
 
 def take_rows(space: Space, batch: Any, rows: NDArray[np.intp]) -> Any:
-    """Some observations of a batch, batched."""
+    """Return some observations of a batch, batched."""
     if isinstance(space, spaces.Dict):
         return {key: take_rows(inner, batch[key], rows) for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -122,7 +122,7 @@ def _leaves(space: Space, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
 
 
 def _below(keys: tuple[Any, ...], extract: Extractor) -> Extractor:
-    """Extract what lies below these keys of the batch."""
+    """Extract from the value under these keys of the batch."""
     if not keys:
         return extract
 
@@ -160,7 +160,7 @@ def _part(leaf: _Leaf) -> ObservationPart:
 
 
 def _kind(leaf: _Leaf) -> str:
-    """What a space is taken for; checks that it can be."""
+    """Return the kind of an observation; check that its space allows it."""
     asked, rank = leaf.settings.kind, len(leaf.shape)
     if isinstance(leaf.space, spaces.Sequence):
         possible, usual = ["set"], "set"
@@ -191,7 +191,7 @@ def _unusable(leaf: _Leaf) -> StageError:
 
 
 def _is_picture(space: spaces.Box) -> bool:
-    """Whether a box holds an image unless something else is said: three axes, or bytes that look like pixels."""
+    """Return True if a box holds an image by default: three axes, or bytes that look like pixels."""
     if len(space.shape) == 3:
         return True
     pixels = space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == 255))
@@ -201,7 +201,7 @@ def _is_picture(space: spaces.Box) -> bool:
 
 
 def _image_part(leaf: _Leaf) -> ObservationPart:
-    """An image in its own dtype; without colours [H, W] it gets one channel, stacked frames lend theirs."""
+    """Keep an image in its own dtype; [H, W] gets one channel, stacked frames become channels."""
     dtype, shape = _number(leaf.space), leaf.shape
     if len(shape) == 2:
         if leaf.settings.channels is not None:
@@ -224,7 +224,7 @@ def _image_part(leaf: _Leaf) -> ObservationPart:
 
 
 def _channels_last(leaf: _Leaf) -> bool:
-    """As Stable-Baselines3 has it: an image's channels are its smallest dimension, the first of equal ones."""
+    """Return True if channels come last: the smallest dimension, the first of equal ones, as in Stable-Baselines3."""
     if leaf.settings.channels is not None:
         return leaf.settings.channels == "last"
     smallest = int(np.argmin(leaf.shape[-3:]))
@@ -243,7 +243,7 @@ def _vector_part(leaf: _Leaf) -> ObservationPart:
 
 
 def _flattened(space: Space) -> tuple[int, np.dtype[Any], Extractor]:
-    """A box, or a space that becomes one-hot, as a vector: its size, its dtype, and how it is made."""
+    """Return size, dtype and extractor of a vector, from a box or from a space that becomes one-hot."""
     if isinstance(space, spaces.Discrete):
         return _one_hot(np.array([space.n]), np.array([space.start]))
     if isinstance(space, spaces.MultiDiscrete):
@@ -254,7 +254,7 @@ def _flattened(space: Space) -> tuple[int, np.dtype[Any], Extractor]:
 
 
 def _number(space: Space) -> np.dtype[Any]:
-    """The dtype that numbers of a space are kept in: float32 for floats, their own for others."""
+    """Return the dtype of a space's column: float32 for floats, their own for others."""
     dtype = np.dtype(space.dtype)
     return np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype
 
@@ -283,13 +283,13 @@ def _one_hot(sizes: NDArray[Any], start: NDArray[Any]) -> tuple[int, np.dtype[An
 
 
 def _rows_part(leaf: _Leaf) -> ObservationPart:
-    """The rows of a matrix as the entities of a set."""
+    """Make a set of a matrix; its rows are the entities."""
     dtype = _number(leaf.space)
     return leaf.part(leaf.shape, dtype, _cast(dtype, leaf.shape))
 
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:
-    """A sequence as a set [e, f] of at most so many entities; an entity of zeros only counts as none."""
+    """Make a set [e, f] of a sequence, padded with zeros to its maximal size."""
     assert isinstance(leaf.space, spaces.Sequence)
     most = leaf.settings.max_entities or MAX_ENTITIES
     features = leaf.space.feature_space
@@ -322,7 +322,7 @@ def _sequence_part(leaf: _Leaf) -> ObservationPart:
 
 
 def _lister(space: spaces.Sequence) -> Callable[[Any], list[Any]]:
-    """How one sequence becomes a list of entities, stacked or not."""
+    """Return a function from a sequence, stacked or not, to a list of entities."""
     if space.stack:
         stacked = space.stacked_feature_space
         return lambda sequence: list(iterate(stacked, sequence))

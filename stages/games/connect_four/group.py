@@ -2,7 +2,7 @@
 
 A game is an episode of both teams: 1 for the winner, -1 for the loser, 0 for both where the board is full. The teams
 take turns at moving first: team t begins game e of board i where i + e is even for t = 0, odd for t = 1. Games may
-begin with moves that are drawn at random, which are nobody's decisions.
+begin with moves that are drawn at random, which are no decisions.
 
 Observations, actions and masks are those of PettingZoo's `classic/connect_four-v3`, so policies can change between
 the two; this one plays some fifty times as many moves in a second.
@@ -34,9 +34,9 @@ class ConnectFourGroup:
     Args:
         num_envs: boards.
         behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
-        opening_moves: most moves that are drawn at random before the players take over. How many is drawn for each
-            game, from 0 on; one that would be over by then begins with the empty board. Self-play from the empty
-            board alone soon knows its own few openings, and little beside them.
+        opening_moves: maximum number of random moves at a game's start; the number is drawn for each game, from 0 on.
+            A game that would be over by then begins with the empty board. Self-play from the empty board alone soon
+            knows its own few openings, and little beside them.
 
     Raises:
         ValueError: if there is no board, or an option is out of its range.
@@ -56,7 +56,7 @@ class ConnectFourGroup:
             behavior_id: BehaviorSpec(behavior_id, (OBSERVATION,), ACTIONS) for behavior_id in self.behavior_ids
         }
         self.stones = np.zeros((2, num_envs), np.uint64)
-        """[2, C] of each team."""
+        """[2, C] stones of each team."""
         self.heights = np.zeros((num_envs, rules.COLUMNS), np.int8)
         self._moves = np.zeros(num_envs, np.int32)
         self._episodes = np.zeros(num_envs, np.int64)
@@ -66,22 +66,22 @@ class ConnectFourGroup:
 
     @property
     def to_move(self) -> NDArray[np.int64]:
-        """[C] the team whose turn it is."""
+        """[C] the team that is to move."""
         return (self._boards + self._episodes + self._moves) % 2
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Begin a new game on every board.
 
         Args:
-            seed: decides all openings; None: chance goes on where it was.
+            seed: decides all openings; None: random numbers continue.
         """
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._episodes[:] = 0
         self._begin(self._boards)
-        nobody = self._boards[:0]
+        none = self._boards[:0]
         empty = np.empty((2, 0, 2 * rules.PLACES), np.int8)
-        return self._result(nobody, empty, np.empty((2, 0), np.float32), nobody)
+        return self._result(none, empty, np.empty((2, 0), np.float32), none)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Drop one stone on every board.
@@ -131,7 +131,7 @@ class ConnectFourGroup:
         self._moves[boards] = 0
 
     def _drop(self, boards: NDArray[np.int32], columns: NDArray[np.signedinteger]) -> None:
-        """One stone of whoever is to move falls on each of some boards."""
+        """Drop a stone of the team that is to move, on each of some boards."""
         self.stones[self.to_move[boards], boards] |= rules.drop(columns, self.heights[boards])
         self.heights[boards, columns] += 1
         self._moves[boards] += 1
@@ -146,12 +146,12 @@ class ConnectFourGroup:
         rewards: NDArray[np.float32],
         lengths: NDArray[np.int32],
     ) -> StepResult:
-        """The rows of both teams: the endings of boards `ended` [e], then the boards where the team is to move.
+        """Return the rows of both teams: the endings of boards `ended` [e], then the boards where the team is to move.
 
         Args:
-            ended: [e] boards whose game is over; they have begun anew.
-            final: [2, e, 84] what each team saw last there.
-            rewards: [2, e] what each team received.
+            ended: [e] boards whose game is over; they have restarted.
+            final: [2, e, 84] each team's last observations there.
+            rewards: [2, e] each team's last rewards there.
             lengths: [e] moves of these games.
         """
         mover = self.to_move

@@ -35,7 +35,7 @@ _BIT_OF_PLACE: Final = np.array(
 
 
 def four_in_a_row(stones: Stones) -> NDArray[np.bool_]:
-    """Whether a player has won, for stones of any shape."""
+    """Return true where a player has won, for stones of any shape."""
     won = np.zeros(stones.shape, np.bool_)
     for step in _DIRECTIONS:
         pairs = stones & (stones >> step)
@@ -44,35 +44,35 @@ def four_in_a_row(stones: Stones) -> NDArray[np.bool_]:
 
 
 def drop(columns: NDArray[np.signedinteger], heights: NDArray[np.int8]) -> Stones:
-    """[C] the one stone that falls into column `columns` [C] of boards with `heights` [C, 7]."""
+    """Return [C] the stone that falls into column `columns` [C] of boards with `heights` [C, 7]."""
     stones: Stones = drops(heights)[np.arange(len(columns)), columns]
     return stones
 
 
 def drops(heights: NDArray[np.int8]) -> Stones:
-    """[C, 7] the one stone that falls into each column; of full columns it means nothing."""
+    """Return [C, 7] the stone that falls into each column; meaningless for full columns."""
     return _ONE << (_BOTTOM + heights.astype(np.uint64))
 
 
 def free(heights: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """[C, 7] the columns that have a place left."""
+    """Return [C, 7] true for columns that have a place left."""
     return heights < ROWS
 
 
 def winning_columns(stones: Stones, heights: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """[C, 7] the columns in which one more of these stones [C] would win at once."""
+    """Return [C, 7] true for columns in which one more of these stones [C] would win at once."""
     return four_in_a_row(stones[:, None] | drops(heights)) & free(heights)
 
 
 def to_planes(own: Stones, other: Stones) -> NDArray[np.int8]:
-    """[C, 84] what a player sees, as PettingZoo's observation [6, 7, 2] in a row: own stones, the other's, by place."""
+    """Return a player's observation [C, 84], PettingZoo's [6, 7, 2] in a row: own stones, the other's, by place."""
     stones = np.stack([own, other], axis=1)[:, None, :]
     bits = (stones >> _BIT_OF_PLACE[:, None]) & _ONE
     return bits.astype(np.int8).reshape(len(own), 2 * PLACES)
 
 
 def from_planes(planes: NDArray[np.int8]) -> tuple[Stones, Stones, NDArray[np.int8]]:
-    """The inverse of `to_planes`: own stones [C], the other's, and the columns' heights [C, 7]."""
+    """Invert `to_planes`: own stones [C], the other's, and the columns' heights [C, 7]."""
     places = planes.reshape(-1, PLACES, 2).astype(np.uint64)
     own, other = np.bitwise_or.reduce(places << _BIT_OF_PLACE[:, None], axis=1).T
     heights = places.reshape(-1, ROWS, COLUMNS, 2).sum(axis=(1, 3)).astype(np.int8)

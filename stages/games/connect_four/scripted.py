@@ -1,4 +1,4 @@
-"""Yardsticks: a player that moves at random, and one that looks one move ahead."""
+"""Scripted players, as yardsticks: one moves at random, one looks one move ahead."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class TacticalPlayer:
 
 
 def _any_of(columns: NDArray[np.bool_], random: np.random.Generator) -> ActionBatch:
-    """Of the columns [d, 7] that are marked, one per row with equal chance."""
+    """Draw one of the marked columns [d, 7] per row, with equal chance."""
     chosen = np.where(columns, random.random(columns.shape), -1.0).argmax(axis=1)
     return ActionBatch(np.zeros((len(columns), 0), np.float32), chosen[:, None].astype(np.int32))

@@ -1,8 +1,8 @@
 """Pursuit as an environment group: two pursuers against one evader, in hundreds of arenas at once.
 
-A game is an episode of all three. It is over when a pursuer has caught the evader, or the time is up: then the evader
-has won. That is the game's own rule and everybody sees the time that is left, so the episode is terminated, never
-truncated. The final reward carries the sign of the result, as self-play in the manner of ML-Agents expects.
+A game is an episode of all three. It is over when a pursuer catches the evader, or the time is up: then the evader
+wins. That is the game's own rule and all agents see the time left, so the episode is terminated, never truncated. The
+final reward has the sign of the result, as ML-Agents' self-play expects.
 
 The two sides are behaviours of their own, with teams of unequal size: the smallest asymmetric game.
 """
@@ -41,10 +41,10 @@ ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
 """Stand still, or one of eight directions."""
 
 PARAMETERS: Mapping[str, str] = {
-    "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s unless told",
-    "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s unless told",
+    "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s by default",
+    "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s by default",
 }
-"""What it can be told by `environment_parameters`, for each game."""
+"""Environment parameters, drawn for each game, and their meanings."""
 
 
 class PursuitGroup:
@@ -53,10 +53,10 @@ class PursuitGroup:
     Args:
         num_envs: arenas.
         time_limit_s: seconds that the evader has to survive.
-        pursuer: behaviour name of the pursuers, who are team 0.
-        evader: behaviour name of the evader, who is team 1.
-        evader_speed: top speed of the evader in m/s, where `environment_parameters` say nothing about it.
-        catch_distance: how near to the evader a pursuer has to come, in metres between their middles.
+        pursuer: behaviour name of the pursuers, team 0.
+        evader: behaviour name of the evader, team 1.
+        evader_speed: top speed of the evader in m/s, unless it is an environment parameter.
+        catch_distance: distance between the middles of a pursuer and the evader, in metres, at which it is caught.
 
     Raises:
         ValueError: if an option is out of its range.
@@ -109,30 +109,30 @@ class PursuitGroup:
         self._catch_distance = catch_distance
         self._top_speeds: Floats = np.tile(SPEEDS[:, None], (num_envs, 1, 1))
         self._top_speeds[:, EVADER] = evader_speed
-        """[C, 3, 1] of the running games."""
+        """[C, 3, 1] in the running games."""
         self._parameters: EpisodeParameters | None = None
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Ask these at the beginning of each game.
+        """Draw parameters at the beginning of each game.
 
         Raises:
-            StageError: if there is one that is not among `PARAMETERS`.
+            StageError: if one is not among `PARAMETERS`.
         """
         check_parameter_names(parameters, PARAMETERS, "Pursuit")
         self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Begin a new game in every arena; without a seed, chance goes on where it was."""
+        """Begin a new game in every arena; without a seed, random numbers continue."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._decisions[:] = 0
         self._episodes[:] = 0
         self._begin_games(self._env_ids)
-        nobody = self._env_ids[:0]
-        return self._result(nobody, None, np.zeros(0, np.bool_), np.zeros(self.num_envs, np.float32), None)
+        none = self._env_ids[:0]
+        return self._result(none, None, np.zeros(0, np.bool_), np.zeros(self.num_envs, np.float32), None)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Let everybody move by their decisions; games that are over begin anew.
+        """Move all agents by their decisions; games that are over restart.
 
         Args:
             actions: by behaviour id; two rows per arena for the pursuers, one for the evader.
@@ -158,14 +158,14 @@ class PursuitGroup:
     def _begin_games(self, arenas: NDArray[np.int32]) -> None:
         self.arenas.place(arenas, self._random)
         if self._parameters is not None:
-            told = self._parameters.draw(arenas)
-            if "pursuer_speed" in told:
-                self._top_speeds[arenas, :PURSUERS, 0] = told["pursuer_speed"][:, None]
-            if "evader_speed" in told:
-                self._top_speeds[arenas, EVADER, 0] = told["evader_speed"]
+            drawn = self._parameters.draw(arenas)
+            if "pursuer_speed" in drawn:
+                self._top_speeds[arenas, :PURSUERS, 0] = drawn["pursuer_speed"][:, None]
+            if "evader_speed" in drawn:
+                self._top_speeds[arenas, EVADER, 0] = drawn["evader_speed"]
 
     def _move(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.bool_]:
-        """[C] whether the evader was caught on the way."""
+        """Move the agents; return [C] true where the evader was caught."""
         chosen = np.empty((self.num_envs, AGENTS), np.int32)
         chosen[:, :PURSUERS] = actions[self.pursuer_id].discrete[:, 0].reshape(self.num_envs, PURSUERS)
         chosen[:, EVADER] = actions[self.evader_id].discrete[:, 0]
@@ -188,14 +188,14 @@ class PursuitGroup:
         rewards: Floats,
         game_seconds: NDArray[np.floating] | None,
     ) -> StepResult:
-        """Endings (if any) first, then everybody's decision row; rewards are the evader's, pursuers get the negative.
+        """Return endings (if any), then all decision rows; rewards are the evader's, pursuers get the negative.
 
         Args:
-            ended: [e] arenas whose game is over; they have begun anew.
-            final: what pursuers and evaders saw last there; None for nobody.
-            fallen: [e] whether the evader was caught there.
+            ended: [e] arenas whose game is over; they have restarted.
+            final: last observations of pursuers and evaders there; None if no game is over.
+            fallen: [e] true where the evader was caught.
             rewards: [C] of the decision rows.
-            game_seconds: [e] how long these games were.
+            game_seconds: [e] lengths of these games.
         """
         result = (STEP_REWARD + np.where(fallen, -RESULT_REWARD, RESULT_REWARD)).astype(np.float32)
         evaders_rewards = np.concatenate([result, rewards])

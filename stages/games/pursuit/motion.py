@@ -1,7 +1,7 @@
-"""Many arenas at once: where everybody is, and one tick of their motion.
+"""Many arenas at once: the agents' places and speeds, and one tick of their motion.
 
-Pure mechanics, no rules: nothing here knows of games or rewards. Nobody is hindered by anybody; pursuers pass through
-each other. Axis letters: C arenas; the agents' axis has the pursuers first and the evader last.
+Pure mechanics, no rules: nothing here knows of games or rewards. Agents pass through each other. Axis letters: C
+arenas; the agents' axis has the pursuers first and the evader last.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _angles = np.arange(8) * (np.pi / 4)
 DIRECTIONS: Floats = np.concatenate([np.zeros((1, 2)), np.stack([np.cos(_angles), np.sin(_angles)], 1)]).astype(
     np.float32
 )
-"""[9, 2] what an action aims at: to stand still, then the eight directions, from +x on anticlockwise."""
+"""[9, 2] directions of the actions: stand still, then eight directions, anticlockwise from +x."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arenas:
-    """Where everybody is in C arenas; the arrays are changed in place by `advance`."""
+    """Places and speeds of all agents in C arenas; `advance` changes the arrays in place."""
 
     places: Floats
     """[C, 3, 2] x, y"""
@@ -47,11 +47,11 @@ class Arenas:
 
     @classmethod
     def empty(cls, arenas: int) -> Arenas:
-        """Everybody in the middle, at rest."""
+        """Return arenas with all agents in the middle, at rest."""
         return cls(np.zeros((arenas, AGENTS, 2), np.float32), np.zeros((arenas, AGENTS, 2), np.float32))
 
     def place(self, arenas: NDArray[np.signedinteger], random: np.random.Generator) -> None:
-        """Put everybody at the start: the evader near the middle, each pursuer anywhere at a wall."""
+        """Put all agents at their starts: the evader near the middle, each pursuer anywhere at a wall."""
         count = len(arenas)
         draws = random.random((count, AGENTS, 2), dtype=np.float32)
         places = (2 * draws - 1) * np.float32(HALF_WIDTH)
@@ -66,11 +66,11 @@ class Arenas:
 
 
 def advance(arenas: Arenas, wanted: Floats) -> None:
-    """Move everybody by one tick, changing `arenas`.
+    """Move all agents by one tick, changing `arenas`.
 
     Args:
-        arenas: where everybody is.
-        wanted: [C, 3, 2] the velocity that each would like to have.
+        arenas: changed in place.
+        wanted: [C, 3, 2] the velocity that each agent aims at.
     """
     speeds, places = arenas.speeds, arenas.places
     change = wanted - speeds
@@ -84,6 +84,6 @@ def advance(arenas: Arenas, wanted: Floats) -> None:
 
 
 def caught(arenas: Arenas, distance: float = CATCH_DISTANCE) -> NDArray[np.bool_]:
-    """[C] whether a pursuer is near enough to the evader: at most `distance` in metres."""
+    """Return [C] true where a pursuer is at most `distance` metres from the evader."""
     way = arenas.places[:, :PURSUERS] - arenas.places[:, EVADER:]
     return np.asarray((np.square(way).sum(axis=2) <= distance**2).any(axis=1))

@@ -1,6 +1,6 @@
-"""What each side sees, and the same in metres for players that think (`ArenaView`).
+"""The observations of both sides, and views of them for scripted players (`ArenaView`).
 
-Everybody sees its own place and speed, where the others are from there and how fast, and the time that is left. A
+An agent sees its own place and speed, the others' places relative to its own and their speeds, and the time left. A
 pursuer sees its mate and then the evader; the evader sees the nearer pursuer and then the other.
 """
 
@@ -15,14 +15,14 @@ from stages.games.pursuit.motion import Arenas, Floats
 from stages.games.pursuit.rules import AGENTS, EVADER, PURSUERS
 
 OBSERVATION_SIZE: Final = 4 * AGENTS + 1
-"""x, y, vx, vy of oneself and of both others, and the time that is left as a share of a game."""
+"""x, y, vx, vy of the agent itself and of both others, and the time left as a share of a game."""
 
 
 def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
-    """What the pursuers [2 C, 13], arena by arena, and the evaders [C, 13] see.
+    """Return the observations of pursuers [2 C, 13], arena by arena, and of evaders [C, 13].
 
     Args:
-        arenas: where everybody is.
+        arenas: the arenas.
         time_left: [C] share of the game's time that is left.
     """
     state = np.concatenate([arenas.places, arenas.speeds], axis=2)
@@ -44,7 +44,7 @@ def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
 
 
 def _from(viewer: Floats, other: Floats) -> Floats:
-    """The other's place as seen from the viewer; its speed as it is."""
+    """Return the other's place relative to the viewer's, and its own speed."""
     seen = np.broadcast_to(other, np.broadcast_shapes(viewer.shape, other.shape)).copy()
     seen[..., :2] -= viewer[..., :2]
     return seen
@@ -52,7 +52,7 @@ def _from(viewer: Floats, other: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class ArenaView:
-    """Observations [d, 13] taken apart; each [d, 4]: x, y, vx, vy, places of others from oneself."""
+    """Observations [d, 13] by agent, each [d, 4]: x, y, vx, vy; places of others are relative to the observer's."""
 
     own: Floats
     first: Floats
@@ -62,5 +62,5 @@ class ArenaView:
 
     @classmethod
     def of(cls, observations: Floats) -> ArenaView:
-        """Take observations apart."""
+        """Split observations."""
         return cls(observations[:, :4], observations[:, 4:8], observations[:, 8:12])

@@ -1,6 +1,6 @@
-"""The measures of the pursuit game, in metres and seconds, and who is who.
+"""The constants of the pursuit game, in metres and seconds, and the order of its agents.
 
-Numbers only: what moves by them is in `motion`, what counts by them in `group`. They were tuned so that the scripted
+`motion` moves by them, `group` counts by them. They were tuned so that the scripted
 players of both sides win about half of their games, and skill decides the rest.
 """
 
@@ -28,12 +28,12 @@ CATCH_DISTANCE: Final = 0.07
 """Between the middles of a pursuer and the evader."""
 
 FASTEST: Final = CATCH_DISTANCE / TICK_S
-"""Whoever is not faster moves no farther in a tick than a catch reaches."""
+"""Highest speed at which an agent moves no farther in a tick than a catch reaches."""
 
 START_WITHIN: Final = 0.35
 """The evader starts in the middle: both coordinates are at most so far from 0. Pursuers start at the walls."""
 
 STEP_REWARD: Final = 0.005
-"""What each decision brings the evader, and costs each pursuer."""
+"""Reward of the evader for each decision, and cost of each pursuer."""
 RESULT_REWARD: Final = 1.0
-"""What a game's end brings the winners, and costs the losers."""
+"""Reward of the winners at a game's end, and cost of the losers."""

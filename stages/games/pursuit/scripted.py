@@ -1,7 +1,7 @@
-"""A scripted player for each side. They see what policies see, keep nothing, and know nothing of chance.
+"""A scripted player for each side. They see what policies see, keep no state, and draw no random numbers.
 
-The pursuer that is nearer runs at the evader; the farther one runs to where it would cut off the flight. The evader
-thinks of places all over the arena and heads for the one on whose way it is farthest ahead of the pursuers.
+The nearer pursuer runs at the evader; the farther one runs to where it cuts off the flight. The evader considers places
+all over the arena and heads for the one on whose way it is farthest ahead of the pursuers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _LEAD: Final = 0.6
 _FLANK: Final = 0.35
 """How far beyond the evader the farther pursuer aims, as a share of the mate's distance from it."""
 _GRID: Final = 7
-"""Places that the evader thinks of, along each side of the arena."""
+"""Places that the evader considers, along each side of the arena."""
 _ON_THE_WAY: Final = (0.25, 0.5, 1.0)
-"""Shares of the way to a place at which the evader asks who would be there first."""
+"""Shares of the way to a place at which the evader compares times of arrival."""
 
 _steps = np.linspace(-HALF_WIDTH, HALF_WIDTH, _GRID)
 _REFUGES: Final[Floats] = np.stack(np.meshgrid(_steps, _steps), axis=-1).reshape(-1, 2).astype(np.float32)
@@ -69,12 +69,12 @@ class ScriptedEvader:
 
 
 def _size(way: Floats) -> Floats:
-    """[...] the lengths of ways [..., 2]."""
+    """Return the lengths [...] of ways [..., 2]."""
     return np.asarray(np.sqrt(np.square(way).sum(axis=-1)), np.float32)
 
 
 def _towards(way: Floats) -> ActionBatch:
-    """The direction nearest to each way [d, 2]."""
+    """Return the direction nearest to each way [d, 2]."""
     return _choices((way @ DIRECTIONS[1:].T).argmax(axis=1) + 1)
 
 

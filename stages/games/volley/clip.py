@@ -22,7 +22,7 @@ _TICKS_PER_FRAME = 2
 """25 pictures a second."""
 _COLOURS = 96
 _SWATCH_SHARE = 0.02
-"""Of a picture's pixels, that each lively colour counts for when the palette is chosen."""
+"""Share of a picture's pixels for which each lively colour counts when the palette is chosen."""
 
 
 def write_clip(
@@ -33,12 +33,12 @@ def write_clip(
     width: int = 300,
     seed: int | None = None,
 ) -> None:
-    """Play on the group, which begins anew, and film its first court.
+    """Reset the group, play on it, and film its first court.
 
     Args:
         path: the GIF to write.
         group: its other courts are played as well, but not seen: one court is enough.
-        players: who plays on the left (team 0) and who on the right.
+        players: on the left (team 0) and on the right.
         seconds: length of the film.
         width: of the picture in pixels; it is half as high.
         seed: for the group's reset; without one, every clip shows other serves.
@@ -70,7 +70,7 @@ def write_clip(
 
 
 def _write_gif(path: Path, film: list[Image.Image]) -> None:
-    """One palette for all frames and no dithering: what does not move stays equal, and costs nothing."""
+    """Write frames with one palette and no dithering, so that what does not move stays equal and costs nothing."""
     palette = _palette(film[0])
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
     frame_ms = round(1000 * TICK_S * _TICKS_PER_FRAME)
@@ -78,7 +78,7 @@ def _write_gif(path: Path, film: list[Image.Image]) -> None:
 
 
 def _palette(frame: Image.Image) -> Image.Image:
-    """Chosen by area the sky would take nearly all colours; so the small lively ones are made to weigh more."""
+    """Choose colours; small lively areas are weighted up, or the sky would get nearly all colours."""
     pixels = np.asarray(frame).reshape(-1, 3)
     swatches = np.repeat(np.array(LIVELY_COLOURS, np.uint8), int(len(pixels) * _SWATCH_SHARE), axis=0)
     sample = Image.fromarray(np.concatenate([pixels, swatches])[None])

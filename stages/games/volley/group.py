@@ -1,8 +1,8 @@
 """Volley as an environment group: points, matches and serves on top of `physics`, in the pipeline's columns.
 
-A match is an episode: the first to `points_to_win` points wins it. When the time is up, whoever leads is given the
-running rally and with it the match; with equal points the match is cut short as a draw (truncated). The final
-reward therefore always carries the sign of the result, as self-play in the manner of ML-Agents expects.
+A match is an episode: the first to `points_to_win` points wins it. When the time is up, the leader wins the running
+rally and the match; with equal points the match is truncated as a draw. So the final reward always has the sign of the
+result, as ML-Agents' self-play expects.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ACTIONS = ActionSpec(discrete_branches=(3, 2))
 """Branch 0: back, stay, forward (towards the net); branch 1: stay down, jump."""
 
 PARAMETERS: Mapping[str, str] = {
-    "ball_gravity": f"by which the ball falls, {BALL_GRAVITY:g} m/s² unless told",
-    "serve_speed": f"greatest horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s unless told",
+    "ball_gravity": f"by which the ball falls, {BALL_GRAVITY:g} m/s² by default",
+    "serve_speed": f"greatest horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
 }
-"""What it can be told by `environment_parameters`, for each match."""
+"""Environment parameters, drawn for each match, and their meanings."""
 
 _MOVES = np.array([-1, 0, 1], dtype=np.float32)
 _JUMPS = np.array([False, True])
@@ -79,7 +79,7 @@ class VolleyGroup:
         self.points_to_win = points_to_win
         self.frame_skip = frame_skip
         self.on_tick: Callable[[], None] | None = None
-        """Called after each physics tick: how a camera gets more pictures than decisions."""
+        """Called after each physics tick, so that a film has more pictures than decisions."""
         self.behavior_ids = tuple(f"{behavior}?team={team}" for team in _TEAMS)
         observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {
@@ -94,15 +94,15 @@ class VolleyGroup:
         self._random = np.random.default_rng()
         self._parameters: EpisodeParameters | None = None
         self._ball_gravity: Floats | float = BALL_GRAVITY
-        """Of the running matches: of all, or [C]."""
+        """For all running matches, or [C] for each."""
         self._serve_speed: Floats | None = None
-        """[C] greatest speed in the running matches; None: that of the rules."""
+        """[C] highest speed in the running matches; None: that of the rules."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Ask these at the beginning of each match.
+        """Draw parameters at the beginning of each match.
 
         Raises:
-            StageError: if there is one that is not among `PARAMETERS`.
+            StageError: if one is not among `PARAMETERS`.
         """
         check_parameter_names(parameters, PARAMETERS, "Volley")
         self._parameters = parameters
@@ -112,16 +112,16 @@ class VolleyGroup:
             self._serve_speed = np.zeros(self.num_envs, np.float32)
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Begin a new match on every court; without a seed, chance goes on where it was."""
+        """Begin a new match on every court; without a seed, random numbers continue."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self.score[:] = 0
         self._decisions[:] = 0
         self._episodes[:] = 0
-        self._take_parameters(self._env_ids)
+        self._draw_parameters(self._env_ids)
         self._serve(self._env_ids)
-        nobody = self._env_ids[:0]
-        return self._result(nobody, np.zeros(0, np.float32), np.zeros(self.num_envs, np.float32), None)
+        none = self._env_ids[:0]
+        return self._result(none, np.zeros(0, np.float32), np.zeros(self.num_envs, np.float32), None)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Play `frame_skip` ticks with each player's decision; points, matches and serves follow at their end.
@@ -145,7 +145,7 @@ class VolleyGroup:
         return self._result(ended, final_rewards, rewards, final, result_lengths)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """One court as an RGB picture [300, 600, 3]."""
+        """Return an RGB image [300, 600, 3] of one court."""
         from stages.games.volley.rendering import draw  # Pillow only where pictures are made
 
         return draw(self.courts, self.score, env_id, self.points_to_win)
@@ -154,7 +154,7 @@ class VolleyGroup:
         """Nothing to release."""
 
     def _play(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.int8]:
-        """Advance the courts; [C] where the ball first touched the ground, as `advance` tells it."""
+        """Advance the courts; return [C] the side where the ball first touched the ground, as `advance` does."""
         discrete = np.stack([actions[behavior_id].discrete for behavior_id in self.behavior_ids])
         move, jump = _MOVES[discrete[..., 0]], _JUMPS[discrete[..., 1]]
         landed = np.zeros(self.num_envs, dtype=np.int8)
@@ -170,16 +170,16 @@ class VolleyGroup:
         self._decisions[ended] = 0
         self._episodes[ended] += 1
         if ended.size:
-            self._take_parameters(ended)
+            self._draw_parameters(ended)
 
-    def _take_parameters(self, beginning: NDArray[np.int32]) -> None:
+    def _draw_parameters(self, beginning: NDArray[np.int32]) -> None:
         if self._parameters is None:
             return
-        told = self._parameters.draw(beginning)
+        drawn = self._parameters.draw(beginning)
         if isinstance(self._ball_gravity, np.ndarray):
-            self._ball_gravity[beginning] = told["ball_gravity"]
+            self._ball_gravity[beginning] = drawn["ball_gravity"]
         if self._serve_speed is not None:
-            self._serve_speed[beginning] = told["serve_speed"]
+            self._serve_speed[beginning] = drawn["serve_speed"]
 
     def _serve(self, courts: NDArray[np.signedinteger]) -> None:
         """Send both players home and toss the ball up above the net, towards either side with equal chance."""
@@ -209,7 +209,7 @@ class VolleyGroup:
         final: Floats | None,
         match_seconds: NDArray[np.floating] | None = None,
     ) -> StepResult:
-        """Endings (if any) first, then a decision row for every court; team 1 gets team 0's rewards negated."""
+        """Return endings (if any), then a decision row for every court; team 1 gets team 0's rewards negated."""
         now = observe(self.courts)
         truncated = final_rewards == 0
         env_ids = np.concatenate([ended, self._env_ids])

@@ -1,7 +1,6 @@
-"""What a player sees: twelve numbers in its own frame, the same on both sides of the net.
+"""The observation of a player: twelve numbers in its own frame, the same on both sides of the net.
 
-The inverse of the scaling is here too (`CourtView`), for players that think in metres: `scripted` gets no other view
-than a trained policy does.
+`CourtView` inverts the scaling for scripted players, which see the same as a trained policy.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _BALL_TO_FRAMES = np.array([[1, -1], [1, 1], [1, -1], [1, 1]], dtype=np.float32)
 
 
 def observe(courts: Courts) -> Floats:
-    """[2, C, 12] what each team's player sees, within about [-1, 1]; x is negative in the own half."""
+    """Return the observations [2, C, 12] of each team's player, within about [-1, 1]; x < 0 in the own half."""
     features = np.empty((3, 4, 2, courts.ball.shape[1]), dtype=np.float32)
     features[0] = courts.players
     np.multiply(courts.ball[:, None], _BALL_TO_FRAMES, out=features[1])

@@ -48,7 +48,7 @@ _TINY = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Courts:
-    """Where everything is on C courts; the arrays are changed in place by `advance`."""
+    """The state of C courts; `advance` changes the arrays in place."""
 
     ball: Floats
     """[4, C] x, y, vx, vy of the ball in team 0's frame; metres, metres per second."""
@@ -57,17 +57,17 @@ class Courts:
 
     @classmethod
     def empty(cls, courts: int) -> Courts:
-        """All at zero, to be filled by a serve."""
+        """Return courts at zero, to be filled by a serve."""
         return cls(np.zeros((4, courts), np.float32), np.zeros((4, 2, courts), np.float32))
 
     def mirrored(self) -> Courts:
-        """The same courts looked at from behind: teams swapped, the ball's x and vx negated. A copy."""
+        """Return a copy with teams swapped, and the ball's x and vx negated."""
         ball = self.ball.copy()
         ball[[X, VX]] *= -1
         return Courts(ball, self.players[:, ::-1].copy())
 
     def copy(self) -> Courts:
-        """A state of its own."""
+        """Return a copy."""
         return Courts(self.ball.copy(), self.players.copy())
 
 
@@ -79,8 +79,8 @@ def advance(
     Args:
         courts: changed in place.
         move: [2, C] -1 back, 0 stay, 1 forward, each in the player's own frame.
-        jump: [2, C] whether the player jumps if it stands on the ground.
-        ball_gravity: of all courts, or [C] of each; metres per second squared.
+        jump: [2, C] true to jump if the player stands on the ground.
+        ball_gravity: for all courts, or [C] for each; metres per second squared.
 
     Returns:
         [C] 0 while the ball is in the air, -1 where it touched the ground in team 0's half, 1 in team 1's.

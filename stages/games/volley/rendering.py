@@ -57,7 +57,7 @@ LIVELY_COLOURS: Final[tuple[Colour, ...]] = (
     _SUN,
     _SAND_SHADOW,
 )
-"""What a palette must not lose, however few pixels have it."""
+"""Colours that a palette must keep, however few pixels have them."""
 
 
 class _Canvas:
@@ -98,13 +98,13 @@ class _Canvas:
 def draw(
     courts: Courts, score: NDArray[np.int32], env_id: int, points_to_win: int, width: int = DEFAULT_WIDTH
 ) -> NDArray[np.uint8]:
-    """One court as it is.
+    """Draw one court.
 
     Args:
         courts: the state of all courts.
         score: [2, C] points of each team.
-        env_id: which court.
-        points_to_win: how many lamps a team's score has.
+        env_id: number of the court.
+        points_to_win: number of lamps of a team's score.
         width: of the picture in pixels, even; the height is half of it.
 
     Returns:
@@ -163,7 +163,7 @@ def _draw_net(canvas: _Canvas) -> None:
 
 
 def _shadow(canvas: _Canvas, x: float, height: float, radius: float) -> None:
-    """The higher the thing, the smaller its shadow."""
+    """Draw a shadow, smaller the higher the thing is."""
     size = radius * max(0.35, 1 - 0.28 * height)
     canvas.ellipse(x, -0.02, size, 0.05 * size / radius, _SAND_SHADOW)
 
@@ -192,7 +192,7 @@ def _draw_eye(canvas: _Canvas, x: float, y: float, ball: tuple[float, float]) ->
 
 
 def _draw_ball(canvas: _Canvas, x: float, y: float) -> None:
-    """A ball with three bent seams; it turns as if it rolled along."""
+    """Draw a ball with three bent seams that turns as if it rolled."""
     canvas.ellipse(x, y, BALL_RADIUS, BALL_RADIUS, _BALL, _BALL_LINE, 0.025)
     for seam in range(3):
         turn = -x / BALL_RADIUS + seam * 2 * pi / 3
@@ -201,7 +201,7 @@ def _draw_ball(canvas: _Canvas, x: float, y: float) -> None:
 
 
 def _draw_score(canvas: _Canvas, team: int, points: int, points_to_win: int) -> None:
-    """A row of lamps in the upper corner; they light up from the wall inwards."""
+    """Draw a row of lamps in the upper corner; they light up from the wall inwards."""
     fill, line = _TEAMS[team]
     side = 2 * team - 1
     gap = min(0.22, 2.4 / points_to_win)

@@ -1,7 +1,7 @@
-"""The court's measures and the laws of its physics, in one place, in metres and seconds.
+"""The constants of the court and of its physics, in metres and seconds.
 
-Numbers only: what moves by them is in `physics`, what counts by them in `group`, and `rendering` draws to their
-scale. They were tuned for short games that skill decides; docs/volley.md says what each change does.
+`physics` moves by them, `group` counts by them, `rendering` draws to their scale. They were tuned for short games that
+skill decides; docs/volley.md describes the effect of each change.
 """
 
 from __future__ import annotations

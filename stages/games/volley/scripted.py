@@ -1,9 +1,9 @@
 """A scripted opponent with the limits of a human one.
 
-It sees what a policy sees and keeps nothing between decisions. It runs to where the ball will come down, and hops
-at a ball within reach. It does not aim, and it is no faultless calculator: it takes up a ball only once that has
-crossed the net (its reaction), believes in two thirds of the flight that is left (so that it is late for fast and for
-far balls), and knows of the wall behind it, but of no other rebound.
+It sees what a policy sees and keeps no state between decisions. It runs to where the ball will come down, and jumps at
+a ball within reach. It does not aim, and its predictions are imperfect: it reacts to a ball only once that has crossed
+the net, expects 70 % of the remaining flight (so that it is late for fast and for far balls), and considers rebounds
+from the wall behind it only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stages.games.volley.rules import BALL_GRAVITY, BALL_RADIUS, HALF_WIDTH, HOM
 _CONTACT_HEIGHT: Final = 0.85
 """Height of the ball's centre at which it expects to meet the ball, in metres."""
 _FORESIGHT: Final = 0.7
-"""Share of the remaining flight that it believes in."""
+"""Share of the remaining flight that it expects."""
 _BEHIND: Final = 0.17
 """How far behind the ball it stands, so that the ball goes forward."""
 _STEADY: Final = 0.08
@@ -47,7 +47,7 @@ class ScriptedPlayer:
 
 
 def _target(seen: CourtView) -> Floats:
-    """[d] where to stand: behind the ball's supposed landing point, or at home if the ball is not ours."""
+    """Return [d] the place to stand: behind the expected landing point, or at home if the ball is not ours."""
     ball = seen.ball
     above = np.maximum(ball[Y] - _CONTACT_HEIGHT, 0.0)
     seconds = (ball[VY] + np.sqrt(ball[VY] ** 2 + 2 * BALL_GRAVITY * above)) / BALL_GRAVITY

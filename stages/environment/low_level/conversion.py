@@ -1,7 +1,7 @@
-"""What an object of ML-Agents' interface says, as columns. It is asked for attributes by name, never for its class.
+"""Specs and steps of ML-Agents' interface, converted to columns. Attributes are read by name; classes don't matter.
 
-Such objects are written by many hands: lists stand for arrays, masks come by branch or in one, what only newer versions
-know is missing. All that can only mean one thing is taken.
+Implementations differ: lists stand for arrays, masks come by branch or in one, attributes of newer versions are
+missing. Everything unambiguous is accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GOAL_SIGNAL = 1
 
 
 def behavior_spec(behavior_id: str, spec: Any, who: str) -> BehaviorSpec:
-    """The pipeline's spec of a behaviour.
+    """Convert the spec of a behaviour.
 
     Args:
         behavior_id: its full name, `Name?team=0`.
@@ -30,7 +30,7 @@ def behavior_spec(behavior_id: str, spec: Any, who: str) -> BehaviorSpec:
         who: names the environment in messages.
 
     Raises:
-        StageError: if it is none, or nothing that can be learned from.
+        StageError: if it is no such spec, or has observations that can't be learned from.
     """
     try:
         observations = tuple(_observation(o, index) for index, o in enumerate(spec.observation_specs))
@@ -51,18 +51,18 @@ def behavior_spec(behavior_id: str, spec: Any, who: str) -> BehaviorSpec:
 
 
 def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, who: str) -> UnityRows:
-    """The rows of one behaviour, endings first.
+    """Convert the steps of one behaviour to rows, endings first.
 
     Args:
-        spec: as `behavior_spec` made it.
+        spec: made by `behavior_spec`.
         decisions: `DecisionSteps`.
         endings: `TerminalSteps`.
         who: names the environment in messages.
 
     Raises:
-        BrokenEnvironmentError: if something is missing, of another shape, doubled or not finite; the message says what.
+        BrokenEnvironmentError: if a value is missing, of another shape, doubled or not finite.
     """
-    reader = _Reader(spec, who)
+    reader = _StepsReader(spec, who)
     over, asking = reader.part(endings, "TerminalSteps"), reader.part(decisions, "DecisionSteps")
     ended = len(over.ids)
     return UnityRows(
@@ -87,11 +87,11 @@ def _observation(spec: Any, index: int) -> ObservationSpec:
 
 
 def _number(value: Any) -> int:
-    """An enum's number, whether or not it is an IntEnum."""
+    """Return an enum's number, of an IntEnum or another one."""
     return int(getattr(value, "value", value))
 
 
-class _Part:
+class _StepColumns:
     """Columns [n] of one kind of steps."""
 
     def __init__(
@@ -109,17 +109,17 @@ class _Part:
         self.group_rewards = group_rewards
 
 
-class _Reader:
+class _StepsReader:
     def __init__(self, spec: BehaviorSpec, who: str) -> None:
         self._spec = spec
         self._who = f"{who}, behaviour {spec.behavior_id!r}"
 
-    def part(self, steps: Any, kind: str) -> _Part:
+    def part(self, steps: Any, kind: str) -> _StepColumns:
         ids = self._column(steps, "agent_id", np.int32, None, kind)
         count = len(ids)
         if len(np.unique(ids)) != count:
             raise self._broken(f"{kind}.agent_id has an agent twice: {ids.tolist()}")
-        return _Part(
+        return _StepColumns(
             ids,
             self._finite(self._column(steps, "reward", np.float32, count, kind), f"{kind}.reward", ids),
             [self._seen(steps, index, count, ids, kind) for index in range(len(self._spec.observations))],
