@@ -289,7 +289,7 @@ def _rows_part(leaf: _Leaf) -> ObservationPart:
 
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:
-    """Make a set [e, f] of a sequence, padded with zeros to its maximal size."""
+    """Make a set [e, f] of a sequence, padded to its maximal size: entities of zeros count as none."""
     assert isinstance(leaf.space, spaces.Sequence)
     most = leaf.settings.max_entities or MAX_ENTITIES
     features = leaf.space.feature_space
