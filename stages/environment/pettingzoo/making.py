@@ -125,7 +125,8 @@ def _checked(env: Any, api: Api, name: str) -> Instance:
     found = api_of(env)
     if found is None:
         raise LoadError(
-            f"{name} returned a {type(env).__name__}; expected a pettingzoo.ParallelEnv, an AECEnv or a group"
+            f"{name} returned a {type(env).__name__}; expected a pettingzoo.ParallelEnv, an AECEnv or an "
+            "EnvironmentGroup"
         )
     if api not in ("auto", found):
         convert = "aec_to_parallel" if found == "aec" else "parallel_to_aec"
