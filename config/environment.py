@@ -8,25 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from config.environment_kinds import ENVIRONMENT_KINDS
-from config.error_messages import not_known
 from config.errors import Finding
-from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, changed, report, to_number
-
-_SHORT = ("vector", "image", "set", "goal")
-
-
-def _kind(value: object) -> object:
-    if isinstance(value, str) and value not in ENVIRONMENT_KINDS:
-        raise ValueError(not_known(value, [*ENVIRONMENT_KINDS]))
-    return value
+from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, changed, one_of, report, to_number
+from config.observation_kinds import OBSERVATION_KINDS
 
 
 def _short_form(value: Any) -> Any:
     """Read `camera: image` as `camera: {kind: image}`, and `goal` as a vector that holds the goal."""
     if not isinstance(value, str):
         return value
-    if value not in _SHORT:
-        words = ", ".join(f"'{word}'" for word in _SHORT)
+    if value not in (*OBSERVATION_KINDS, "goal"):
+        words = ", ".join(f"'{word}'" for word in (*OBSERVATION_KINDS, "goal"))
         raise ValueError(
             f"'{value}' is not known; expected one of {words}, or a map such as {{kind: set, goal: false}}"
         )
@@ -50,10 +42,10 @@ def _team(value: Any) -> Any:
 class ObservationSettings(Settings):
     """The kind of one of the environment's observations. Short: only `vector`, `image`, `set` or `goal`."""
 
-    kind: Literal["vector", "image", "set"] | None = Field(
+    kind: Annotated[Text, one_of(OBSERVATION_KINDS)] | None = Field(
         None,
-        description="`vector`: numbers in a row; `image`: of rank 2, 3 or 4 (stacked frames); `set`: rows that are "
-        "things of one sort, in no order; null: as its space suggests.",
+        description="; ".join(f"`{name}`: {kind.meaning}" for name, kind in OBSERVATION_KINDS.items())
+        + "; null: as its space suggests.",
     )
     goal: Flag = Field(
         False,
@@ -102,7 +94,7 @@ class RoleSettings(Settings):
 class EnvironmentSettings(Settings):
     """The environment that the agents act in. ML-Agents has no such section; it always runs Unity."""
 
-    kind: Annotated[Text, BeforeValidator(_kind)] = Field(
+    kind: Annotated[Text, one_of(ENVIRONMENT_KINDS)] = Field(
         description="; ".join(f"`{name}`: {kind.meaning}" for name, kind in ENVIRONMENT_KINDS.items()) + "."
     )
     id: Text | None = Field(

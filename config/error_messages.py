@@ -193,7 +193,7 @@ def _tag(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> Finding:
     key = item["ctx"]["discriminator"].strip("'")
     if "tag" in item["ctx"]:
         words = _quoted(item["ctx"]["expected_tags"])
-        message = not_known(item["ctx"]["tag"], words)
+        message = _not_known(item["ctx"]["tag"], words)
     else:
         words = [tags_of(model)[key] for model in models_at(top, path, data) if key in tags_of(model)]
         message = f"is required but missing; expected {_one_of(words)}"
@@ -204,7 +204,7 @@ def _quoted(text: str) -> list[str]:
     return re.findall(r"'([^']*)'", text)
 
 
-def not_known(value: object, words: list[str]) -> str:
+def _not_known(value: object, words: list[str]) -> str:
     """Say that a word is none of those that are known."""
     return f"{show(value)} is not known; expected {_one_of(words)}{suggest(str(value), words)}"
 
@@ -213,7 +213,7 @@ def _value(kind: str, context: Mapping[str, Any], value: Any, message: str) -> s
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
-        return not_known(value, _quoted(context["expected"]))
+        return _not_known(value, _quoted(context["expected"]))
     if kind in _BOUNDS:
         name, words_for_bound = _BOUNDS[kind]
         return f"{show(value)} is out of range; expected a number {words_for_bound} {context[name]:g}"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
+from pydantic_core import PydanticKnownError
 
 from config.errors import Finding, FindingsError
 
@@ -90,6 +91,17 @@ def _reference(value: object) -> object:
     if isinstance(value, str) and not is_reference(value):
         raise ValueError(f"'{value}' is not of the form module:Name, such as 'my_package.my_module:MyClass'")
     return value
+
+
+def one_of(words: Collection[str]) -> BeforeValidator:
+    """Refuse text that is none of these words, such as the names in a table; they may become more."""
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and value not in words:
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
+        return value
+
+    return BeforeValidator(check)
 
 
 def not_yet(**words: str) -> BeforeValidator:

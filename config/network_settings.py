@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from config.fields import Flag, Int, Reference, Settings
+from config.fields import Flag, Int, Reference, Settings, Text, one_of
+from config.image_encoders import IMAGE_ENCODERS
 
 Activation = Literal["swish", "tanh", "relu", "elu"]
 
@@ -35,10 +36,11 @@ class NetworkSettings(Settings):
     normalize: Flag = Field(False, description="Normalise vector observations by their running mean and variance.")
     hidden_units: Int = Field(128, gt=0, description="Units in each hidden layer.")
     num_layers: Int = Field(2, gt=0, description="Hidden layers.")
-    vis_encode_type: Literal["simple", "nature_cnn", "resnet", "match3", "fully_connected"] = Field(
+    vis_encode_type: Annotated[Text, one_of(IMAGE_ENCODERS)] = Field(
         "simple",
-        description="Encoder of visual observations. The smallest sides that fit, in pixels: `simple` 20, `nature_cnn` "
-        "36, `resnet` 15, `match3` 5, `fully_connected` 1.",
+        description="Encoder of visual observations. The smallest sides that fit, in pixels: "
+        + ", ".join(f"`{name}` {encoder.smallest_side}" for name, encoder in IMAGE_ENCODERS.items())
+        + ".",
     )
     memory: MemorySettings | None = Field(
         None, description="Presence gives the policy a memory, and its previous action as input."

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from config.error_messages import not_known
 from config.errors import Finding
 from config.fields import (
     Flag,
@@ -20,6 +19,7 @@ from config.fields import (
     as_tuple,
     is_reference,
     not_yet,
+    one_of,
     report,
 )
 from config.host_kinds import HOST_KINDS, LATER
@@ -45,13 +45,7 @@ def _stage_reference(value: object) -> object:
 StageReference = Annotated[str, Strict(), BeforeValidator(_stage_reference)]
 
 
-def _host_kind(value: object) -> object:
-    if isinstance(value, str) and value not in HOST_KINDS:
-        raise ValueError(not_known(value, [*HOST_KINDS]))
-    return value
-
-
-HostKindName = Annotated[Text, BeforeValidator(_host_kind), not_yet(**LATER)]
+HostKindName = Annotated[Text, one_of(HOST_KINDS), not_yet(**LATER)]
 _KINDS = "; ".join(f"`{name}`: {kind.meaning}" for name, kind in HOST_KINDS.items()) + "."
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from config.observation_kinds import kind_of_rank
 from queues.errors import SpecError
-
-ObservationKind = Literal["vector", "set", "image"]
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationSpec:
     """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8).
 
-    Its rank says what it is: 1 a vector, 2 a set of things (rows of zeros where there are fewer), 3 an image.
+    Its rank says what it is: 1 a vector, 2 a set of things (rows of zeros where there are fewer), 3 an image; see
+    `config.observation_kinds`.
     """
 
     name: str
@@ -43,9 +43,9 @@ class ObservationSpec:
         return prod(self.shape)
 
     @property
-    def kind(self) -> ObservationKind:
-        """What it is: `vector` (rank 0 or 1), `set` (rank 2) or `image` (rank 3)."""
-        return "vector" if len(self.shape) < 2 else "set" if len(self.shape) == 2 else "image"
+    def kind(self) -> str:
+        """Its kind by its rank, a name in `config.observation_kinds`; `unknown` if there is none of that rank."""
+        return kind_of_rank(len(self.shape))
 
 
 @dataclass(frozen=True, slots=True)

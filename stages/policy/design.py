@@ -32,6 +32,11 @@ class PolicyDesign:
         return settings.memory is None and settings.network is None and ObservationLayout(self.spec).plain
 
     @property
+    def hypernetwork(self) -> bool:
+        """True if goals, where there are any, make the weights of the last hidden layer."""
+        return self.settings.goal_conditioning_type == "hyper"
+
+    @property
     def memory_size(self) -> int:
         """m: numbers that a policy remembers per agent, 0 without memory."""
         return 0 if self.settings.memory is None else self.settings.memory.memory_size

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.columns import Column
 from queues.messages import Array
 from queues.specs import BehaviorSpec, ObservationSpec
@@ -49,7 +50,7 @@ class ObservationLayout:
         vectors, others, goals, at = [], [], [], 0
         for index, observation in enumerate(spec.observations):
             _check(spec, observation)
-            if observation.kind != "vector":
+            if not OBSERVATION_KINDS[observation.kind].flat:
                 others.append(index)
                 continue
             columns = slice(at, at + observation.size)
@@ -104,10 +105,12 @@ def _arrays(encoded: Encoded) -> tuple[Array, ...]:
 
 
 def _check(spec: BehaviorSpec, observation: ObservationSpec) -> None:
-    if len(observation.shape) > 3:
+    if observation.kind not in OBSERVATION_KINDS:
+        kinds = sorted(OBSERVATION_KINDS.values(), key=lambda kind: kind.ranks)
+        *others, last = [kind.description for kind in kinds]
         raise StageError(
-            f"{spec.behavior_id}: observation {observation.name!r} has shape {observation.shape}: expected a vector "
-            "(rank 1), a set of things (rank 2) or an image (rank 3); reshape it in the environment"
+            f"{spec.behavior_id}: observation {observation.name!r} has shape {observation.shape}: expected "
+            f"{', '.join(others)} or {last}; reshape it in the environment"
         )
     if np.dtype(observation.dtype).kind not in "biuf":
         raise StageError(

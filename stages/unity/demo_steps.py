@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 
 _CHUNK = 512
 """Pairs that are decoded at once."""
-_PROPERTIES = {"vector": (1,), "set": (4, 1), "image": (1, 2, 2)}
-"""Flags of each axis: 1 none, 2 translational equivariance, 4 variable size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +204,11 @@ def _pairs(steps: DemoSteps) -> Iterator[tuple[Any, Any]]:
 def _write_observation(proto: Any, spec: ObservationSpec, values: Array) -> None:
     proto.shape.extend(spec.shape)
     proto.name = spec.name
-    proto.dimension_properties.extend(_PROPERTIES[spec.kind])
+    kind = OBSERVATION_KINDS[spec.kind]
+    proto.dimension_properties.extend(kind.unity_dimensions)
     if spec.goal:
         proto.observation_type = GOAL_SIGNAL
-    if spec.kind == "image" and spec.dtype == "uint8":
+    if kind.pixels and spec.dtype == "uint8":
         proto.compression_type = PNG
         proto.compressed_data = encode_png(values)
     else:

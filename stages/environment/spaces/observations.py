@@ -22,6 +22,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from config import ObservationSettings
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array
 from queues.specs import ObservationSpec
 from stages.errors import StageError
@@ -165,7 +166,8 @@ def _kind(leaf: _Leaf) -> str:
     if isinstance(leaf.space, spaces.Sequence):
         possible, usual = ["set"], "set"
     elif isinstance(leaf.space, spaces.Box):
-        possible = ["vector", *(["image"] if rank in (2, 3, 4) else []), *(["set"] if rank == 2 else [])]
+        kinds = OBSERVATION_KINDS.items()
+        possible = [name for name, kind in kinds if kind.box_ranks is None or rank in kind.box_ranks]
         usual = "image" if _is_picture(leaf.space) else "vector"
     elif isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         possible, usual = ["vector"], "vector"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.specs import BehaviorSpec
 from stages.environment.protocol import Measured
 from stages.environment.unity.episodes import EpisodeTracker
@@ -178,7 +179,7 @@ class UnityInstance:
         return reader
 
     def _warn_of_black_images(self, spec: BehaviorSpec) -> None:
-        pictures = [observation.name for observation in spec.observations if observation.kind == "image"]
+        pictures = [observation.name for observation in spec.observations if OBSERVATION_KINDS[observation.kind].pixels]
         if pictures:
             log.warning(
                 "%s, behaviour %r, observes pictures (%s), and without graphics Unity's cameras see nothing but black. "

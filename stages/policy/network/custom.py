@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from config.errors import KeyPath
+from config.observation_kinds import OBSERVATION_KINDS
 from stages.error_text import describe_error
 from stages.errors import StageError, blaming
 from stages.loading import load_attribute
@@ -87,7 +88,7 @@ class CustomNetwork(nn.Module):
         if index in self._columns:
             return inputs.vectors[:, self._columns[index]]
         other = inputs.others[self._others[index]]
-        return pixels(other) if self._specs[index].kind == "image" else other.float()
+        return pixels(other) if OBSERVATION_KINDS[self._specs[index].kind].pixels else other.float()
 
     def _make(self, made: type[nn.Module], design: PolicyDesign) -> nn.Module:
         network: nn.Module = self._guarded(

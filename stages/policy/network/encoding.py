@@ -2,79 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 
-from stages.errors import StageError
+from config.observation_kinds import OBSERVATION_KINDS
+from queues.specs import ObservationSpec
+from stages.loading import load_attribute
 from stages.policy.design import PolicyDesign
 from stages.policy.network.inputs import Inputs
-from stages.policy.network.sets import EMBEDDING, SetEncoder
-from stages.policy.network.visual import VisualEncoder
 from stages.policy.observations import ObservationLayout
 
 
+class KindEncoder(Protocol):
+    """A torch module that encodes all observations of one kind, as `ObservationKind.encoder` names it.
+
+    Attributes:
+        size: width of all that `forward` gives.
+        goals: numbers and widths of those encodings that make the weights of a hypernetwork.
+    """
+
+    size: int
+    goals: Sequence[tuple[int, int]]
+
+    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, beside: int) -> None:
+        """Make the encoder of these observations, at least one, beside features of the width `beside`.
+
+        Raises:
+            StageError: if one of them can't be encoded.
+        """
+        ...
+
+    def __call__(self, observations: Sequence[Tensor], beside: Tensor | None) -> Sequence[Tensor]:
+        """Encode B rows.
+
+        Args:
+            observations: [B, *shape] of each, in its own dtype; only read.
+            beside: [B, beside] encodings of the kinds before this one; None for nothing.
+
+        Returns:
+            Encodings [B, …], which stand behind those of the kinds before.
+        """
+        ...
+
+
 class Encoders(nn.Module):
-    """Vectors as they are, `hidden_units` numbers of each image, and one encoding of all sets together.
+    """Flat observations as they are, and what the encoder of each other kind gives.
 
     Observations that tell the goal are among them like all others, and with goal conditioning by a hypernetwork once
     more apart.
 
     Attributes:
+        by_kind: name of the kind, encoder, and where its observations are among `ObservationLayout.others`.
         size: width of all side by side.
+        goal_vectors: columns of the matrix of vectors that a hypernetwork is made of.
         goal_size: width of the goals; 0 where nothing is conditioned on them.
 
     Raises:
-        StageError: if an image is too small for its encoder, or a set tells a goal for a hypernetwork.
+        StageError: if an encoder does not fit its observation, or a set tells a goal for a hypernetwork.
     """
 
     def __init__(self, design: PolicyDesign) -> None:
         super().__init__()
-        settings, layout = design.settings, ObservationLayout(design.spec)
-        hyper = settings.goal_conditioning_type == "hyper"
-        images: list[VisualEncoder] = []
-        widths: list[int] = []
-        self._images: list[int] = []
-        self._sets: list[int] = []
-        self._goal_images: list[int] = []
-        self._goal_vectors = layout.goals if hyper else ()
-        for at, index in enumerate(layout.others):
-            observation = design.spec.observations[index]
-            if observation.kind == "image":
-                if observation.goal and hyper:
-                    self._goal_images.append(len(images))
-                self._images.append(at)
-                kind = settings.vis_encode_type
-                images.append(
-                    VisualEncoder(observation, kind, settings.hidden_units, design.spec.behavior_id, design.key)
-                )
-            else:
-                if observation.goal and hyper:
-                    raise StageError(
-                        f"{design.spec.behavior_id}: observation {observation.name!r} is a set of things (shape "
-                        f"{observation.shape}) and a goal: a hypernetwork takes goals from vectors and images only; "
-                        f"set {design.key}.goal_conditioning_type to none, or give the goal as a vector"
-                    )
-                self._sets.append(at)
-                widths.append(observation.shape[1])
-        self.images = nn.ModuleList(images)
-        self.size = layout.vector_size + len(images) * settings.hidden_units
-        self.sets = SetEncoder(widths, self.size) if widths else None
-        if widths:
-            self.size += EMBEDDING
-        self.goal_size = sum(columns.stop - columns.start for columns in self._goal_vectors)
-        self.goal_size += len(self._goal_images) * settings.hidden_units
+        specs, layout = design.spec.observations, ObservationLayout(design.spec)
+        self.goal_vectors = layout.goals if design.hypernetwork else ()
+        self.size = layout.vector_size
+        self.goal_size = sum(columns.stop - columns.start for columns in self.goal_vectors)
+        self.by_kind: list[tuple[str, KindEncoder, list[int]]] = []
+        for name, kind in OBSERVATION_KINDS.items():
+            places = [at for at, index in enumerate(layout.others) if specs[index].kind == name]
+            if not places or kind.encoder is None:
+                continue
+            make = load_attribute(kind.encoder, None, "observation encoder")
+            encoder = make([specs[layout.others[at]] for at in places], design, self.size)
+            self.add_module(f"{name}s", encoder)
+            self.by_kind.append((name, encoder, places))
+            self.size += encoder.size
+            self.goal_size += sum(width for _, width in encoder.goals)
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Encode B rows: [B, size], and the goals [B, goal_size] (None where nothing is conditioned on them)."""
-        images = [encoder(inputs.others[at]) for at, encoder in zip(self._images, self.images, strict=True)]
-        features = _side_by_side([inputs.vectors, *images])
-        if self.sets is not None:
-            own = features if features.shape[1] else None
-            features = _side_by_side([features, self.sets([inputs.others[at] for at in self._sets], own)])
-        if not self.goal_size:
-            return features, None
-        goals = [inputs.vectors[:, columns] for columns in self._goal_vectors]
-        return features, _side_by_side([*goals, *(images[i] for i in self._goal_images)])
+        features = inputs.vectors
+        goals = [features[:, columns] for columns in self.goal_vectors]
+        for _, encoder, places in self.by_kind:
+            parts = encoder([inputs.others[at] for at in places], features if features.shape[1] else None)
+            goals += [parts[number] for number, _ in encoder.goals]
+            features = _side_by_side([features, *parts])
+        return features, _side_by_side(goals) if goals else None
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from queues.specs import ObservationSpec
+from stages.errors import StageError
+from stages.policy.design import PolicyDesign
 from stages.policy.network.attention import residual_attention
 from stages.policy.network.layers import attention_linear
 
@@ -19,36 +22,51 @@ EMBEDDING = 128
 
 
 class SetEncoder(nn.Module):
-    """All sets of a behaviour to one vector, by `residual_attention`.
+    """All sets of a behaviour to one vector, by `residual_attention`; see `encoding.KindEncoder`.
 
     Args:
-        widths: numbers per thing of each set.
-        own: width of what the agent knows of itself, 0 for nothing.
+        observations: the sets, each of the shape [n, width].
+        design: of the policy.
+        beside: width of what the agent knows of itself, 0 for nothing.
+
+    Raises:
+        StageError: if a set tells a goal for a hypernetwork.
     """
 
-    def __init__(self, widths: Sequence[int], own: int) -> None:
+    size = EMBEDDING
+    goals = ()
+
+    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, beside: int) -> None:
         super().__init__()
-        self.own = attention_linear(own, EMBEDDING) if own else None
-        beside = EMBEDDING if own else 0
-        self.embeddings = nn.ModuleList(_Embedding(width, beside) for width in widths)
+        for observation in observations:
+            if observation.goal and design.hypernetwork:
+                raise StageError(
+                    f"{design.spec.behavior_id}: observation {observation.name!r} is a set of things (shape "
+                    f"{observation.shape}) and a goal: a hypernetwork takes goals from vectors and images only; "
+                    f"set {design.key}.goal_conditioning_type to none, or give the goal as a vector"
+                )
+        self.own = attention_linear(beside, EMBEDDING) if beside else None
+        known = EMBEDDING if beside else 0
+        self.embeddings = nn.ModuleList(_Embedding(observation.shape[1], known) for observation in observations)
         self.query = attention_linear(EMBEDDING, EMBEDDING)
         self.key = attention_linear(EMBEDDING, EMBEDDING)
         self.value = attention_linear(EMBEDDING, EMBEDDING)
         self.out = attention_linear(EMBEDDING, EMBEDDING)
 
-    def forward(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
+    def forward(self, observations: Sequence[Tensor], beside: Tensor | None) -> tuple[Tensor]:
         """Encode B rows.
 
         Args:
-            sets: [B, n, width] of each set, of any dtype; only read.
-            own: [B, own] what the agent knows of itself, None for nothing.
+            observations: [B, n, width] of each set, of any dtype; only read.
+            beside: [B, beside] what the agent knows of itself, None for nothing.
 
         Returns:
             [B, EMBEDDING], zeros where all sets are empty.
         """
-        things = [things.float() for things in sets]
+        things = [things.float() for things in observations]
         there = torch.cat([(each != 0).any(dim=2) for each in things], dim=1)
-        return residual_attention(self._embed(things, own), there, self.query, self.key, self.value, self.out)
+        embedded = self._embed(things, beside)
+        return (residual_attention(embedded, there, self.query, self.key, self.value, self.out),)
 
     def _embed(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
         """Every thing of every set, beside what the agent knows of itself: [B, N, EMBEDDING]."""

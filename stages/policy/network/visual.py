@@ -1,26 +1,25 @@
 """Encoders of images: convolutions, then one linear layer to `hidden_units` numbers.
 
-Layers, activations and initial weights are those of ML-Agents' encoders of the same names. What numbers pixels become
-is decided here alone, in `pixels`.
+Layers, activations and initial weights are those of ML-Agents' encoders of the same names; the table of encoders is
+`config.image_encoders`. What numbers pixels become is decided here alone, in `pixels`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from config.image_encoders import IMAGE_ENCODERS
 from queues.specs import ObservationSpec
 from stages.errors import StageError
+from stages.loading import load_attribute
+from stages.policy.design import PolicyDesign
 from stages.policy.network.layers import linear
 
-MINIMUM_SIDES = {"simple": 20, "nature_cnn": 36, "resnet": 15, "match3": 5, "fully_connected": 1}
-"""Pixels that height and width need for each encoder's last layer to have anything left to see."""
-
 _DENSE_GAIN = 1.41
-_LEAK = 0.01
 _RESNET_CHANNELS = (16, 32, 32)
 _RESNET_BLOCKS = 2
 
@@ -35,7 +34,7 @@ class VisualEncoder(nn.Module):
 
     Args:
         observation: an image, [channels, height, width] or, `channels_last`, [height, width, channels].
-        kind: a key of `MINIMUM_SIDES`.
+        kind: a key of `IMAGE_ENCODERS`.
         outputs: width of the vector.
         behavior: whose it is, for messages.
         key: where its settings stand in the behaviour's block, for messages.
@@ -48,11 +47,12 @@ class VisualEncoder(nn.Module):
         super().__init__()
         channels, height, width = _size(observation)
         _check(observation, kind, height, width, behavior, key)
-        self.features = _FEATURES[kind](channels)
+        self.entry = IMAGE_ENCODERS[kind]
+        self.features = load_attribute(self.entry.layers, None, "image encoder")(channels)
         with torch.no_grad():
             seen = self.features(torch.zeros(1, channels, height, width)).numel()
         self.dense = linear(seen, outputs, _DENSE_GAIN)
-        self.activation: nn.Module = nn.ReLU() if kind == "resnet" else nn.LeakyReLU(_LEAK)
+        self.activation: nn.Module = load_attribute(self.entry.activation, None, "activation")()
         self._channels_last = observation.channels_last
 
     def forward(self, image: Tensor) -> Tensor:
@@ -64,6 +64,28 @@ class VisualEncoder(nn.Module):
             x = x.contiguous(memory_format=torch.channels_last)
         encoding: Tensor = self.activation(self.dense(self.features(x).flatten(1)))
         return encoding
+
+
+class ImageEncoders(nn.ModuleList):
+    """All images of a behaviour, `hidden_units` numbers of each; see `encoding.KindEncoder`.
+
+    Raises:
+        StageError: if an image is too small for the encoder.
+    """
+
+    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, beside: int) -> None:
+        settings = design.settings
+        super().__init__(
+            VisualEncoder(one, settings.vis_encode_type, settings.hidden_units, design.spec.behavior_id, design.key)
+            for one in observations
+        )
+        self.size = len(observations) * settings.hidden_units
+        told = [at for at, one in enumerate(observations) if one.goal and design.hypernetwork]
+        self.goals = [(at, settings.hidden_units) for at in told]
+
+    def forward(self, observations: Sequence[Tensor], beside: Tensor | None) -> list[Tensor]:
+        """Encode images [B, *shape] of any dtype, each as [B, hidden_units]."""
+        return [encoder(image) for encoder, image in zip(self, observations, strict=True)]
 
 
 class Residual(nn.Module):
@@ -83,16 +105,27 @@ class Residual(nn.Module):
         return x + self.layers(x)  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
 
 
-def _convolutions(channels: int, *layers: tuple[int, int, int]) -> nn.Sequential:
-    """Convolutions without padding, each (channels out, kernel, stride) and a leaky ReLU."""
-    modules: list[nn.Module] = []
-    for outputs, kernel, stride in layers:
-        modules += [nn.Conv2d(channels, outputs, kernel, stride), nn.LeakyReLU(_LEAK)]
-        channels = outputs
-    return nn.Sequential(*modules)
+def simple(channels: int) -> nn.Module:
+    """Two convolutions."""
+    return _convolutions(channels, (16, 8, 4), (32, 4, 2))
 
 
-def _resnet(channels: int) -> nn.Sequential:
+def nature_cnn(channels: int) -> nn.Module:
+    """Three convolutions: Mnih et al. (2015), "Human-level control through deep reinforcement learning"."""
+    return _convolutions(channels, (32, 8, 4), (64, 4, 2), (64, 3, 1))
+
+
+def match3(channels: int) -> nn.Module:
+    """Two for small boards: Gudmundsson et al. (2018), "Human-Like Playtesting with Deep Learning"."""
+    return _convolutions(channels, (35, 3, 1), (144, 3, 1))
+
+
+def fully_connected(channels: int) -> nn.Module:
+    """No convolution: pixels go straight to the linear layer."""
+    return nn.Sequential()
+
+
+def resnet(channels: int) -> nn.Module:
     """The residual network of Espeholt et al. (2018), "IMPALA", figure 3, with swish and without padded pools."""
     modules: list[nn.Module] = []
     for inputs, outputs in pairwise((channels, *_RESNET_CHANNELS)):
@@ -101,15 +134,13 @@ def _resnet(channels: int) -> nn.Sequential:
     return nn.Sequential(*modules, nn.SiLU())
 
 
-_FEATURES: dict[str, Callable[[int], nn.Sequential]] = {
-    "simple": lambda channels: _convolutions(channels, (16, 8, 4), (32, 4, 2)),
-    # Mnih et al. (2015), "Human-level control through deep reinforcement learning".
-    "nature_cnn": lambda channels: _convolutions(channels, (32, 8, 4), (64, 4, 2), (64, 3, 1)),
-    "resnet": _resnet,
-    # Gudmundsson et al. (2018), "Human-Like Playtesting with Deep Learning".
-    "match3": lambda channels: _convolutions(channels, (35, 3, 1), (144, 3, 1)),
-    "fully_connected": lambda _: nn.Sequential(),
-}
+def _convolutions(channels: int, *layers: tuple[int, int, int]) -> nn.Sequential:
+    """Convolutions without padding, each (channels out, kernel, stride) and a leaky ReLU."""
+    modules: list[nn.Module] = []
+    for outputs, kernel, stride in layers:
+        modules += [nn.Conv2d(channels, outputs, kernel, stride), nn.LeakyReLU()]
+        channels = outputs
+    return nn.Sequential(*modules)
 
 
 def _size(observation: ObservationSpec) -> tuple[int, int, int]:
@@ -119,12 +150,11 @@ def _size(observation: ObservationSpec) -> tuple[int, int, int]:
 
 
 def _check(observation: ObservationSpec, kind: str, height: int, width: int, behavior: str, key: str) -> None:
-    if kind not in MINIMUM_SIDES:
-        raise StageError(f"{behavior}: {key}.vis_encode_type: {kind!r} is not one of {', '.join(MINIMUM_SIDES)}")
-    if min(height, width) < MINIMUM_SIDES[kind]:
-        fitting = [name for name, side in MINIMUM_SIDES.items() if min(height, width) >= side]
+    needed = IMAGE_ENCODERS[kind].smallest_side
+    if min(height, width) < needed:
+        fitting = [name for name, encoder in IMAGE_ENCODERS.items() if min(height, width) >= encoder.smallest_side]
         raise StageError(
             f"{behavior}: observation {observation.name!r} is an image of {height}×{width} pixels (height×width), too "
-            f"small for {key}.vis_encode_type {kind!r}, which needs {MINIMUM_SIDES[kind]} on both sides; "
+            f"small for {key}.vis_encode_type {kind!r}, which needs {needed} on both sides; "
             f"encoders that fit: {', '.join(fitting) or 'none'}"
         )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array
+from stages.errors import StageError
+from stages.loading import load_attribute
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
 from stages.policy.network.attention import HEADS
@@ -16,7 +20,7 @@ from stages.policy.network.custom import CustomNetwork
 from stages.policy.network.encoding import Encoders
 from stages.policy.network.goals import HyperLayer
 from stages.policy.network.sets import EMBEDDING, SetEncoder
-from stages.policy.network.visual import VisualEncoder
+from stages.policy.network.visual import ImageEncoders, VisualEncoder
 from stages.policy.normalizer import NORMALIZED_LIMIT
 from stages.policy.observations import ObservationLayout
 from stages.policy.onnx.contract import observation_name, observation_shape
@@ -26,8 +30,8 @@ from stages.policy.onnx.layers import apply, array, attention, layer_norm, linea
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a policy makes of its observations before it looks at what it remembers."""
+class EncodedValues:
+    """Observations, encoded: what a policy computes before it uses its memory."""
 
     features: str
     """[B, F]"""
@@ -47,7 +51,14 @@ class Remembered:
     """[B, P]"""
 
 
-def see(graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[str, Array]) -> Seen:
+WriteEncoder = Callable[[Graph, Any, Sequence[str], Sequence[tuple[int, ...]], str | None], Sequence[str]]
+"""Writes the encoder of one kind of observations to ONNX.
+
+Gets the graph, the encoder (`KindEncoder`), the values and shapes of its observations, and the encodings of the kinds
+before (None for nothing); gives the values of the encodings."""
+
+
+def see(graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[str, Array]) -> EncodedValues:
     """Encode the observations, which become the graph's inputs `obs_0`, `obs_1`, ….
 
     Args:
@@ -73,12 +84,12 @@ def see(graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[
                 inputs[index] = graph.columns(vectors, part.start, part.stop, layout.vector_size)
             elif spec.channels_last:
                 inputs[index] = graph.node("Transpose", inputs[index], perm=[0, 2, 3, 1])
-        return Seen(splice_network(graph, body.encoders.network, specs, inputs))
+        return EncodedValues(splice_network(graph, body.encoders.network, specs, inputs))
     return _encode(graph, design, body.encoders, layout, vectors, inputs)
 
 
 def think(
-    graph: Graph, design: PolicyDesign, body: NetworkBody, seen: Seen, remembered: Remembered | None
+    graph: Graph, design: PolicyDesign, body: NetworkBody, seen: EncodedValues, remembered: Remembered | None
 ) -> tuple[str, str | None, str | None]:
     """From what was seen, and what is remembered, to the encoding [B, E], and the LSTM's h and c after it."""
     x = seen.features
@@ -109,55 +120,66 @@ def _encode(
     layout: ObservationLayout,
     vectors: str | None,
     inputs: Sequence[str],
-) -> Seen:
+) -> EncodedValues:
     specs = design.spec.observations
-    seeing = iter(encoders.images)
-    images = {
-        index: _image(graph, next(seeing), inputs[index]) for index in layout.others if specs[index].kind == "image"
-    }
-    parts = [*([vectors] if vectors is not None else []), *images.values()]
-    features = graph.beside(parts) if parts else None
-    if encoders.sets is not None:
-        sets = [index for index in layout.others if specs[index].kind == "set"]
-        shapes = [specs[index].shape for index in sets]
-        encoding = _sets(graph, encoders.sets, [inputs[index] for index in sets], shapes, features)
-        features = encoding if features is None else graph.beside([features, encoding])
+    features = vectors
+    goals: list[str] = []
+    for name, encoder, places in encoders.by_kind:
+        indices = [layout.others[at] for at in places]
+        written = _writer(name)(
+            graph, encoder, [inputs[index] for index in indices], [specs[index].shape for index in indices], features
+        )
+        goals += [written[number] for number, _ in encoder.goals]
+        features = graph.beside([*([features] if features is not None else []), *written])
     assert features is not None, "a layout without observations can't be made"
-    if not encoders.goal_size:
-        return Seen(features)
-    goals = [images[index] for index in images if specs[index].goal]
     if vectors is not None:
-        told = [graph.columns(vectors, part.start, part.stop, layout.vector_size) for part in layout.goals]
-        goals = [*told, *goals]
-    return Seen(features, graph.beside(goals))
+        columns = [graph.columns(vectors, part.start, part.stop, layout.vector_size) for part in encoders.goal_vectors]
+        goals = [*columns, *goals]
+    return EncodedValues(features, graph.beside(goals) if goals else None)
 
 
-def _image(graph: Graph, encoder: object, image: str) -> str:
-    """Pixels come as the encoder's layers want them: as numbers from 0 to 1, the channels first."""
+def _writer(name: str) -> WriteEncoder:
+    reference = OBSERVATION_KINDS[name].onnx
+    if reference is None:
+        raise StageError(f"observations of the kind '{name}' can't be written to ONNX")
+    writer: WriteEncoder = load_attribute(reference, None, "ONNX writer")
+    return writer
+
+
+def write_images(
+    graph: Graph, encoder: ImageEncoders, images: Sequence[str], shapes: Sequence[tuple[int, ...]], beside: str | None
+) -> list[str]:
+    """Encode images; pixels come as the encoder's layers want them: as numbers from 0 to 1, the channels first."""
+    return [_image(graph, each, image) for each, image in zip(encoder, images, strict=True)]
+
+
+def _image(graph: Graph, encoder: nn.Module, image: str) -> str:
     assert isinstance(encoder, VisualEncoder)
-    x = graph.node("Flatten", apply(graph, encoder.features, image), axis=1)
+    write_layers = load_attribute(encoder.entry.onnx, None, "ONNX writer")
+    x = graph.node("Flatten", write_layers(graph, encoder.features, image), axis=1)
     return apply(graph, encoder.activation, apply(graph, encoder.dense, x))
 
 
-def _sets(
-    graph: Graph, encoder: SetEncoder, sets: Sequence[str], shapes: Sequence[tuple[int, ...]], own: str | None
-) -> str:
+def write_sets(
+    graph: Graph, encoder: SetEncoder, sets: Sequence[str], shapes: Sequence[tuple[int, ...]], beside: str | None
+) -> list[str]:
+    """Encode sets, beside what the agent knows of itself."""
     known = None
     if encoder.own is not None:
-        assert own is not None, "its layer takes what the agent knows of itself"
-        known = swish(graph, apply(graph, encoder.own, own))
+        assert beside is not None, "its layer takes what the agent knows of itself"
+        known = swish(graph, apply(graph, encoder.own, beside))
     things, there = [], []
     for each, embedding in zip(sets, encoder.embeddings, strict=True):
-        linear, beside = embedding.linear, 0
+        linear, start = embedding.linear, 0
         assert isinstance(linear, nn.Linear)
         if known is not None:  # its columns come first, and are the same for all things of a row
-            beside = EMBEDDING
-        x = linear_of_things(graph, linear.weight[:, beside:], None if beside else linear.bias, each)
+            start = EMBEDDING
+        x = linear_of_things(graph, linear.weight[:, start:], None if start else linear.bias, each)
         if known is not None:
             shared = graph.node(
                 "Gemm",
                 known,
-                graph.constant(array(linear.weight[:, :beside])),
+                graph.constant(array(linear.weight[:, :start])),
                 graph.constant(array(linear.bias)),
                 transB=1,
             )
@@ -166,7 +188,7 @@ def _sets(
         there.append(_there(graph, each))
     total = sum(shape[0] for shape in shapes)
     layers = (encoder.query, encoder.key, encoder.value, encoder.out)
-    return attention(graph, graph.beside(things), graph.beside(there), total, layers, HEADS)
+    return [attention(graph, graph.beside(things), graph.beside(there), total, layers, HEADS)]
 
 
 def _there(graph: Graph, things: str) -> str:

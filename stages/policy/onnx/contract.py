@@ -5,6 +5,7 @@ Unity runs the model once on zeros and reads the constants among the outputs; th
 
 from __future__ import annotations
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.specs import ObservationSpec
 
 VERSION = 3
@@ -31,7 +32,7 @@ def observation_name(index: int) -> str:
 
 def observation_shape(observation: ObservationSpec) -> tuple[int, ...]:
     """An observation's shape in a model: images are [channels, height, width], and a single number is a vector."""
-    if observation.kind == "image" and observation.channels_last:
+    if OBSERVATION_KINDS[observation.kind].pixels and observation.channels_last:
         height, width, channels = observation.shape
         return (channels, height, width)
     return observation.shape or (1,)

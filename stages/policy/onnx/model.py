@@ -19,7 +19,7 @@ from stages.policy.layout import NORMALIZER_MEAN
 from stages.policy.network.actor import ActorNetwork, untrained_actor
 from stages.policy.observations import ObservationLayout
 from stages.policy.onnx import contract
-from stages.policy.onnx.body import Remembered, Seen, see, think
+from stages.policy.onnx.body import EncodedValues, Remembered, see, think
 from stages.policy.onnx.graph import BATCH, OPSET, Graph
 from stages.policy.onnx.heads import Acted, Heads
 from stages.policy.onnx.layers import apply
@@ -85,7 +85,7 @@ class _Model:
     def to_bytes(self, about: str) -> bytes:
         return self._graph.to_bytes(about)
 
-    def _recurrent(self, seen: Seen, memories: str, start: int, deterministic: bool) -> tuple[Acted, str]:
+    def _recurrent(self, seen: EncodedValues, memories: str, start: int, deterministic: bool) -> tuple[Acted, str]:
         """Act by one of the two memories, which starts at that column; the actions, and that memory after them."""
         graph, half = self._graph, self._design.memory_size // 2
         edges = np.cumsum([start, half, half, self._design.previous_action_size]).tolist()

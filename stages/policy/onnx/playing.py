@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import ActionBatch, Array, PolicyUpdate
 from queues.specs import ObservationSpec
 from stages.errors import StageError
@@ -208,7 +209,7 @@ def as_unity_gives_it(spec: ObservationSpec, observation: Array) -> Floats:
     if not spec.shape:
         return observation.reshape(-1, 1).astype(np.float32)
     given: Floats = observation.astype(np.float32)
-    if spec.kind != "image":
+    if not OBSERVATION_KINDS[spec.kind].pixels:
         return given
     if observation.dtype == np.uint8:
         given /= np.float32(255.0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -69,9 +70,9 @@ def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:
 
 
 def _form(spec: ObservationSpec) -> tuple[object, ...]:
-    pixels = spec.kind == "image"
-    # Vectors become float32 whatever they were; of images and sets bytes and floats are scaled differently.
-    return spec.shape, None if spec.kind == "vector" else np.dtype(spec.dtype).kind, pixels and spec.channels_last
+    kind = OBSERVATION_KINDS[spec.kind]
+    # Flat ones become float32 whatever they were; of images and sets bytes and floats are scaled differently.
+    return spec.shape, None if kind.flat else np.dtype(spec.dtype).kind, kind.pixels and spec.channels_last
 
 
 def _action_form(spec: ActionSpec) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array
 from queues.specs import BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -96,7 +97,7 @@ def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -
     observed, final = list(demonstrations.observations.others), list(demonstrations.final_observations.others)
     for at, index in enumerate(ObservationLayout(demonstrations.spec).others):
         theirs, ours = specs[index], spec.observations[index]
-        if theirs.kind == ours.kind == "image":
+        if theirs.kind == ours.kind and OBSERVATION_KINDS[ours.kind].pixels:
             what = f"{file}: observation {index} ({theirs.name!r})"
             observed[at], final[at] = (_image(each, theirs, ours, what) for each in (observed[at], final[at]))
             specs[index] = replace(
@@ -206,7 +207,7 @@ def _by_observation(demonstrations: Demonstrations) -> list[tuple[Array, Array]]
         values, finals = observed.others[at], final.others[at]
         if specs[index].channels_last:
             values, finals = np.moveaxis(values, -1, 1), np.moveaxis(finals, -1, 1)
-        if specs[index].kind == "set" or specs[index].dtype != "uint8":
+        if not _is_bytes(specs[index]):
             values, finals = values.astype(np.float32), finals.astype(np.float32)
         found[index] = values, finals
     return [found[index] for index in range(len(specs))]
@@ -216,5 +217,8 @@ def _as_unity_has_it(spec: ObservationSpec) -> ObservationSpec:
     shape = spec.shape or (1,)
     if spec.channels_last:
         shape = (spec.shape[2], *spec.shape[:2])
-    bytes_ = spec.kind == "image" and spec.dtype == "uint8"
-    return replace(spec, shape=shape, dtype="uint8" if bytes_ else "float32", channels_last=False)
+    return replace(spec, shape=shape, dtype="uint8" if _is_bytes(spec) else "float32", channels_last=False)
+
+
+def _is_bytes(spec: ObservationSpec) -> bool:
+    return OBSERVATION_KINDS[spec.kind].pixels and spec.dtype == "uint8"

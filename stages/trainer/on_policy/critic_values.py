@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.specs import BehaviorSpec
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
@@ -30,7 +31,8 @@ _FEWEST_ROWS = 16
 
 def rows_per_pass(spec: BehaviorSpec) -> int:
     """Rows of a behaviour in one forward pass without gradients."""
-    elements = sum(observation.size for observation in spec.observations if observation.kind != "vector")
+    encoded = (one for one in spec.observations if not OBSERVATION_KINDS[one.kind].flat)
+    elements = sum(observation.size for observation in encoded)
     return max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, elements)))
 
 

@@ -100,7 +100,7 @@ def test_features_stand_in_the_order_vectors_images_sets():
     network, inputs = body(made), drawn(made, 2)
     images = [network.encoders.images[0](inputs.others[1]), network.encoders.images[1](inputs.others[2])]
     own = torch.cat([inputs.vectors, *images], dim=1)
-    features = torch.cat([own, network.encoders.sets([inputs.others[0]], own)], dim=1)
+    features = torch.cat([own, *network.encoders.sets([inputs.others[0]], own)], dim=1)
     assert features.shape == (2, 4 + 16 + 16 + 128)
     torch.testing.assert_close(network(inputs)[0], network.layers(features))
 

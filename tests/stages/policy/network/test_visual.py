@@ -3,9 +3,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from config.image_encoders import IMAGE_ENCODERS
 from queues.specs import ObservationSpec
 from stages.errors import StageError
-from stages.policy.network.visual import MINIMUM_SIDES, VisualEncoder, pixels
+from stages.policy.network.visual import VisualEncoder, pixels
 
 HEIGHT, WIDTH, CHANNELS, OUTPUTS = 36, 40, 3, 16
 
@@ -105,7 +106,7 @@ def test_only_bytes_are_scaled_and_the_picture_is_only_read():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_smallest_picture_that_an_encoder_takes_is_taken(kind):
-    side = MINIMUM_SIDES[kind]
+    side = IMAGE_ENCODERS[kind].smallest_side
     made = encoder(kind, image(1, side, side))
     assert made(torch.rand(2, 1, side, side)).shape == (2, OUTPUTS)
 
@@ -118,7 +119,7 @@ def test_a_smaller_picture_is_refused_with_what_would_fit(kind, side):
     assert f"Test: observation 'camera' is an image of 64×{side - 1} pixels" in said
     assert f"vis_encode_type '{kind}', which needs {side} on both sides" in said
     fitting = said.rpartition("encoders that fit: ")[2].split(", ")
-    assert fitting == [name for name, least in MINIMUM_SIDES.items() if least < side]
+    assert fitting == [name for name, entry in IMAGE_ENCODERS.items() if entry.smallest_side < side]
 
 
 def test_the_dense_layer_starts_with_the_spread_that_ml_agents_gives_it():

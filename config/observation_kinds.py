@@ -1,0 +1,74 @@
+"""The table of observation kinds: what an observation is taken for by the rank of its shape, and where its code is.
+
+A new kind is one entry here, and the classes and functions that the entry names as `module:name`; they are imported
+where a network needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationKind:
+    """One kind of observation."""
+
+    ranks: tuple[int, ...]
+    """Lengths of the shapes that make an observation one of this kind; no two kinds share one."""
+    description: str
+    """For messages, after "expected"."""
+    meaning: str
+    """For the reference of the YAML: what an observation of this kind is, or may be made of."""
+    box_ranks: tuple[int, ...] | None = None
+    """Ranks of a Gymnasium Box that can be taken for it; None: all."""
+    pixels: bool = False
+    """True if bytes stand for 0 to 1 and channels may come last; Unity's models get floats, the channels first."""
+    encoder: str | None = None
+    """Torch module that encodes all observations of the kind (`stages.policy.network.encoding:KindEncoder`).
+
+    None: they are *flat*. They stand side by side in one float32 matrix, which is normalised, kept and stacked as
+    columns, and goes into the network as it is; a behaviour with nothing else is acted for in NumPy."""
+    onnx: str | None = None
+    """Function that writes the encoder to ONNX (`stages.policy.onnx.body:WriteEncoder`); None: it can't be written."""
+    unity_dimensions: tuple[int, ...] = ()
+    """Flags of each axis in Unity's messages: 1 none, 2 translational equivariance, 4 variable size."""
+
+    @property
+    def flat(self) -> bool:
+        """True if observations stand side by side in one matrix; see `encoder`."""
+        return self.encoder is None
+
+
+OBSERVATION_KINDS: dict[str, ObservationKind] = {
+    "vector": ObservationKind(
+        ranks=(0, 1),
+        description="a vector (rank 1)",
+        meaning="numbers in a row",
+        unity_dimensions=(1,),
+    ),
+    "image": ObservationKind(
+        ranks=(3,),
+        description="an image (rank 3)",
+        meaning="of rank 2, 3 or 4 (stacked frames)",
+        box_ranks=(2, 3, 4),
+        pixels=True,
+        encoder="stages.policy.network.visual:ImageEncoders",
+        onnx="stages.policy.onnx.body:write_images",
+        unity_dimensions=(1, 2, 2),
+    ),
+    "set": ObservationKind(
+        ranks=(2,),
+        description="a set of things (rank 2)",
+        meaning="rows that are things of one sort, in no order",
+        box_ranks=(2,),
+        encoder="stages.policy.network.sets:SetEncoder",
+        onnx="stages.policy.onnx.body:write_sets",
+        unity_dimensions=(4, 1),
+    ),
+}
+"""By name; encoders follow each other in this order, each with the encodings of those before it beside its own."""
+
+
+def kind_of_rank(rank: int) -> str:
+    """Return the name of the kind of an observation of this rank; `unknown` if there is none."""
+    return next((name for name, kind in OBSERVATION_KINDS.items() if rank in kind.ranks), "unknown")
