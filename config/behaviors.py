@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import (
@@ -17,7 +16,7 @@ from pydantic import (
 
 from config.behavioral_cloning import BehavioralCloningSettings
 from config.error_messages import explain
-from config.errors import Finding, FindingsError
+from config.errors import Finding, FindingsError, suggest
 from config.fields import Flag, Int, PlainMap, Settings, Text, is_reference, report
 from config.hyperparameters import Hyperparameters
 from config.network_settings import NetworkSettings
@@ -41,9 +40,7 @@ def _trainer_type(value: object) -> object:
     expected = f"{', '.join(map(repr, TRAINERS))} or your own 'module:Class'"
     if value in _FORMER_TRAINERS:
         raise ValueError(f"'{value}' is a trainer of older versions of ML-Agents; use {_FORMER_TRAINERS[value]}")
-    close = get_close_matches(value.lower(), TRAINERS, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else _NO_PLUGINS
-    raise ValueError(f"'{value}' is no trainer; expected {expected}{hint}")
+    raise ValueError(f"'{value}' is no trainer; expected {expected}{suggest(value, TRAINERS) or _NO_PLUGINS}")
 
 
 def _likely_trainer(hyperparameters: dict[str, Any]) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from config.errors import Finding, FindingsError, KeyPath, dotted
+from config.errors import Finding, FindingsError, KeyPath, dotted, suggest
 from config.schema_lookup import fields_of, models_at, more_of, sections_below, tags_of, trainers_of, value_at
 
 _MOVED = {
@@ -77,13 +76,6 @@ def show(value: object) -> str:
         return "a list"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def suggest(word: str, known: list[str]) -> str:
-    """Return `; did you mean '…'?` for a word that is close to a known one, else nothing."""
-    by_lower = {each.lower(): each for each in known}
-    close = get_close_matches(word.lower(), by_lower, n=1)
-    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
 def _real_path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> KeyPath:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TypeAlias
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -13,6 +14,13 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 def dotted(path: KeyPath) -> str:
     """Write a path as `--set` takes it: `behaviors.Tennis.max_steps`, `pipeline.stages.0.use`."""
     return ".".join(map(str, path))
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean '…'?` for a word that is close to a known one, else nothing."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
 @dataclass(frozen=True, slots=True)

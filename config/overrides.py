@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from config.error_messages import show, suggest
-from config.errors import ConfigError, KeyPath, Mistake, dotted
+from config.error_messages import show
+from config.errors import ConfigError, KeyPath, Mistake, dotted, suggest
 from config.yaml_reader import read_text
 
 EACH = "*"

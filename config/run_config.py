@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from config.behaviors import BehaviorSettings
 from config.default_settings import merge_default_settings
 from config.environment import EnvironmentSettings
 from config.environment_kinds import UNITY
-from config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere
+from config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
 from config.fields import report
 from config.section_checks import check_sections
 from config.section_warnings import section_warnings
@@ -56,11 +55,9 @@ class RunConfig(Sections):
         settings = self.behaviors.get(name, self.default_settings)
         if settings is not None:
             return settings
-        close = get_close_matches(name, self.behaviors, n=1)
         message = (
-            f"the environment has a behaviour '{name}', which is not listed here "
-            f"(listed: {', '.join(self.behaviors)}); "
-            f"{f'did you mean it by {close[0]!r}? ' if close else ''}add it, or give default_settings"
+            f"the environment has a behaviour '{name}', which is not listed here (listed: "
+            f"{', '.join(self.behaviors)}); add it, or give default_settings{suggest(name, self.behaviors)}"
         )
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
 

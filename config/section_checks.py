@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from config.behaviors import BehaviorSettings
 from config.environment_kinds import load_entry
-from config.environment_parameters import Curriculum
-from config.errors import Finding, KeyPath
+from config.errors import Finding, KeyPath, suggest
 from config.sections import Sections
 
 _BEHAVIORS: KeyPath = ("behaviors",)
@@ -135,27 +133,20 @@ def _about_names(config: Sections) -> Iterator[Finding]:
 
 
 def _about_lessons(config: Sections) -> Iterator[Finding]:
-    for parameter, value in (config.environment_parameters or {}).items():
-        lessons = value.curriculum if isinstance(value, Curriculum) else ()
-        for number, lesson in enumerate(lessons):
-            criteria = lesson.completion_criteria
-            if criteria is None:
-                continue
-            path: KeyPath = ("environment_parameters", parameter, "curriculum", number, "completion_criteria")
-            yield from _listed(config, (*path, "behavior"), criteria.behavior)
-            settings = config.behaviors.get(criteria.behavior, config.default_settings)
-            if criteria.measure == "Elo" and settings is not None and settings.self_play is None:
-                message = f"'Elo' needs self_play, which {criteria.behavior} has not; add it, or measure 'reward'"
-                yield Finding((*path, "measure"), message, ((*path, "measure"), _BEHAVIORS, _DEFAULT))
+    for path, criteria, _ in config.completion_criteria():
+        yield from _listed(config, (*path, "behavior"), criteria.behavior)
+        settings = config.behaviors.get(criteria.behavior, config.default_settings)
+        if criteria.measure == "Elo" and settings is not None and settings.self_play is None:
+            message = f"'Elo' needs self_play, which {criteria.behavior} has not; add it, or measure 'reward'"
+            yield Finding((*path, "measure"), message, ((*path, "measure"), _BEHAVIORS, _DEFAULT))
 
 
 def _listed(config: Sections, path: KeyPath, name: str) -> Iterator[Finding]:
     """Find a behaviour that is not listed, unless there are defaults for such."""
     if name in config.behaviors or config.default_settings is not None:
         return
-    close = get_close_matches(name, config.behaviors, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"listed: {', '.join(config.behaviors) or 'none'}"
-    yield Finding(path, f"'{name}' is not listed under behaviors; {hint}", (path, _BEHAVIORS, _DEFAULT))
+    hint = suggest(name, config.behaviors) or f"; listed: {', '.join(config.behaviors) or 'none'}"
+    yield Finding(path, f"'{name}' is not listed under behaviors{hint}", (path, _BEHAVIORS, _DEFAULT))
 
 
 def _about_ghosts(config: Sections) -> Iterator[Finding]:

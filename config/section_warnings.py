@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from config.behavior_warnings import behavior_warnings
 from config.behaviors import BehaviorSettings
-from config.environment_parameters import Curriculum
-from config.errors import Finding, KeyPath
+from config.errors import Finding, suggest
 from config.fields import changed
 from config.sections import Sections
 from config.trainers import declared_kind
@@ -84,14 +82,9 @@ def _about_editor(config: Sections) -> Iterator[Finding]:
 def _about_roles(config: Sections) -> Iterator[Finding]:
     roles = config.environment.behaviors if config.environment is not None else {}
     for pattern, role in roles.items():
-        if role.behavior is None or role.behavior in config.behaviors:
-            continue
-        close = get_close_matches(role.behavior, config.behaviors, n=1)
-        if close:
-            message = (
-                f"'{role.behavior}' is not listed under behaviors, so it learns with default_settings; "
-                f"did you mean '{close[0]}'?"
-            )
+        hint = suggest(role.behavior or "", config.behaviors)
+        if hint and role.behavior not in config.behaviors:
+            message = f"'{role.behavior}' is not listed under behaviors, so it learns with default_settings{hint}"
             yield Finding(("environment", "behaviors", pattern), message)
 
 
@@ -99,25 +92,18 @@ def _about_curricula(config: Sections) -> Iterator[Finding]:
     if config.environment_parameters and config.replay is not None:
         message = "has no effect, because 'replay' stands in place of the environment"
         yield Finding(("environment_parameters",), message)
-    for name, value in (config.environment_parameters or {}).items():
-        lessons = value.curriculum if isinstance(value, Curriculum) else ()
-        for number, lesson in enumerate(lessons):
-            criteria = lesson.completion_criteria
-            path: KeyPath = ("environment_parameters", name, "curriculum", number, "completion_criteria")
-            if criteria is None:
-                continue
-            if number == len(lessons) - 1:
-                yield Finding(path, "has no effect on the last lesson")
-            elif criteria.measure == "reward" and not criteria.min_lesson_length:
-                message = "is 0, so the lesson may end after one lucky episode; 100 is usual"
-                yield Finding((*path, "min_lesson_length"), message)
-            elif criteria.measure == "Elo" and _never_rated_up_to(config, criteria.behavior, criteria.threshold):
-                message = (
-                    f"'Elo' stays as it is, because {criteria.behavior} plays nobody but its newest policy "
-                    "(play_against_latest_model_ratio: 1), and games against itself are not rated; the lesson never "
-                    "ends"
-                )
-                yield Finding((*path, "measure"), message)
+    for path, criteria, last in config.completion_criteria():
+        if last:
+            yield Finding(path, "has no effect on the last lesson")
+        elif criteria.measure == "reward" and not criteria.min_lesson_length:
+            message = "is 0, so the lesson may end after one lucky episode; 100 is usual"
+            yield Finding((*path, "min_lesson_length"), message)
+        elif criteria.measure == "Elo" and _never_rated_up_to(config, criteria.behavior, criteria.threshold):
+            message = (
+                f"'Elo' stays constant, because {criteria.behavior} plays only against its newest policy "
+                "(play_against_latest_model_ratio: 1), and games against itself are not rated; the lesson never ends"
+            )
+            yield Finding((*path, "measure"), message)
 
 
 def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> bool:

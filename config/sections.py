@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from config.behaviors import BehaviorSettings
 from config.environment import EnvironmentSettings, EvaluationSettings
 from config.environment_kinds import ENVIRONMENT_KINDS, UNITY, EnvironmentKind, load_entry
-from config.environment_parameters import EnvironmentParameter
+from config.environment_parameters import CompletionCriteria, Curriculum, EnvironmentParameter
 from config.errors import KeyPath
 from config.fields import Flag, Settings, Text
 from config.pipeline import PipelineSettings
@@ -108,3 +108,12 @@ class Sections(Settings):
             yield ("behaviors", name), settings
         if self.default_settings is not None and not self.behaviors:
             yield ("default_settings",), self.default_settings
+
+    def completion_criteria(self) -> Iterator[tuple[KeyPath, CompletionCriteria, bool]]:
+        """Yield the criteria of all lessons with their keys, and True for those of a last lesson."""
+        for name, value in (self.environment_parameters or {}).items():
+            lessons = value.curriculum if isinstance(value, Curriculum) else ()
+            for number, lesson in enumerate(lessons):
+                if lesson.completion_criteria is not None:
+                    path = ("environment_parameters", name, "curriculum", number, "completion_criteria")
+                    yield path, lesson.completion_criteria, number == len(lessons) - 1

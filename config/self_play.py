@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from math import inf
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from config.errors import Finding
+from config.errors import Finding, suggest
 from config.fields import Float, Int, PlainMap, Settings, Text, is_reference, report
 
 UNIFORM = "latest_or_uniform"
@@ -20,11 +19,9 @@ SAMPLERS = {UNIFORM: (), PRIORITISED: ("power",)}
 def _sampler(value: object) -> object:
     if not isinstance(value, str) or value in SAMPLERS or is_reference(value):
         return value
-    close = get_close_matches(value.lower(), SAMPLERS, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
     raise ValueError(
         f"'{value}' is no way of choosing opponents; expected {', '.join(map(repr, SAMPLERS))} or your own "
-        f"'module:Class'{hint}"
+        f"'module:Class'{suggest(value, SAMPLERS)}"
     )
 
 

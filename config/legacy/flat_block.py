@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from config.error_messages import suggest
+from config.errors import suggest
 from config.legacy import flat_keys
 from config.legacy.imitation import convert_bc
 from config.legacy.old_values import Notes, OldValue, Target, above_zero, integral, truth

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config.error_messages import show, suggest
+from config.error_messages import show
+from config.errors import suggest
 from config.legacy import flat_keys
 from config.legacy.flat_block import convert_block, lacks
 from config.legacy.inheritance import in_order, own_part

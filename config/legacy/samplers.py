@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from config.error_messages import suggest
-from config.errors import ConfigError, Mistake
+from config.errors import ConfigError, Mistake, suggest
 from config.legacy.old_values import OldValue, Target
 from config.yaml_reader import last_of_repeated, read_file
 

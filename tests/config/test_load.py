@@ -277,7 +277,7 @@ def test_an_unlisted_behavior_has_the_default_settings(load):
 
 
 def test_an_unlisted_behavior_without_default_settings_is_a_mistake(load, tmp_path):
-    with pytest.raises(ConfigError, match=r"behaviour 'Balk', which is not listed.*mean it by 'Ball'") as caught:
+    with pytest.raises(ConfigError, match=r"behaviour 'Balk', which is not listed.*did you mean 'Ball'") as caught:
         load(BASE).behavior_settings("Balk")
     assert caught.value.mistakes[0].file == str(tmp_path / "config.yaml")
 

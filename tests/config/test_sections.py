@@ -194,7 +194,7 @@ def test_a_lesson_by_a_rating_that_can_not_change_is_warned_about(load, ghosts: 
     criteria = "completion_criteria: {behavior: B, measure: Elo, threshold: 1300}"
     lessons = f"[{{name: a, value: 1, {criteria}}}, {{name: b, value: 2}}]"
     config = load(f"behaviors: {{B: {behavior}}}\nenvironment_parameters: {{h: {{curriculum: {lessons}}}}}")
-    start = "environment_parameters.h.curriculum.0.completion_criteria.measure: 'Elo' stays as it is, because B plays"
+    start = "environment_parameters.h.curriculum.0.completion_criteria.measure: 'Elo' stays constant, because B plays"
     assert [text.startswith(start) for text in without_places(config.warnings) if "'Elo'" in text] == [True] * warned
 
 
