@@ -1,4 +1,4 @@
-"""What flows through the pipeline, and through what: messages, specs, columns, queues, stream files."""
+"""Messages and the queues that carry them: specs, columns, queues within and between processes, stream files."""
 
 from queues.agent_manager_queue import AgentManagerQueue, Producer
 from queues.columns import Column

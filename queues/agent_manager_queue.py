@@ -1,11 +1,11 @@
 """The bounded queue between two stages of one event loop, named by the behaviour id whose items it carries.
 
-Its twin across processes is `shared_sender` and `shared_receiver`; what stages see of all is in `ends`.
+Its twin across processes is `shared_sender` and `shared_receiver`; what stages see of both is in `ends`.
 All methods belong to the event loop's thread.
 
-Who has to wait stands in line, first come first served. When there is an item (or room) for the first in
-line, it is *promised* to them and stays where it is until they run again: nobody can push in between, and if
-they are cancelled meanwhile the promise simply passes on, so no item is lost, doubled or moved out of order.
+Waiting tasks are served first come first served. An item (or room) for the first in line is *promised* to that task
+and stays where it is until the task runs again: no other task can overtake it, and if it is cancelled meanwhile the
+promise passes on, so no item is lost, doubled or moved out of order.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ class AgentManagerQueue(Generic[T]):
     and the nested `Empty`. ML-Agents' blocking `put` is awaited here; `maxlen=0`, there without a bound, is refused.
 
     Args:
-        name: the behaviour id, or what else tells it from others in messages and statistics.
-        maxlen: how many items it holds at most; at least 1. Say where the queue is made why this number.
-        overflow: what a put into a full queue does: `wait` for room, or `replace_oldest`, which drops the
-            oldest item. The latter is for items that each say everything, such as policies: only the newest
-            matters.
-        on_replaced: called with each item that a newer one pushed out.
+        name: the behaviour id, or another name for messages and statistics.
+        maxlen: the most items it holds, at least 1. A comment where the queue is made says why this number.
+        overflow: effect of a put into a full queue: `wait` for room, or `replace_oldest`, which drops the oldest
+            item. The latter is for items that each hold the full state, such as policies: only the newest matters.
+        on_replaced: called with each item that a newer one replaced.
 
     Raises:
         ValueError: if `maxlen` is less than 1 or `overflow` is neither of the two.
@@ -92,7 +91,7 @@ class AgentManagerQueue(Generic[T]):
         """Put an item at once.
 
         Raises:
-            QueueFull: if there is no room, or what there is was promised to producers that waited for it.
+            QueueFull: if there is no room, or all of it is promised to producers that waited.
             QueueClosed: if the stream has been ended.
         """
         if self._closed:
@@ -104,10 +103,10 @@ class AgentManagerQueue(Generic[T]):
         self._append(item)
 
     def get_nowait(self) -> T:
-        """Take the oldest item at once.
+        """Remove and return the oldest item at once.
 
         Raises:
-            QueueEmpty: if there is none, or what there is was promised to consumers that waited for it.
+            QueueEmpty: if there is none, or all items are promised to consumers that waited.
             QueueClosed: if there is none and never will be.
         """
         if len(self._items) <= self._getters.promised:
@@ -131,10 +130,10 @@ class AgentManagerQueue(Generic[T]):
             self.put_nowait(item)
 
     async def get(self) -> T:
-        """Take the oldest item, waiting while there is none. A get that is cancelled takes nothing.
+        """Remove and return the oldest item, waiting while there is none. A get that is cancelled removes nothing.
 
         Raises:
-            QueueClosed: if the stream has been ended and all its items were taken, before or while waiting.
+            QueueClosed: if the stream has ended and is drained, before or while waiting.
         """
         if len(self._items) > self._getters.promised:
             return self._take()
@@ -143,15 +142,15 @@ class AgentManagerQueue(Generic[T]):
         raise QueueClosed(f"queue {self.name!r} is closed and drained")
 
     def close(self) -> None:
-        """End the stream for all producers; what is in it can still be taken. Closing twice is allowed."""
+        """End the stream for all producers; consumers still get the items in it. Closing twice is allowed."""
         self._closed = True
         self._putters.dismiss()
         self._serve()
 
     def add_producer(self) -> Producer[T]:
-        """One more producer's own end of the queue; the stream ends when the last such end is closed.
+        """Add an end of a producer's own; the stream ends when the last such end is closed.
 
-        Take all ends before the first producer runs: a stream that has ended stays so.
+        Add all ends before the first producer runs: a stream that has ended stays ended.
 
         Raises:
             QueueClosed: if the stream has been ended.
@@ -209,7 +208,7 @@ class AgentManagerQueue(Generic[T]):
             self._on_replaced(oldest)
 
     def _serve(self) -> None:
-        """Promise items and room to those first in line, and dismiss who waits in vain."""
+        """Promise items and room to the first in line, and dismiss those who wait in vain."""
         while self._getters.waiters and len(self._items) > self._getters.promised:
             self._getters.promise()
         while self._putters.waiters and len(self._items) + self._putters.promised < self.maxlen:

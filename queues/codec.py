@@ -1,4 +1,4 @@
-"""Messages as a plain header and a list of arrays, and back: the one form behind slabs and stream files.
+"""Messages as a plain header and a list of arrays, and back: the common form of slabs and stream files.
 
 The header is msgpack-able (dicts, lists, strings, numbers); it names each array's place, dtype and shape, so that
 `build` needs nothing but the header and one buffer. Nothing is pickled.
@@ -25,7 +25,7 @@ _STEP_ARRAYS = (
 )
 _STEP_GROUPS = ("decisions", "games")
 _STEP_OPTIONS = ("group_ids", "group_rewards", "parameters")
-"""Arrays of a step that there are or not."""
+"""Arrays that a step may lack."""
 _TRAJECTORY_GROUPS = ("rows", "trajectories", "episodes", "games")
 
 
@@ -70,7 +70,7 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
 
 
 def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
-    """Where each array of the header starts in one buffer, and how many bytes the buffer needs.
+    """The place at which each array of the header starts in one buffer, and the bytes that the buffer needs.
 
     Raises:
         ShapeError: if the header lists an array with a negative size or a dtype that is not plain numbers.

@@ -1,4 +1,4 @@
-"""The two ends of a queue as its users see them, and the statistics that every kind of queue gives.
+"""The two ends of a queue as stages see them, and the statistics of every kind of queue.
 
 Stages are typed against `Outlet` and `Inlet`, so that they never notice whether a queue stays within one
 event loop (`agent_manager_queue`) or crosses to another process (`shared_sender`, `shared_receiver`).
@@ -18,7 +18,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """What a queue, or one end of it, has seen so far. Waits that still last are counted up to now."""
+    """Counts of a queue, or of one end of it. Waits that still last are counted up to now."""
 
     name: str
     items_in: int
@@ -39,7 +39,7 @@ class QueueStatistics:
 
 
 class Outlet(Protocol[T_contra]):
-    """Where a producer puts."""
+    """The producer's end of a queue."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Outlet(Protocol[T_contra]):
         ...
 
     def close(self) -> None:
-        """Say that this producer puts no more."""
+        """End this producer's part of the stream."""
         ...
 
     def qsize(self) -> int:
@@ -68,7 +68,7 @@ class Outlet(Protocol[T_contra]):
 
 
 class Inlet(Protocol[T_co]):
-    """Where a consumer gets; `async for` over it ends when the queue is closed and drained."""
+    """The consumer's end of a queue; `async for` over it ends when the queue is closed and drained."""
 
     @property
     def name(self) -> str:
@@ -76,15 +76,15 @@ class Inlet(Protocol[T_co]):
         ...
 
     async def get(self) -> T_co:
-        """Take the next item; waits while the queue is empty."""
+        """Remove and return the next item; waits while the queue is empty."""
         ...
 
     def get_nowait(self) -> T_co:
-        """Take the next item at once, or raise `QueueEmpty`."""
+        """Remove and return the next item at once, or raise `QueueEmpty`."""
         ...
 
     def close(self) -> None:
-        """Say that nobody will take any more: waiting and later putters get `QueueClosed`."""
+        """Refuse further items: waiting and later puts raise `QueueClosed`."""
         ...
 
     def qsize(self) -> int:

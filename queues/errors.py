@@ -1,4 +1,4 @@
-"""The mistakes and conditions that callers of `queues` can tell apart."""
+"""The errors of `queues`, and the conditions of a queue that its callers distinguish."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class QueueFull(QueueError):
 
 
 class QueueEmpty(QueueError):
-    """`get_nowait` found nothing to take."""
+    """`get_nowait` found no item."""
 
 
 class QueueClosed(QueueError):
@@ -28,4 +28,4 @@ class ShapeError(Exception):
 
 
 class StreamError(Exception):
-    """A stream file can't be read as one: wrong magic, version, header or an impossible frame."""
+    """A file is no readable stream: wrong magic, version or header, or an impossible frame."""

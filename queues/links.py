@@ -1,4 +1,4 @@
-"""A link: what joins one producer process to one consumer process, and the language spoken over its socket.
+"""A link joins one producer process to one consumer process; the protocol of its socket.
 
 A link is a connected pair of stream sockets and a segment of slabs. `make_link` makes both ends in the
 process that starts the others; an end is handed on as a ticket (plain data) and opened by a `SharedSender`
@@ -7,9 +7,8 @@ or `SharedReceiver`. Arrays stay in slabs; the socket carries only frames of a f
 - to the consumer: `HELLO nonce` (a producer begins), `ITEM` (slab and message header), `END`;
 - to the producer: `WELCOME nonce` (which slabs are still in use), `TAKEN slab`, `FREE slab`, `CLOSED`.
 
-A producer that was killed may be replaced by a new one on the same socket. What the dead one left
-half-written or half-read is passed over, by looking for the sixteen bytes with which every HELLO and WELCOME
-begins.
+A producer that was killed may be replaced by a new one on the same socket. Bytes that the dead one left
+half-written or half-read are skipped, by looking for the sixteen bytes with which every HELLO and WELCOME begins.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ NO_SLAB = -1
 _HELLO = b"\x00headrace-hello\x00"
 _WELCOME = b"\x00headrace-ready\x00"
 NONCE_BYTES = 16
-"""Length of the random number that tells a producer's welcome from its predecessor's."""
+"""Length of the random number that distinguishes a producer's welcome from its predecessor's."""
 _ITEM_HEAD = struct.Struct("<BII")  # kind, length and CRC-32 of what follows
 _BACK = struct.Struct("<Bi")  # kind, slab
 _LARGEST_FRAME = 1 << 24
@@ -51,11 +50,11 @@ _CHUNK = 1 << 16
 
 
 class LinkError(QueueError):
-    """The bytes on a link's socket are none of its language."""
+    """The bytes on a link's socket break its protocol."""
 
 
 class LinkEnd:
-    """One end of a link, not yet opened: a socket, a handle to the segment, and how large everything is.
+    """One end of a link, not yet opened: a socket, a handle to the segment, and the sizes.
 
     Close every end that this process has handed to another one and does not keep for a replacement: the
     other side sees the death of a process only when nobody holds its end any more.
@@ -81,7 +80,7 @@ class LinkEnd:
         return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
 
     def duplicate(self) -> LinkEnd:
-        """Another handle to the same end, closed on its own: for a replacement of who holds this one."""
+        """Another handle to the same end, closed on its own: for a replacement of the process that holds this one."""
         return LinkEnd(self.sock.dup(), self.segment.duplicate(), self.spec)
 
     def close(self) -> None:
@@ -170,7 +169,7 @@ class Channel(asyncio.Protocol):
 
 
 class ForwardKind(IntEnum):
-    """What a frame to the consumer is."""
+    """The kinds of frames to the consumer."""
 
     HELLO = 0
     ITEM = 1
@@ -178,7 +177,7 @@ class ForwardKind(IntEnum):
 
 
 class BackKind(IntEnum):
-    """What a frame to the producer is."""
+    """The kinds of frames to the producer."""
 
     WELCOME = 0
     TAKEN = 1
@@ -192,18 +191,18 @@ def hello(nonce: bytes) -> bytes:
 
 
 def item(slab: int, header: dict[str, Any]) -> bytes:
-    """The frame that says that a message lies in a slab."""
+    """The frame for a message that lies in a slab."""
     body: bytes = msgpack.packb([slab, header])
     return _ITEM_HEAD.pack(ForwardKind.ITEM, len(body), zlib.crc32(body)) + body
 
 
 def end() -> bytes:
-    """The frame that says that no message follows."""
+    """The frame after the last message."""
     return _ITEM_HEAD.pack(ForwardKind.END, 0, 0)
 
 
 def welcome(nonce: bytes, untaken: int, used: Sequence[int], slabs: int) -> bytes:
-    """The answer to a hello: how many items nobody has taken yet, and which slabs are still in use."""
+    """The answer to a hello: the number of items not yet taken, and the slabs that are still in use."""
     flags = bytearray(slabs)
     for slab in used:
         flags[slab] = 1
@@ -277,7 +276,7 @@ def read_item(body: bytes, spec: LinkSpec) -> tuple[int, dict[str, Any]]:
 
 
 class BackReader:
-    """Cuts the bytes that reach a producer into frames; passes over everything before its own welcome."""
+    """Cuts the bytes that reach a producer into frames; skips everything before its own welcome."""
 
     def __init__(self, nonce: bytes, slabs: int) -> None:
         self._buffer = bytearray()

@@ -1,8 +1,7 @@
 """The messages that flow through the pipeline: columnar batches and policies.
 
-A message is a frozen dataclass around NumPy arrays. Whoever takes one from a queue must not change its arrays
-(others may read them) and copies what it keeps. How messages become bytes is in `codec`; which columns a batch
-has is declared in `columns`.
+A message is a frozen dataclass around NumPy arrays. A consumer must not change its arrays (others may read them) and
+copies what it keeps. `codec` makes bytes of messages; `columns` declares the columns of a batch.
 
 Axis letters: N rows (agent steps), K trajectories, E episodes, G games, T teams.
 """
@@ -54,23 +53,23 @@ class StepBatch:
     rewards: NDArray[np.float32]
     """[n] reward received since the agent's previous decision (0 in an episode's first row)."""
     ended: int
-    """How many leading rows are endings."""
+    """Number of leading rows that are endings."""
     terminated: NDArray[np.bool_]
     """[ended] the episode ended by the task's own rules: the value beyond is zero."""
     truncated: NDArray[np.bool_]
     """[ended] the episode was cut short (ML-Agents' interrupted): bootstrap from the final observation."""
     decisions: Columns
-    """Columns [d, ...] of the decision taken: actions, log_probs, action_masks and what else the trainer asked for."""
+    """Columns [d, ...] of the decision: actions, log_probs, action_masks and those that the trainer asked for."""
     policy_versions: NDArray[np.int64]
     """[d] version of the policy that decided."""
     generations: NDArray[np.int32]
     """[d] generation of the self-play assignment that the game is played under; 0 without self-play."""
     learning: NDArray[np.bool_]
-    """[d] whether the agent played for the learning team (always true without self-play)."""
+    """[d] true where the agent played for the learning team (always, without self-play)."""
     opponents: NDArray[np.int32]
     """[d] snapshot played against, -1 for the newest policy or no opponent; of several opponents, the first one's."""
     games: Columns = field(default_factory=dict)
-    """[G] games that ended at this tick (`columns.GAME_COLUMNS`), told with the learning team's behaviour id."""
+    """[G] games that ended at this tick (`columns.GAME_COLUMNS`), in the batch of the learning team's behaviour id."""
     tick: int = 0
     """Number of the tick, rising as long as this actor lives, also where its environments start anew."""
     group_ids: NDArray[np.int64] | None = None
@@ -95,7 +94,7 @@ class TrajectoryBatch:
 
     behavior_id: str
     source: int
-    """Which incarnation of which actor emitted it: flow credits are accounted by source."""
+    """The actor, and its incarnation, that emitted it: flow credits are accounted by source."""
     rows: Columns
     """[N, ...] per step: obs_0…, continuous_actions, discrete_actions, log_probs, action_masks, rewards, …"""
     trajectories: Columns
@@ -152,7 +151,7 @@ class TrajectoryBatch:
 
     @property
     def credits(self) -> int:
-        """Flow credits that it carries: learning-team steps, to be returned by whoever ends the batch."""
+        """Flow credits that it carries: learning-team steps, to be returned where the batch ends."""
         return int(self.trajectories["credits"].sum())
 
     def replace(self, **columns: Array) -> TrajectoryBatch:
@@ -195,7 +194,7 @@ class TrajectoryBatch:
         return head, tail
 
     def copy(self) -> TrajectoryBatch:
-        """A batch with arrays of its own, to be kept beyond the item it was taken as."""
+        """A batch with arrays of its own, to be kept beyond the call that it was passed to."""
         return replace(
             self,
             rows={name: column.copy() for name, column in self.rows.items()},
@@ -222,7 +221,7 @@ class PolicyUpdate:
     """Number of the self-play snapshot that it is, -1 for a policy straight from the trainer."""
 
     def copy(self) -> PolicyUpdate:
-        """An update with weights of its own, to be kept beyond the item it was taken as."""
+        """An update with weights of its own, to be kept beyond the call that it was passed to."""
         return replace(self, weights=self.weights.copy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -246,9 +245,9 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who plays whom from now on: the whole state of matchmaking, never a difference.
+    """The opponents of all games from now on: the full state of matchmaking, never a difference.
 
-    Actors take it up game by game, at a game's start, as soon as they hold the policies that it names.
+    Actors adopt it game by game, at a game's start, as soon as they hold the policies that it names.
     """
 
     generation: int
@@ -259,12 +258,12 @@ class Assignment:
     version or a newer one."""
     opponent: int = -1
     """The snapshot that the learning team plays against, -1 for the newest policy; of several opponents, the first
-    one's: whoever wants to know all of them goes by the generation."""
+    one's: the generation identifies all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matchup:
-    """An assignment together with the weights that it names: what the ghost stage hands to the publisher."""
+    """An assignment together with the weights that it names: passed from the ghost stage to the publisher."""
 
     assignment: Assignment
     policies: tuple[PolicyUpdate, ...]

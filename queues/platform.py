@@ -1,11 +1,11 @@
-"""What differs between operating systems: memory that processes share, and handing it and sockets to a child.
+"""The parts that differ between operating systems: memory shared by processes, and passing it and sockets to a child.
 
 `HEADRACE_PLATFORM=plain` in the environment turns the fast paths off, so that tests can show that nothing
 depends on them. The Windows branches follow Python's documentation and have not been run.
 
 Nothing here has a name that could stay behind: memory is an unnamed file, which children get as an open
-descriptor, or on Windows a mapping that the system frees with its last handle. So there is nothing to sweep,
-whoever is killed and however.
+descriptor, or on Windows a mapping that the system frees with its last handle. So nothing is left to clean up,
+whichever process is killed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _counter = itertools.count()
 _warned = False
 
 Ticket = int | str | bytes
-"""What a child needs to know to open what it was given; plain data."""
+"""Plain data with which a child opens a socket or a segment."""
 
 
 def plain() -> bool:
-    """Whether the fast paths are switched off."""
+    """True if the fast paths are switched off."""
     return os.environ.get("HEADRACE_PLATFORM") == "plain"
 
 
 def poison_returned_slabs() -> bool:
-    """Whether returned slabs are overwritten, so that use after the return shows (`HEADRACE_POISON=1`)."""
+    """True if returned slabs are overwritten, so that use after the return shows (`HEADRACE_POISON=1`)."""
     return os.environ.get("HEADRACE_POISON") == "1"
 
 
@@ -114,7 +114,7 @@ def child_options(*things: socket.socket | Segment) -> dict[str, Any]:
 
 
 def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
-    """What the child needs to know to open the thing; keep the thing open until the child has.
+    """The ticket with which the child opens a socket or segment; keep it open here until the child has.
 
     On Windows the ticket needs the child's id, so send it through standard input, not the command line.
     """

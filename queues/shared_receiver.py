@@ -1,8 +1,8 @@
-"""The end to get from of a queue between processes of one machine; `shared_sender` is its other end.
+"""The consumer's end of a queue between processes of one machine; `shared_sender` is its other end.
 
-What a get gives are read-only views of shared memory. A slab returns to its producer when the last view of
-it is gone, so nothing can be used after its return, and a consumer that keeps views starves only its own
-producers: copy what you keep.
+Items are read-only views of shared memory. A slab returns to its producer when the last view of it is gone, so
+nothing can be used after its return, and a consumer that keeps views starves only its own producers: copy what you
+keep.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """An item that has arrived and that nobody has taken yet."""
+    """An item that has arrived and was not taken yet."""
 
     link: _Link
     slab: int
@@ -43,10 +43,10 @@ class _Arrival:
 class SharedReceiver(Generic[T]):
     """The consumer's end of a shared queue; open it with `await SharedReceiver.open(name, ends)`.
 
-    It has one link to each producer, and gives items in the order of their arrival. Each producer is bounded
+    It has one link to each producer, and returns items in the order of their arrival. Each producer is bounded
     by its own link, so none can crowd out another. The stream ends when every link has: by its producer's
-    close, or by its death, which shows in `broken`. A producer that was killed does not end its link as long
-    as another process holds its end, and can be replaced by a new one on the same end.
+    close, or by its death, which shows in `broken`. The link of a killed producer does not end as long as another
+    process holds that end, and a new producer can continue on it.
 
     All methods belong to the event loop's thread; views may die in any thread.
 
@@ -94,7 +94,7 @@ class SharedReceiver(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether every producer has ended; items may still be left to take."""
+        """True if every producer has ended; items may still be left."""
         return self._arrivals.closed
 
     @property
@@ -104,7 +104,7 @@ class SharedReceiver(Generic[T]):
 
     @property
     def slabs_in_use(self) -> int:
-        """Slabs that wait to be taken or that somebody still has views of, over all links."""
+        """Slabs that wait to be taken or of which views are alive, over all links."""
         return sum(len(link.used) for link in self._links)
 
     def qsize(self) -> int:
@@ -112,17 +112,17 @@ class SharedReceiver(Generic[T]):
         return self._arrivals.qsize()
 
     def get_nowait(self) -> T:
-        """Take the oldest item at once.
+        """Remove and return the oldest item at once.
 
         Raises:
-            QueueEmpty: if nothing has arrived (or what has was promised to a consumer that waited).
+            QueueEmpty: if nothing has arrived (or all of it is promised to consumers that waited).
             QueueClosed: if nothing is left and every producer has ended.
             ShapeError: if the item's arrays don't fit together.
         """
         return self._open(self._arrivals.get_nowait())
 
     async def get(self) -> T:
-        """Take the oldest item, waiting while there is none. A get that is cancelled takes nothing.
+        """Remove and return the oldest item, waiting while there is none. A get that is cancelled removes nothing.
 
         Raises:
             QueueClosed: if nothing is left and every producer has ended, before or while waiting.
@@ -131,7 +131,7 @@ class SharedReceiver(Generic[T]):
         return self._open(await self._arrivals.get())
 
     def close(self) -> None:
-        """Let nothing more arrive: producers get `QueueClosed`. What has arrived can still be taken.
+        """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived can still be taken.
 
         Closing twice is allowed.
         """
@@ -145,7 +145,7 @@ class SharedReceiver(Generic[T]):
             await link.channel.wait_closed()
 
     def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts as this end sees them: in is what has arrived."""
+        """A snapshot of the counts as this end sees them: `items_in` have arrived."""
         return self._arrivals.statistics()
 
     def __aiter__(self) -> SharedReceiver[T]:
@@ -163,7 +163,7 @@ class SharedReceiver(Generic[T]):
 
 
 class _Link:
-    """The consumer's side of one link: what its slabs are used for, and what to tell the producer."""
+    """The consumer's side of one link: which of its slabs are used, and the replies to the producer."""
 
     def __init__(self, name: str, index: int, end: LinkEnd, arrivals: AgentManagerQueue[_Arrival]) -> None:
         self.index = index
@@ -195,7 +195,7 @@ class _Link:
         return codec.build(header, self._slabs.read(slab, header, self._no_longer_used))
 
     def drop(self, slab: int) -> None:
-        """Return the slab of an item that nobody will take."""
+        """Return the slab of an item that will not be taken."""
         self._forget(slab)
         if slab != NO_SLAB:
             self._no_longer_used(slab)
@@ -211,12 +211,12 @@ class _Link:
         self.channel.send(links.back(BackKind.TAKEN, slab))
 
     def _no_longer_used(self, slab: int) -> None:
-        """Note a slab down to be returned; runs wherever its last view died, so it does no more than that."""
+        """Note a slab down to be returned; runs in any thread, so it does no more than that."""
         self._unused.append(slab)
         if not self._return_due:
             self._return_due = True
             here = threading.get_ident() == self._thread
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no producer is left
                 (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._return)
 
     def _return(self) -> None:

@@ -1,4 +1,4 @@
-"""The end to put into of a queue between two processes of one machine; `shared_receiver` is its other end.
+"""The producer's end of a queue between two processes of one machine; `shared_receiver` is its other end.
 
 A put copies the message's arrays into a free slab of shared memory and sends the slab's number: one copy,
 nothing serialised. It waits while `maxlen` items are on their way or the consumer still has views of every
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Message)
 
 STARVING_AFTER_S = 5.0
-"""A put that waits longer than this for the consumer to let go of slabs is worth a warning."""
+"""A put that waits longer than this for the consumer to release slabs is worth a warning."""
 
 
 @dataclass(slots=True)
 class _Parcel:
-    """One item as it will travel."""
+    """One item as it is sent."""
 
     header: dict[str, Any]
     arrays: list[Array]
@@ -119,11 +119,11 @@ class SharedSender(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether the stream was ended, or its receiver is gone."""
+        """True if the stream has ended or its receiver is gone."""
         return self._closed
 
     def qsize(self) -> int:
-        """Items put and not yet taken, as far as the receiver has told."""
+        """Items put and not yet taken, as far as the receiver has reported."""
         if self.spec.overflow == "replace_oldest":
             return int(self._untaken > 0 or self._newest is not None)  # older ones are, or will be, pushed out
         return self._untaken
@@ -165,7 +165,7 @@ class SharedSender(Generic[T]):
             self._past_wait_s += loop.time() - job.since
 
     def close(self) -> None:
-        """End the stream: what was put is drained, waiting puts get `QueueClosed`. Closing twice is allowed.
+        """End the stream: items already put are delivered, waiting puts raise `QueueClosed`. Closing twice is allowed.
 
         Before the event loop ends, `await wait_closed()`, or what was put last may never arrive.
         """
@@ -175,11 +175,11 @@ class SharedSender(Generic[T]):
             self._pump()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until the receiver has everything, or is gone."""
+        """After `close`: wait until the receiver has received everything, or is gone."""
         await self._channel.wait_closed()
 
     def statistics(self) -> QueueStatistics:
-        """The counts as this end sees them; pieces count as items, and out is what was taken."""
+        """The counts as this end sees them; pieces count as items, `items_out` are those taken."""
         waiting = [job for job in self._jobs if not job.done.done()]
         return QueueStatistics(
             name=self.name,

@@ -1,8 +1,8 @@
 """The memory behind one link of a shared queue: a pool of equal slabs, each for one message's arrays.
 
 `LinkSpec` is the pool's size, refused where it could never work; `Slabs` maps the pool into this process;
-`pieces` cuts a message so that each piece fits a slab. Who may write to which slab when is the business of
-its two ends (`shared_sender`, `shared_receiver`).
+`pieces` cuts a message so that each piece fits a slab. The two ends (`shared_sender`, `shared_receiver`) agree on
+who may write to which slab.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queues.messages import Array, Columns, Message, TrajectoryBatch
 from queues.platform import Segment
 
 POISON = 0xA5
-"""What returned slabs are filled with in debug mode."""
+"""The byte that returned slabs are filled with in debug mode."""
 
 
 class TooLargeError(QueueError):
@@ -31,7 +31,7 @@ class TooLargeError(QueueError):
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """How much a link holds. Both ends of a link have the same.
+    """The capacity of a link, the same at both ends.
 
     Raises:
         ValueError: if the link could deadlock or never be used to its bound; the message says why.
@@ -44,7 +44,7 @@ class LinkSpec:
     spare: int = 2
     """Slabs beyond `maxlen`: batches that the consumer may hold while the link is full. At least 1."""
     overflow: Overflow = "wait"
-    """What a put into a full link does, as in `AgentManagerQueue`."""
+    """Effect of a put into a full link, as in `AgentManagerQueue`."""
     min_bytes: int = 0
     """The largest piece that can't be split (one trajectory, one policy), as far as the caller knows it."""
 
@@ -68,7 +68,7 @@ class LinkSpec:
 
     @property
     def slabs(self) -> int:
-        """How many slabs there are: the bound of what the link holds in memory."""
+        """Number of slabs: the bound of the link's memory."""
         return self.maxlen + self.spare
 
     @property
@@ -99,8 +99,8 @@ class Slabs:
         Args:
             slab: which one.
             header: the message's header, from `codec.describe`.
-            when_unused: called with the slab when the last view of it is gone; perhaps from another thread,
-                and perhaps in the middle of anything, so it must do no more than note it down.
+            when_unused: called with the slab when the last view of it is gone, at any point and in any thread, so it
+                must do no more than note the slab down.
         """
         # Views of views refer to the lowest *array* there is: this one, since a memoryview lies below it. So
         # it lives exactly as long as any view of the slab.
@@ -149,11 +149,11 @@ class _PieceSizes:
         self._trajectory_bytes = _bytes_per_entry(batch.trajectories)
 
     def all_of(self, batch: TrajectoryBatch) -> int:
-        told = [*batch.episodes.values(), *batch.games.values()]
-        return self._size(batch.num_rows, batch.num_trajectories) + sum(_aligned(c.nbytes) for c in told)
+        others = [*batch.episodes.values(), *batch.games.values()]
+        return self._size(batch.num_rows, batch.num_trajectories) + sum(_aligned(c.nbytes) for c in others)
 
     def how_many_fit(self, batch: TrajectoryBatch, slab_bytes: int) -> int:
-        """How many leading trajectories, without episodes and games, fit a slab."""
+        """Number of leading trajectories that, without episodes and games, fit a slab."""
         ends = np.cumsum(batch.lengths)
         return bisect_right(range(batch.num_trajectories), slab_bytes, key=lambda k: self._size(int(ends[k]), k + 1))
 

@@ -1,4 +1,4 @@
-"""What a behaviour looks like from outside: its observations, its actions, its name and team.
+"""The spec of a behaviour: its observations, its actions, its name and team.
 
 A spec is plain data. It is announced by the environment when a behaviour id is first seen, travels on the
 control channel and in stream headers, and sizes every buffer; the columns derived from it are in `columns`.
@@ -30,10 +30,10 @@ class ObservationSpec:
     channels_last: bool = False
     """Of an image: [height, width, channels] instead of [channels, height, width]."""
     goal: bool = False
-    """Whether it tells the agent's goal (ML-Agents' goal signal) rather than the state of the world."""
+    """True if it is the agent's goal (ML-Agents' goal signal) rather than the state of the world."""
 
     def __str__(self) -> str:
-        """For messages to people: `camera uint8[3, 84, 84]`."""
+        """The form in messages: `camera uint8[3, 84, 84]`."""
         notes = [note for note, is_so in (("channels last", self.channels_last), ("a goal", self.goal)) if is_so]
         return f"{self.name} {self.dtype}{list(self.shape)}" + (f" ({', '.join(notes)})" if notes else "")
 
@@ -44,25 +44,25 @@ class ObservationSpec:
 
     @property
     def kind(self) -> str:
-        """Its kind by its rank, a name in `config.observation_kinds`; `unknown` if there is none of that rank."""
+        """The kind by rank, a name in `config.observation_kinds`; `unknown` if no kind has that rank."""
         return kind_of_rank(len(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """What an agent decides: continuous values, discrete branches, or both (hybrid)."""
+    """The actions of an agent: continuous values, discrete branches, or both (hybrid)."""
 
     continuous_size: int = 0
     """Number of continuous actions; policies give them in [-1, 1]."""
     discrete_branches: tuple[int, ...] = ()
     """Number of choices of each discrete branch."""
     masked: bool = False
-    """Whether the environment may forbid discrete choices (then `action_masks` is a column)."""
+    """True if the environment may forbid discrete choices (then `action_masks` is a column)."""
     unbounded: tuple[int, ...] = ()
     """Indices of continuous actions without finite bounds: the environment gets the policy's raw sample."""
 
     def __str__(self) -> str:
-        """For messages to people: `2 continuous actions and branches of 3, 2 choices (masked)`."""
+        """The form in messages: `2 continuous actions and branches of 3, 2 choices (masked)`."""
         parts = []
         if self.continuous_size:
             free = f" ({len(self.unbounded)} without bounds)" if self.unbounded else ""
@@ -86,18 +86,18 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorSpec:
-    """Everything that is needed to build a policy, a buffer or a stream for one behaviour id."""
+    """Everything needed to build a policy, a buffer or a stream for one behaviour id."""
 
     behavior_id: str
     """`Name` or `Name?team=N`."""
     observations: tuple[ObservationSpec, ...]
     actions: ActionSpec
     grouped: bool = False
-    """Whether its agents may belong to groups that work for a common reward; there are columns for that then."""
+    """True if its agents may belong to groups that work for a common reward; columns are added for that."""
 
     @property
     def seen(self) -> str:
-        """Its observations, for messages to people."""
+        """Its observations as messages name them."""
         return ", ".join(map(str, self.observations)) or "no observations"
 
     @property

@@ -1,7 +1,7 @@
 """The stream file as bytes: constants, the header, and frames made of plain data and arrays.
 
-What stands where is in `docs/stream-format.md`; `stream_writer` and `stream_reader` only move frames between
-this module and the disk. Nothing here opens a file, and nothing is ever unpickled.
+The layout is in `docs/stream-format.md`; `stream_writer` and `stream_reader` only move frames between this module and
+the disk. Nothing here opens a file, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def column_table(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class StreamHeader:
-    """What a stream says about itself before its first message."""
+    """The description of a stream before its first message."""
 
     run_id: str
     created_unix_s: float
@@ -83,7 +83,7 @@ class StreamHeader:
     config: Mapping[str, Any] = field(default_factory=dict)
     """The run's configuration as plain data."""
     squashed: tuple[str, ...] | None = None
-    """Names of the behaviours whose continuous actions were drawn as SAC draws them; None in files that don't say."""
+    """Names of the behaviours whose continuous actions were drawn as SAC draws them; None in files without it."""
 
     @classmethod
     def of(
@@ -109,8 +109,8 @@ class StreamHeader:
         """
         extra = extra or {}
         columns = {spec.behavior_id: column_table(spec, extra.get(spec.name, ())) for spec in specs}
-        said = None if squashed is None else tuple(squashed)
-        return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), said)
+        names = None if squashed is None else tuple(squashed)
+        return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), names)
 
     def to_plain(self) -> dict[str, Any]:
         """The header as dictionaries, lists and scalars."""

@@ -1,9 +1,8 @@
 """Reads a stream file, whole or damaged: every message up to the first frame that is not whole.
 
-A file that was cut or has flipped bits is no error: iteration ends early, and `damage` and `lost_bytes` say
-where and by how much. What is an error (`StreamError`) is a file that is no stream of ours, or a frame whose
-checksum holds but whose content no writer makes. Memory is bounded by one frame, and a frame by
-MAX_FRAME_BYTES.
+A file that was cut or has flipped bits is no error: iteration ends early, and `damage` and `lost_bytes` describe
+the loss. An error (`StreamError`) is a file that is no stream of ours, or a frame whose checksum holds but whose
+content no writer makes. Memory is bounded by one frame, and a frame by MAX_FRAME_BYTES.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class StreamIndex:
-    """Where the messages of a stream are. F is the number of messages."""
+    """The places of the messages of a stream. F is the number of messages."""
 
     offsets: NDArray[np.uint64]
-    """[F] byte at which the frame begins: what `StreamReader.read_frame` takes."""
+    """[F] byte at which the frame begins: the argument of `StreamReader.read_frame`."""
     sequences: NDArray[np.uint64]
     """[F]"""
     rows: NDArray[np.uint64]
@@ -80,7 +79,7 @@ class StreamReader:
         self.lost_bytes = 0
         """Bytes behind the last whole frame that could not be used; known after iterating to the end."""
         self.damage: str | None = None
-        """What is wrong with the file and where, in a sentence; None if nothing is. Known after iterating."""
+        """The damage and its place in a sentence; None if the file is whole. Known after iterating."""
         with self._open() as file:
             size = _size(file)
             self.header = self._read_header(file, size)
@@ -89,7 +88,7 @@ class StreamReader:
 
     @property
     def closed_cleanly(self) -> bool:
-        """Whether the file ends with an index: its writer was closed, and nothing was cut off since."""
+        """True if the file ends with an index: its writer was closed, and nothing was cut off since."""
         return self._index_offset is not None
 
     def __iter__(self) -> Generator[Frame, None, None]:

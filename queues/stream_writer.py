@@ -38,7 +38,7 @@ class StreamWriter:
 
     Args:
         path: the file, which must not exist yet; its folder is made.
-        header: what the stream says about itself.
+        header: the description of the stream.
 
     Raises:
         StreamError: if the file exists or can't be made.
@@ -73,8 +73,8 @@ class StreamWriter:
             time_s: seconds on a monotonic clock, for replays that keep the recorded pace.
 
         Raises:
-            StreamError: if the disk does not take it, or it is too large for a frame; the file then still
-                ends with its last whole frame, and may be written to again or closed.
+            StreamError: if the disk refuses it, or it is too large for a frame; the file then still ends with its
+                last whole frame, and may be written to again or closed.
             ShapeError: if an array of the message is not of plain numbers.
             ValueError: if the header has no such edge, or the stream is closed.
         """
@@ -104,7 +104,7 @@ class StreamWriter:
         """Write the index, flush, and close the file. Closing twice is allowed.
 
         Raises:
-            StreamError: if the disk does not take the index; the messages can be read all the same.
+            StreamError: if the disk refuses the index; the messages can be read all the same.
         """
         if self._closed:
             return

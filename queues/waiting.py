@@ -1,4 +1,4 @@
-"""Who waits at one end of a queue, in which order and for how long; a part of `agent_manager_queue`."""
+"""The tasks that wait at one end of a queue, in their order; a part of `agent_manager_queue`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class WaitingLine:
 
     def __init__(self) -> None:
         self.waiters: deque[tuple[asyncio.Future[bool], float]] = deque()
-        """Who waits, with the loop's time at which they came."""
+        """The waiting tasks, each with the loop's time at which its wait began."""
         self.promised = 0
-        """How many were told that it is their turn and have not run since."""
+        """Number of tasks that were promised their turn and have not run since."""
         self._past_s = 0.0
 
     def __len__(self) -> int:
         return sum(not future.done() for future, _ in self.waiters)
 
     def waited_s(self) -> float:
-        """Seconds waited so far, by all together."""
+        """Seconds waited so far, summed over tasks."""
         return self._past_s + sum(future.get_loop().time() - since for future, since in self.waiters)
 
     async def wait(self, pass_on: Callable[[], None]) -> bool:
-        """Wait for a promise: true if one was made, false if dismissed.
+        """Wait for a promise; return True if one was made, False if dismissed.
 
         Args:
-            pass_on: called when the wait is cancelled after the promise was made, to make it to someone else.
+            pass_on: called when the wait is cancelled after the promise was made, to make it to another task.
         """
         loop = asyncio.get_running_loop()
         entry = (loop.create_future(), loop.time())
@@ -41,7 +41,7 @@ class WaitingLine:
                 return False
         except asyncio.CancelledError:
             if future.cancelled():
-                # Whoever was first in line may have skipped it already.
+                # The one before it in line may have skipped it already.
                 if entry in self.waiters:
                     self.waiters.remove(entry)
             elif future.result():
@@ -54,14 +54,14 @@ class WaitingLine:
         return True
 
     def promise(self) -> None:
-        """Tell the first in line that it is their turn."""
+        """Promise the first in line its turn."""
         future, _ = self.waiters.popleft()
         if not future.done():
             future.set_result(True)
             self.promised += 1
 
     def dismiss(self) -> None:
-        """Tell everyone that they wait in vain."""
+        """End all waits in vain."""
         while self.waiters:
             future, _ = self.waiters.popleft()
             if not future.done():

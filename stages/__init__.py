@@ -1,4 +1,4 @@
-"""Stages: what a stage is, and one folder per stage of the pipeline. This much is what a custom stage needs.
+"""Stages: the base class, and one folder per stage of the pipeline. A custom stage needs no more than these names.
 
 Light on purpose: neither torch nor an environment library is imported here. Trainers are in `stages.trainer`, policies
 in `stages.policy`, environments in `stages.environment`.

@@ -1,4 +1,4 @@
-"""How messages tell of what code that is not ours has raised: in one sentence, with the line of the user's own file.
+"""Descriptions of errors raised by code that is not ours: one sentence, with the line of the user's own file.
 
 The whole traceback is for `--debug`.
 """
@@ -17,20 +17,17 @@ _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "
 
 
 def describe_error(error: BaseException) -> str:
-    """What was raised, and where: `ZeroDivisionError: in my step (at /home/me/duel.py:24, in step)`.
+    """Describe an error and its place: `ZeroDivisionError: in my step (at /home/me/duel.py:24, in step)`.
 
-    The place is the innermost one in a file that is neither ours nor a library's; without such a file there is none.
+    The place is that of `user_frame`; an error without one is described without a place.
     """
     frame = user_frame(error)
-    return (
-        error_summary(error)
-        if frame is None
-        else f"{error_summary(error)} (at {frame.filename}:{frame.lineno}, in {frame.name})"
-    )
+    place = "" if frame is None else f" (at {frame.filename}:{frame.lineno}, in {frame.name})"
+    return error_summary(error) + place
 
 
 def error_summary(error: BaseException) -> str:
-    """What was raised, with its message if it has one: `ZeroDivisionError: in my step`."""
+    """The error's class and its message, if it has one: `ZeroDivisionError: in my step`."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -41,13 +38,13 @@ def user_frame(error: BaseException) -> FrameSummary | None:
 
 
 def frames(error: BaseException) -> list[FrameSummary]:
-    """The calls that led to it, the innermost last, without ours and those that lie in no file."""
+    """The calls that led to the error, the innermost last, without ours and those that lie in no file."""
     calls = traceback.extract_tb(error.__traceback__)
     return [call for call in calls if not call.filename.startswith((*_OURS, "<"))]
 
 
 def raised_in_user_code(error: BaseException) -> bool:
-    """Whether it, or what led to it, was raised below code of the user's own: then a traceback says more."""
+    """True if the error, or one of its causes, was raised below code of the user's own: then a traceback helps."""
     return any(user_frame(each) is not None for each in _with_causes(error))
 
 

@@ -1,4 +1,4 @@
-"""The mistakes and conditions that callers of `stages` can tell apart."""
+"""The errors of `stages` that its callers distinguish."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from config.errors import KeyPath
 
 
 class StageError(Exception):
-    """A stage could not do its work; the message says on what and why.
+    """A stage could not do its work; the message names the object and the reason.
 
     Args:
-        message: what to tell.
-        key: the key of the YAML that is to blame, if one is: who knows the file puts the place before the message.
+        message: the message.
+        key: the key of the YAML at fault, if one is: a caller that knows the file puts the place before the message.
     """
 
     def __init__(self, message: object = "", key: KeyPath = ()) -> None:
@@ -26,7 +26,7 @@ class BrokenEnvironmentError(StageError):
 
 
 class EnvironmentEnded(Exception):
-    """An environment has come to its end in order, so the run does too; the message says how."""
+    """An environment has ended in order, so the run ends too; the message names the way."""
 
 
 class NotFiniteError(StageError):
@@ -39,7 +39,7 @@ class LoadError(StageError):
 
 @contextmanager
 def blaming(*key: str | int) -> Iterator[None]:
-    """Blame a key of the YAML for errors that are raised within, unless they blame one already."""
+    """Set the key of errors that are raised within, unless they have one already."""
     try:
         yield
     except StageError as error:

@@ -4,9 +4,8 @@ A user's modules lie next to the YAML, like a script's modules next to the scrip
 that harmless:
 
 - Only the module that the YAML names is looked up in that folder first. It is loaded by hand, without
-  putting the folder in front of `sys.path`, so that what gets imported meanwhile can't come from there by
-  accident. Names of our own packages, of the standard library and of what is already imported never come
-  from the folder.
+  putting the folder in front of `sys.path`, so that no other import comes from there by accident. Names of our
+  own packages, of the standard library and of modules that are already imported never come from the folder.
 - The folder stays at the *end* of `sys.path`, so that a user's module finds its neighbours, also later, but a
   `config.py` in that folder never stands in for ours, nor a `random.py` for Python's.
 """
@@ -39,7 +38,7 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
     Args:
         what: `module:attribute`; both sides may have dots (`my_package.stages:Filters.Short`).
         folder: where the YAML lies, whose modules are importable; None for installed modules only.
-        kind: what it is going to be, for messages: `stage`, `trainer`, `environment factory`.
+        kind: its role, for messages: `stage`, `trainer`, `environment factory`.
 
     Raises:
         LoadError: if the text is not of that form, the module can't be found or raises while it is
@@ -55,10 +54,10 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
 
 
 def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> Callable[..., Any]:
-    """As `load_attribute`, of something to call.
+    """As `load_attribute`, for something callable.
 
     Raises:
-        LoadError: as there, or if it is nothing to call; then the message says what was `expected`.
+        LoadError: as there, or if it is not callable; then the message names what was `expected`.
     """
     found = load_attribute(what, folder, kind)
     if not callable(found):
@@ -68,7 +67,7 @@ def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> C
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import what an installed package offers under a short name.
+    """Import the object that an installed package offers under a short name.
 
     Args:
         group: the entry-point group, such as `headrace.stages`.
@@ -99,7 +98,7 @@ def import_module(name: str, folder: Path | None, asked: str) -> ModuleType:
     Args:
         name: the module, with dots for one inside a package.
         folder: where the YAML lies, or None.
-        asked: what it is wanted for, the beginning of error messages.
+        asked: the role and name that were asked for, the beginning of error messages.
 
     Raises:
         LoadError: if it can't be found, or raises while it is imported.
@@ -118,7 +117,7 @@ def import_module(name: str, folder: Path | None, asked: str) -> ModuleType:
 
 
 def _import_from(folder: Path, top: str) -> None:
-    """Put a top-level module of the folder into `sys.modules`, unless its name belongs to somebody else."""
+    """Put a top-level module of the folder into `sys.modules`, unless its name is taken."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     importlib.invalidate_caches()  # the folder's files may be newer than what Python remembers of it
@@ -164,13 +163,13 @@ def _public_names(owner: Any) -> list[str]:
     names = list(getattr(owner, "__all__", None) or [name for name in dir(owner) if not name.startswith("_")])
     if not isinstance(owner, ModuleType):
         return names
-    # What a module defines is more likely meant than what it merely imported.
+    # A module's own names are more likely meant than those it merely imported.
     own = [name for name in names if getattr(getattr(owner, name), "__module__", None) == owner.__name__]
     return own or names
 
 
 def _hidden(module: ModuleType, folder: Path | None) -> str:
-    """Say so if the user's file was passed over because its name is taken."""
+    """Note for messages if the user's file was skipped because its name is taken."""
     spec = _spec_in(folder.resolve(), module.__name__.partition(".")[0]) if folder is not None else None
     top = sys.modules.get(module.__name__.partition(".")[0])
     if spec is None or spec.origin is None or spec.origin == getattr(top, "__file__", None):

@@ -1,7 +1,7 @@
-"""The one loop that runs a stage: all waiting, closing, credits and checkpoint barriers of the pipeline live here.
+"""The loop that runs a stage: all waiting, closing, credits and checkpoint barriers of the pipeline are here.
 
-A stage stands between an inlet and an outlet and knows neither; `StageRunner` takes items from the inlet, hands
-them to `process`, and puts what it yields into the outlet. Backpressure is the `await outlet.put`.
+A stage stands between an inlet and an outlet and knows neither; `StageRunner` passes items from the inlet to
+`process`, and puts the results into the outlet. Backpressure is the `await outlet.put`.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from stages.stage import In, Out, Source, Stage, StageContext, Yielded
 log = logging.getLogger(__name__)
 
 BLOCKING_S = 0.25
-"""A stage that holds its event loop longer than this without awaiting is named in a warning."""
+"""A stage that blocks its event loop longer than this is named in a warning."""
 
 T_contra = TypeVar("T_contra", contravariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
 
 class ItemSource(Protocol[T_co]):
-    """What the loop asks of an inlet; the consuming end of every queue has it."""
+    """An inlet as the loop needs it; the consumer's end of every queue is one."""
 
     def __aiter__(self) -> AsyncIterator[T_co]:
         """Items until the queue is closed and drained."""
         ...
 
     def close(self) -> None:
-        """Say that nobody will take any more, so that producers get QueueClosed instead of waiting for ever."""
+        """Refuse further items, so that producers get QueueClosed instead of waiting for ever."""
         ...
 
 
 class ItemSink(Protocol[T_contra]):
-    """What the loop asks of an outlet; the producing end of every queue has it."""
+    """An outlet as the loop needs it; the producer's end of every queue is one."""
 
     async def put(self, item: T_contra) -> None:
         """Wait until the item has a place."""
         ...
 
     def close(self) -> None:
-        """Say that no more items will come."""
+        """End the stream."""
         ...
 
 
 class Nowhere:
-    """The outlet of a stage that is the end of its line."""
+    """The outlet of a stage that yields to no other."""
 
     async def put(self, item: Any) -> None:
         """Drop the item."""
@@ -73,17 +73,17 @@ class StageFailure(StageError):
         self.stage = stage
         self.doing = doing
         self.cause = cause
-        # Our own errors say in words what is wrong; of others the kind is half of it.
+        # Our own errors describe the problem in words; of others the class is half of the description.
         what = f"{cause}" if isinstance(cause, StageError | ConfigError | SpecError) else describe_error(cause)
         super().__init__(f"stage {stage} failed {doing}: {what}")
 
 
 @dataclass(frozen=True)
 class StageHooks:
-    """What the loop tells the host: credits that ended here, and the stage's part of a checkpoint."""
+    """The loop's calls of its host: credits that ended here, and the stage's part of a checkpoint."""
 
     return_credits: Callable[[str, int, int], None] = lambda behavior, source, amount: None
-    """(behaviour name, source, amount): learning-team steps that the stage took in and did not pass on."""
+    """(behaviour name, source, amount): learning-team steps that the stage received and did not pass on."""
     save_part: Callable[[str, int, Mapping[str, Any]], None] = lambda name, number, state: None
     """(stage name, checkpoint number, state): called when a barrier reaches the stage."""
 
@@ -93,13 +93,13 @@ class StageRunner(Generic[In, Out]):
 
     Args:
         stage: the stage; run once.
-        inlet: what it takes items from.
-        outlet: what it puts results into; closed at the end, also after a failure.
-        context: what the stage is given at its start.
-        hooks: how the host hears of returned credits and checkpoint parts.
-        behaviors: names of the behaviours it sees; items of others pass it by. None for all.
-        state: what it takes up before the first item, on a resume.
-        ends_barriers: true for the last stage of a checkpoint's way, which passes barriers to nobody.
+        inlet: the queue of its items.
+        outlet: the queue of its results; closed at the end, also after a failure.
+        context: passed to the stage at its start.
+        hooks: called for returned credits and checkpoint parts.
+        behaviors: names of the behaviours it handles; items of others bypass it. None for all.
+        state: restored before the first item, on a resume.
+        ends_barriers: true for the last stage that a checkpoint reaches, which passes no barriers on.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class StageRunner(Generic[In, Out]):
         self._barrier_seen = -1
 
     async def run(self) -> None:
-        """Run the stage to the end of its inlet, or until whoever takes its results is gone.
+        """Run the stage to the end of its inlet, or until its outlet is closed by the consumer.
 
         Raises:
             StageFailure: if the stage raises; its outlet is closed and it is stopped all the same.
@@ -145,7 +145,7 @@ class StageRunner(Generic[In, Out]):
                 with _naming(name, "while stopping"):
                     await _settle(self.stage.stop())
         except QueueClosed:
-            log.debug("stage %s ends early: nobody takes its results any more", name)
+            log.debug("stage %s ends early: its results have no consumer any more", name)
         finally:
             self._inlet.close()
             self._outlet.close()
@@ -169,7 +169,7 @@ class StageRunner(Generic[In, Out]):
             self._hooks.return_credits(item.behavior, item.source, carried - passed)
 
     async def _emit(self, results: Yielded[Out]) -> int:
-        """Put everything yielded into the outlet; returns the credits passed on."""
+        """Put everything yielded into the outlet; return the credits passed on."""
         passed = 0
         if results is None:
             return passed
@@ -199,9 +199,7 @@ class StageRunner(Generic[In, Out]):
         if took <= BLOCKING_S or self.stage.may_block:
             return
         self._blocked += 1
-        if (
-            self._blocked & (self._blocked - 1) == 0
-        ):  # the 1st, 2nd, 4th, 8th … time: one that always blocks says little
+        if self._blocked & (self._blocked - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
             log.warning(
                 "stage %s blocked its event loop for %.2f s on item %d (%d times so far); "
                 "other stages of its host stood still. Make it faster, or await in an async process().",
@@ -222,7 +220,7 @@ class StageRunner(Generic[In, Out]):
 
 
 async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
-    """Run a source until it is exhausted, was asked to stop, or nobody takes its items; then close the outlet.
+    """Run a source until it is exhausted, was asked to stop, or its outlet was closed; then close the outlet.
 
     Raises:
         StageFailure: if the source raises.
@@ -241,20 +239,20 @@ async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageC
             with _naming(context.name, "while stopping"):
                 await _settle(source.stop())
     except QueueClosed:
-        log.debug("source %s ends early: nobody takes its results any more", context.name)
+        log.debug("source %s ends early: its items have no consumer any more", context.name)
     finally:
         outlet.close()
 
 
 async def start_stage(stage: Stage[Any, Any], context: StageContext, state: Mapping[str, Any] | None) -> None:
-    """Start a stage and give it the state of a resumed run."""
+    """Start a stage and restore the state of a resumed run."""
     await _settle(stage.start(context))
     if state is not None:
         stage.load_state_dict(state)
 
 
 def describe_item(item: object) -> str:
-    """One line that tells a person which item it was."""
+    """Identify an item, in one line of a message."""
     match item:
         case TrajectoryBatch():
             return (
@@ -270,7 +268,7 @@ def describe_item(item: object) -> str:
 
 
 class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
-    """Turns an exception into a StageFailure that says which stage was doing what."""
+    """Turns an exception into a StageFailure that names the stage and what it was doing."""
 
     def __init__(self, stage: str, doing: str, number: int = 0, item: object = None) -> None:
         self._stage = stage
@@ -282,7 +280,7 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # An outlet closed by its consumer is an ending, not this stage's failure: the loop sees to it.
+        # An outlet closed by its consumer is an ending, not this stage's failure: the loop handles it.
         if isinstance(error, Exception) and not isinstance(error, StageFailure | QueueClosed):
             which = f" {self._number}: {describe_item(self._item)}" if self._item is not None else ""
             raise StageFailure(self._stage, self._doing + which, error) from error
@@ -292,9 +290,8 @@ _END: Any = object()
 
 
 def _not_yielded(results: object) -> str:
-    """What to tell somebody whose process() is no generator."""
     if inspect.iscoroutine(results):
-        results.close()  # or Python would warn, as well, that nobody awaited it
+        results.close()  # or Python would warn as well that it was never awaited
         return "process() is async but yields nothing: use `yield` for each result (or a plain `def` that returns None)"
     return f"process() returned a {type(results).__name__}: use `yield` for each result, or return None for none at all"
 
@@ -331,7 +328,7 @@ async def _settle(result: Any) -> None:
 
 
 def _count_steps(context: StageContext, item: object) -> None:
-    """For the statistic of agent steps per second and stage, which main makes of it."""
+    """Report the item's steps: main makes the statistic of agent steps per second and stage of them."""
     if isinstance(item, TrajectoryBatch) and item.num_trajectories:
         context.statistics.add("Pipeline", f"Steps/{context.name}", item.num_rows, "sum")
 

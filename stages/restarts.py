@@ -1,4 +1,4 @@
-"""How often something that crashes may be started again: ML-Agents' three limits."""
+"""The limits of restarts after crashes, which are ML-Agents' three."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RestartBudget:
         self.count = 0
 
     def refusal(self, now_s: float) -> str | None:
-        """Why one more restart at this time is not allowed, in words for the user; None if it is."""
+        """The reason against one more restart at this time, for a message; None if it is allowed."""
         while self._times and now_s - self._times[0] > self._period_s:
             self._times.popleft()
         if 0 <= self._lifetime <= self.count:

@@ -21,7 +21,7 @@ NOBODY = 0
 
 
 class FreeNumbers:
-    """A stack of numbers that nobody uses; the first one given to the constructor is on top."""
+    """A stack of unused numbers; the first one passed to the constructor is on top."""
 
     def __init__(self, numbers: Numbers) -> None:
         self._stack = numbers
@@ -31,17 +31,17 @@ class FreeNumbers:
         return len(self._stack) - self._top
 
     @property
-    def taken(self) -> int:
-        """How many are in use."""
+    def in_use(self) -> int:
+        """Count of the numbers in use."""
         return self._top
 
-    def take(self, count: int) -> Numbers:
-        """Take numbers out, [count]; there must be as many. A view, to be used before the next `give`."""
+    def allocate(self, count: int) -> Numbers:
+        """Remove and return numbers, [count]; there must be as many. A view, to be used before the next `release`."""
         first, self._top = self._top, self._top + count
         return self._stack[first : self._top]
 
-    def give(self, numbers: Numbers) -> None:
-        """Put numbers back that were taken."""
+    def release(self, numbers: Numbers) -> None:
+        """Put numbers back that were allocated."""
         self._top -= len(numbers)
         self._stack[self._top : self._top + len(numbers)] = numbers
 
@@ -65,7 +65,7 @@ class Slots:
         self._sorted_ids = self._sorted_slots = np.empty(0, np.int64)
 
     def __len__(self) -> int:
-        return self._free.taken
+        return self._free.in_use
 
     @property
     def total(self) -> int:
@@ -93,7 +93,7 @@ class Slots:
         """Slots for agents that have none yet, [n]; `total` may have grown."""
         if len(self._free) < len(agent_ids):
             self._grow(len(agent_ids))
-        slots = self._free.take(len(agent_ids))
+        slots = self._free.allocate(len(agent_ids))
         self.ids[slots] = agent_ids
         self._used[slots] = True
         self._changed = True
@@ -101,12 +101,12 @@ class Slots:
 
     def remove(self, slots: Numbers) -> None:
         """Forget the agents in these slots."""
-        self._free.give(slots)
+        self._free.release(slots)
         self._used[slots] = False
         self._changed = True
-        if not self._free.taken:
+        if not self._free.in_use:
             # As in the beginning: slots decide the order in which trajectories are cut, and what follows a
-            # checkpoint of a deterministic run must not depend on who came and went before it.
+            # checkpoint of a deterministic run must not depend on the agents before it.
             self._free = FreeNumbers(np.arange(1, self.total))
 
     def _sort(self) -> None:

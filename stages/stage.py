@@ -1,7 +1,7 @@
 """The Stage: one class with one job, typed input and output, and no knowledge of its neighbours.
 
-A stage says what it does with one item (`process`); all waiting, closing, credits and checkpoints live in the one
-loop that runs it, `stages.loop.run_stage`. Sources, which have no inlet, say what they make (`produce`).
+A stage defines what it does with one item (`process`); all waiting, closing, credits and checkpoints are in the loop
+that runs it, `stages.loop`. Sources, which have no inlet, define what they yield (`produce`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Yielded = Iterable[Out] | AsyncIterable[Out] | None
 
 
 class Statistics(Protocol):
-    """Where a stage reports numbers; `pipeline` sends them to TensorBoard, the console and `timers.json`."""
+    """Receives a stage's numbers; `pipeline` sends them to TensorBoard, the console and `timers.json`."""
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
         """Report a value.
@@ -47,7 +47,7 @@ class NoStatistics:
 
 @dataclass(frozen=True)
 class StageContext:
-    """What a stage is given at its start: who it is, and where it may report and write."""
+    """Passed to a stage at its start: its identity, and where it may report and write."""
 
     name: str
     """The stage's name in the graph, unique with `replica`: the key of its part of a checkpoint."""
@@ -76,12 +76,12 @@ class Stage(Generic[In, Out]):
     def process(self, item: In) -> Yielded[Out]:
         """Handle one item: a generator, plain or async, that yields none, one or many items; or None.
 
-        Arrays in `item` must not be changed, and what is kept beyond the call must be copied.
+        Arrays in `item` must not be changed, and arrays that are kept beyond the call must be copied.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a process() method")
 
     def finish(self) -> Yielded[Out]:
-        """Flush what is half-made, when the inlet has ended."""
+        """Yield what is still held, when the inlet has ended."""
         return None
 
     def stop(self) -> Awaitable[None] | None:
@@ -89,11 +89,11 @@ class Stage(Generic[In, Out]):
         return None
 
     def state_dict(self) -> Mapping[str, Any]:
-        """What must survive a resume: plain values and NumPy arrays, nested in dicts and lists."""
+        """The state that survives a resume: plain values and NumPy arrays, nested in dicts and lists."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `state_dict` gave. Called after `start` and before the first item."""
+        """Restore the state that `state_dict` returned. Called after `start` and before the first item."""
 
 
 class Source(Stage[None, Out]):

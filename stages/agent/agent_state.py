@@ -1,4 +1,4 @@
-"""What is kept of each agent beside its rows, by slot: whose it is, what its episode brought, what it decided under."""
+"""The state of each agent beside its rows, by slot: its environment, its episode's return, its decision's stamps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stages.agent.outbox import ClosedTrajectories
 from stages.slots import Numbers, Where, enlarged
 
 Stamps = Sequence[Array]
-"""What decisions are made under: episode ids; of the assignment the generation, opponent, learning or not; and where
-the behaviour has groups, the group's id."""
+"""The stamps of decisions: episode ids; of the assignment the generation, opponent, learning or not; and where the
+behaviour has groups, the group's id."""
 LEARNING = 3
 """Place of `learning` in them."""
 
@@ -24,11 +24,11 @@ class AgentState:
 
     Args:
         total: number of slots.
-        grouped: whether its agents are in groups.
+        grouped: true if its agents may be in groups.
 
     Attributes:
         episode_ids: [total] the episode of the open decision.
-        learning: [total] whether the open decision is learned from.
+        learning: [total] true where the open decision is learned from.
         returns: [total] sum of the episode's rewards so far.
         steps_before: [total] decisions of the episode in earlier pages.
         mates: the groups; None if there are none.
@@ -45,13 +45,13 @@ class AgentState:
         self._env_ids = np.zeros(total, np.int64)
 
     def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
-        """Enter agents [k] of some environments; there are `total` slots now."""
+        """Add agents [k] of some environments; there are `total` slots now."""
         if total > len(self.episode_ids):
             self._enlarge(total)
         self._env_ids[slots] = env_ids
 
     def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Agents [k] that had no open decision take the first one of an episode."""
+        """Begin episodes of agents [k] that had no open decision."""
         self.stamp(slots, stamps)
         self.returns[slots] = 0
         self.steps_before[slots] = 0
@@ -59,7 +59,7 @@ class AgentState:
             self.mates.returns[slots] = 0
 
     def stamp(self, where: Where, stamps: Stamps) -> None:
-        """Note what agents decide under from now on."""
+        """Set the stamps of agents' open decisions."""
         self.episode_ids[where] = stamps[0]
         self._generations[where] = stamps[1]
         self._opponents[where] = stamps[2]
@@ -68,7 +68,7 @@ class AgentState:
             self.mates.ids[where] = stamps[-1]
 
     def stamps(self, where: Where) -> Stamps:
-        """What agents took their open decisions under."""
+        """The stamps of agents' open decisions."""
         stamps = (self.episode_ids[where], self._generations[where], self._opponents[where], self.learning[where])
         return stamps if self.mates is None else (*stamps, self.mates.ids[where])
 
@@ -85,7 +85,7 @@ class AgentState:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> ClosedTrajectories:
-        """Trajectories [k] that are closed now, as the outbox takes them."""
+        """Trajectories [k] that are closed now, for the outbox."""
         return ClosedTrajectories(
             ends,
             agent_ids,

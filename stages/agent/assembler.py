@@ -32,11 +32,11 @@ class _LastTick:
 class Assembler:
     """Keeps one open decision per agent of a behaviour id, and the steps before it until they are closed.
 
-    An agent has a slot as long as it has an open decision. The slot says in which row of the pages that
-    decision stands (`_cursor`); under which stamp it was made and what the episode brought so far is in the books.
+    An agent has a slot as long as it has an open decision. By slot, `_cursor` is the row of the pages in which that
+    decision stands; its stamps and the episode's return so far are in the agent state.
 
-    Trajectories of a group's agents are closed together: where one is, its mates' are cut at the same tick. So whoever
-    learns finds in one batch what all of a group did at each moment, and who was left when one of them ended.
+    Trajectories of a group's agents are closed together: where one is, its mates' are cut at the same tick. So the
+    trainer finds in one batch what all of a group did at each moment, and which agents were left when one ended.
 
     Attributes:
         pending: learning rows held: completed ones of half-made trajectories, and closed ones to be emitted.
@@ -115,7 +115,7 @@ class Assembler:
             self._cut_mates(self._mates)
 
     def end_learning(self) -> None:
-        """Learn no more from what is decided already: completed steps are learned from, open ones are not."""
+        """End learning from decisions already taken: completed steps are learned from, open ones are not."""
         slots = self._slots.used()
         slots = slots[self._agents.learning[slots]]
         self._cut(slots)
@@ -125,9 +125,9 @@ class Assembler:
         self._last_tick = None  # the next decisions' stamps have to be compared with these
 
     def replace_decisions(self, step: StepBatch) -> None:
-        """Write the open decisions of a tick's agents anew, as newer policies took them."""
+        """Replace the open decisions of a tick's agents by those of newer policies."""
         slots = self._slots.find(step.agent_ids[step.ended :])
-        known = slots.nonzero()[0]  # nothing may be decided for nobody: actions there stay 0
+        known = slots.nonzero()[0]  # unknown agents decide nothing: actions in nobody's row stay 0
         decisions = {name: values[known] for name, values in step.decisions.items()}
         self._pages.write_decisions(self._cursor[slots[known]], decisions, step.policy_versions[known])
 
@@ -149,7 +149,7 @@ class Assembler:
         at = self._cursor[slots]
         lengths = self._pages.lengths(at)
         lost = int(lengths @ self._agents.learning[slots])
-        self._pages.give(at - lengths)
+        self._pages.release(at - lengths)
         self._cursor[slots] = self._pages.nowhere
         self._forget(slots)
         self.pending -= lost
@@ -237,12 +237,12 @@ class Assembler:
         if self._mates is not None and step.group_ids is not None and step.group_rewards is not None:
             self._mates.returns[where] += step.group_rewards[step.ended :]
             stamps = (*stamps, step.group_ids[step.ended :])
-        said = as_bytes(stamps)
+        key = as_bytes(stamps)
         fresh, restamped = 0, None
         # Where agents and stamps are the last tick's and nobody ended, nobody starts anything: the fast path.
-        if step.ended or tick.stamps != said:
-            tick.stamps, tick.learning = said, int(np.count_nonzero(step.learning))
-            fresh, restamped = self._check_stamps(where, at, stamps, said)
+        if step.ended or tick.stamps != key:
+            tick.stamps, tick.learning = key, int(np.count_nonzero(step.learning))
+            fresh, restamped = self._check_stamps(where, at, stamps, key)
         self.pending += tick.learning
         self._turn_pages(where, at, fresh, restamped, observations)
         if restamped is not None:
@@ -255,17 +255,17 @@ class Assembler:
     def _check_stamps(
         self, where: Where, at: Numbers, stamps: Stamps, expected: bytes
     ) -> tuple[int, NDArray[np.bool_] | None]:
-        """Look after agents whose stamp is not that of their open decision; `pending` is put right for them.
+        """Handle agents whose stamps are not those of their open decision; corrects `pending` for them.
 
         Args:
             where: the slots of the agents that decide.
             at: [d] the rows after those of their open decisions; nowhere's for decisions that are dropped.
-            stamps: [d] what they decide under now.
+            stamps: [d] of the new decisions.
             expected: the same as bytes.
 
         Returns:
-            How many agents start an episode, and [d] whose stamps changed within one, to be taken up when the
-            open step is completed (None if none).
+            The number of agents that start an episode, and [d] true where stamps changed within one, to be set when
+            the open step is completed (None if none did).
         """
         fresh = (at == self._pages.nowhere + 1).nonzero()[0]
         if len(fresh):
@@ -286,7 +286,7 @@ class Assembler:
         return len(fresh) + len(lost), changed
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Open the books of agents [k] that had no open decision: their rows complete no step."""
+        """Begin episodes of agents [k] that had no open decision: their rows complete no step."""
         self._agents.start_episodes(slots, stamps)
         self.pending -= int(np.count_nonzero(stamps[LEARNING]))
 
@@ -307,7 +307,7 @@ class Assembler:
         restamped: NDArray[np.bool_] | None,
         observations: list[tuple[PageColumn, Array]],
     ) -> None:
-        """Give a page to agents whose page is full, whose stamp changed, or (`fresh` many) that have none."""
+        """Begin pages of agents whose page is full, whose stamps changed, or (`fresh` many) that have none."""
         pages = self._pages
         full = at % pages.stride == pages.stride - 1  # true for nowhere's row as well
         if restamped is not None:
@@ -318,7 +318,7 @@ class Assembler:
         ends = at[turning]
         for column, records in observations:
             column.records[ends] = records[turning]
-        starts = pages.take(len(turning))
+        starts = pages.allocate(len(turning))
         pages.keep_actions(ends, starts)
         at[turning] = starts
         if fresh < len(turning):
@@ -328,7 +328,7 @@ class Assembler:
             self._close(pick(where, turning), ends, pages.lengths(ends))
 
     def _cut(self, slots: Numbers, max_first_version: int | None = None) -> None:
-        """Close what these agents have completed; their open decisions become first rows of other pages."""
+        """Close the completed rows of these agents; their open decisions become first rows of other pages."""
         ends = self._cursor[slots]
         lengths = self._pages.lengths(ends)
         chosen = lengths > 0
@@ -337,23 +337,23 @@ class Assembler:
         slots, ends = slots[chosen], ends[chosen]
         if not len(slots):
             return
-        starts = self._pages.take(len(slots))
+        starts = self._pages.allocate(len(slots))
         self._pages.move(ends, starts)
         self._cursor[slots] = starts
         self._close(slots, ends, lengths[chosen])
 
     def _cut_mates(self, mates: Groups) -> None:
-        """Close what the mates of agents whose trajectories were just closed have completed so far."""
+        """Close the completed rows of the mates of agents whose trajectories were just closed."""
         if mates.anyone_parted:
             self._cut(mates.parted(self._slots.used()))
             mates.forget_parted()
 
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
-        """Close what agents completed, and drop their open decisions."""
+        """Close the completed rows of agents, and drop their open decisions."""
         ends = self._cursor[slots]
         lengths = self._pages.lengths(ends)
         made = lengths > 0
-        self._pages.give(ends[~made])
+        self._pages.release(ends[~made])
         self._cursor[slots] = self._pages.nowhere
         self._close(slots[made], ends[made], lengths[made], truncated=truncated)
 

@@ -1,4 +1,4 @@
-"""Groups of agents that work for a common reward, as the agent processor keeps them: whose mates are whose."""
+"""Groups of agents that work for a common reward, as the agent processor keeps them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Groups:
         self._parted: list[Numbers] = []
 
     def enlarge(self, total: int) -> None:
-        """Have room for so many slots."""
+        """Make room for this many slots."""
         self.ids, self.returns = enlarged(self.ids, total), enlarged(self.returns, total)
 
     def note_closed(self, slots: Numbers, left: Numbers | None = None) -> Columns:
-        """Take note that trajectories are closed now.
+        """Note that trajectories are closed now.
 
         Args:
             slots: [k] of their agents.
-            left: where these agents end, slots of those who go on; None where they go on themselves.
+            left: where these agents end, slots of those that go on; None where they go on themselves.
 
         Returns:
             `GROUP_TRAJECTORY_COLUMNS` [k].
@@ -45,32 +45,32 @@ class Groups:
 
     @property
     def anyone_parted(self) -> bool:
-        """Whether a trajectory was closed since `forget_parted`."""
+        """True if a trajectory was closed since `forget_parted`."""
         return bool(self._parted)
 
     def parted(self, slots: Numbers) -> Numbers:
-        """Those of the agents who are in a group of which a trajectory was closed since `forget_parted`."""
+        """Those of the agents that are in a group of which a trajectory was closed since `forget_parted`."""
         ids = self.ids[slots]
         mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self._parted))]
         return mates
 
     def forget_parted(self) -> None:
-        """All mates of those whose trajectories were closed have been seen to."""
+        """Forget the closed trajectories: those of all mates were cut."""
         self._parted.clear()
 
     def of_episodes(
         self, slots: Numbers, last_rewards: NDArray[np.float32], steps: Numbers, group_left: NDArray[np.bool_]
     ) -> Columns:
-        """What there is to say of the groups when agents' episodes end.
+        """The groups' columns of agents' episodes that end.
 
-        A group is over when none of its agents is left. Then one of those who ended last has it in its row: the one who
-        was there longest, whose sum of rewards is the group's.
+        A group is over when none of its agents is left. Then, of the agents that ended last, the row of the one with
+        the longest episode says so: its sum of rewards is the group's.
 
         Args:
             slots: [e] of those agents.
-            last_rewards: [e] what their groups got with their last step.
-            steps: [e] decisions that each made in its episode.
-            group_left: [e] whether mates go on.
+            last_rewards: [e] their groups' rewards of the last step.
+            steps: [e] decisions of each in its episode.
+            group_left: [e] true where mates go on.
 
         Returns:
             `GROUP_EPISODE_COLUMNS` [e].

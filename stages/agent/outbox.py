@@ -1,4 +1,4 @@
-"""Trajectories that are closed and wait to be emitted together, and how they become one batch."""
+"""Closed trajectories that wait to be emitted together, as one batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queues.messages import Array, Columns, TrajectoryBatch
 from stages.agent.pages import Pages
 from stages.slots import Element, Numbers
 
-# Plain tuples of arrays: to make a frozen dataclass costs more than all else that is done with these.
+# Plain tuples of arrays: making a frozen dataclass costs more than all other work on these.
 
 
 class ClosedTrajectories(NamedTuple):
@@ -65,24 +65,24 @@ class Outbox:
         self._episode_groups: list[Columns] = []
 
     def add(self, closed: ClosedTrajectories, rows: int, of_groups: Columns | None = None) -> None:
-        """Take trajectories in that have so many rows in all; `of_groups` are `GROUP_TRAJECTORY_COLUMNS`."""
+        """Add trajectories with this many rows in all; `of_groups` are `GROUP_TRAJECTORY_COLUMNS`."""
         self._closed.append(closed)
         self.rows += rows
         if of_groups is not None:
             self._trajectory_groups.append(of_groups)
 
     def add_episodes(self, episodes: EndedEpisodes, of_groups: Columns | None = None) -> None:
-        """Take episodes in that ended with trajectories that wait; `of_groups` are `GROUP_EPISODE_COLUMNS`."""
+        """Add episodes that ended with trajectories that wait; `of_groups` are `GROUP_EPISODE_COLUMNS`."""
         self._episodes.append(episodes)
         if of_groups is not None:
             self._episode_groups.append(of_groups)
 
     def add_games(self, games: Columns) -> None:
-        """Take results of games, to go with the next batch."""
+        """Add results of games, to be emitted with the next batch."""
         self._games.append({name: column.copy() for name, column in games.items()})
 
     def emit(self, pages: Pages, behavior_id: str, source: int) -> TrajectoryBatch | None:
-        """All that waits as one batch, its pages freed; None if nothing waits.
+        """Return all that waits as one batch and free its pages; None if nothing waits.
 
         Games that wait without a trajectory make a batch without rows.
         """
@@ -101,7 +101,7 @@ class Outbox:
             {**_episode_columns(self._episodes), **_joined_columns(self._episode_groups)},
             _joined_columns(self._games),
         )
-        pages.give(starts)
+        pages.release(starts)
         self._closed, self._episodes, self._games, self.rows = [], [], [], 0
         self._trajectory_groups, self._episode_groups = [], []
         return batch

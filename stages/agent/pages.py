@@ -1,12 +1,12 @@
-"""Where the rows of trajectories lie while they are in the making: columns cut into pages, one a trajectory.
+"""The storage of trajectories in the making: columns cut into pages, one page a trajectory.
 
 A page has room for `horizon` rows, one row before them (its action columns hold the action before the
 trajectory) and one after the last row in use (its observation columns hold the next observation). So a step
 is written once, on arrival, and everything that a finished trajectory needs is then read from its page.
 
-Page 0 is nobody's: an agent without an open decision points to its last row, `nowhere`. What is written there
-is garbage, but for the actions: they are never written there, and their zeros are the action before an
-episode's first one.
+Page 0 belongs to no agent: an agent without an open decision points to its last row, `nowhere`. Rows written there
+are garbage, but for the actions: they are never written there, and their zeros are the action before an episode's
+first one.
 """
 
 from __future__ import annotations
@@ -110,18 +110,18 @@ class Pages:
         self.of_groups: dict[str, Array] = {c.name: np.zeros(rows, c.dtype) for c in GROUP_ROW_COLUMNS if grouped}
         self._names = step.decisions.keys()
 
-    def take(self, count: int) -> Numbers:
-        """First rows of free pages, [count], to be used before the next `give`; columns may have grown."""
+    def allocate(self, count: int) -> Numbers:
+        """First rows of free pages, [count], to be used before the next `release`; columns may have grown."""
         if len(self._free) < count:
             self._grow(count)
-        return self._free.take(count)
+        return self._free.allocate(count)
 
-    def give(self, starts: Numbers) -> None:
+    def release(self, starts: Numbers) -> None:
         """Free the pages that start there."""
-        self._free.give(starts)
+        self._free.release(starts)
 
     def lengths(self, ends: Numbers) -> Numbers:
-        """Rows of pages before the rows `ends` [k] of theirs."""
+        """Number of rows before the rows `ends` [k] in their pages."""
         lengths = ends % self.stride
         lengths -= 1
         return lengths

@@ -23,18 +23,17 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     one. Closed trajectories leave as one packed batch per behaviour id, with the episodes and games that
     ended meanwhile. An ending that is not `terminated` is truncated.
 
-    What it keeps: one open decision per agent and the steps before it. An ending of an agent without an
-    open decision is ignored, and so is the reward of such an agent's decision row. An agent that starts
-    another episode without an ending row loses its open decision (its reward and what followed are
-    unknown); the steps before leave as truncated, their next observation being that decision's, and this is
-    logged once. An agent whose self-play stamp alone changes is cut there, its steps keep the stamp that
-    they were decided under, and none is lost. An agent that vanishes without an ending row keeps its place
-    for ever, as it may come back: environments must end their agents, or `drop_environments` must be
-    called.
+    It keeps one open decision per agent and the steps before it. An ending of an agent without an open decision is
+    ignored, and so is the reward of such an agent's decision row. An agent that starts another episode without an
+    ending row loses its open decision (its reward and next observation are unknown); the steps before leave as
+    truncated, their next observation being that decision's, and this is logged once. An agent whose self-play stamp
+    alone changes is cut there, its steps keep the stamp of their decisions, and none is lost. An agent that vanishes
+    without an ending row keeps its slot for ever, as it may come back: environments must end their agents, or
+    `drop_environments` must be called.
 
-    What ends it: `finish` emits all completed steps. Half-made trajectories are no part of a checkpoint
-    (nor are the environments' states), so there is no `state_dict`: what was not emitted is made anew after
-    a resume, or, in deterministic runs, closed by `close_all` at the checkpoint.
+    `finish` emits all completed steps. Half-made trajectories are no part of a checkpoint (nor are the environments'
+    states), so there is no `state_dict`: steps that were not emitted are made anew after a resume, or, in
+    deterministic runs, closed by `close_all` at the checkpoint.
 
     Args:
         horizons: `time_horizon` by behaviour name, as a mapping or a function.
@@ -60,7 +59,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is None:
             if item.ended == len(item.agent_ids) and not item.decisions:
-                return  # nobody has an open decision, and nothing says which columns there will be
+                return  # no agent has an open decision, and the columns of decisions are not known yet
             assembler = self._add_assembler(item)
         try:
             assembler.add(item)
@@ -75,8 +74,8 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         """Replace the decisions of the agents of the last tick, before the environments act on them.
 
         Args:
-            item: that tick's batch once more, with decisions by newer policies; observations and rewards are
-                not looked at again, nor are agents that were forgotten meanwhile.
+            item: that tick's batch once more, with decisions by newer policies; observations, rewards and agents
+                that were forgotten meanwhile are ignored.
         """
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is not None:
@@ -104,7 +103,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return sum(assembler.open_agents for assembler in self._by_name.get(behavior_name, ()))
 
     def flush(self, behavior_name: str | None = None) -> list[TrajectoryBatch]:
-        """Close half-made trajectories where they stand and emit all that waits, game results too.
+        """Close half-made trajectories at their last completed step and emit all that waits, game results too.
 
         The observation of an open decision is the next observation of the trajectory cut before it, and the
         decision becomes the first step of the agent's next trajectory: nothing is lost, nothing comes twice.
@@ -126,22 +125,22 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return _emit([assembler])
 
     def end_learning(self, behavior_id: str) -> None:
-        """A behaviour id's agents play on, but what they have decided and not completed is not learned from any more.
+        """End learning from a behaviour id's open decisions; its agents play on.
 
-        Their half-made trajectories are closed before it, to be emitted with others: what was completed is credits
-        spent, and what is completed from now on spends none.
+        Their half-made trajectories are closed before those decisions, to be emitted with others: steps completed
+        before have spent credits, and steps completed from now on spend none.
         """
         assembler = self._assemblers.get(behavior_id)
         if assembler is not None:
             assembler.end_learning()
 
     def close_all(self, truncated: bool = True) -> list[TrajectoryBatch]:
-        """Close and emit half-made trajectories and forget all agents, as their environments are reset next.
+        """Close and emit half-made trajectories and forget all agents, before their environments are reset.
 
         Open decisions are dropped, and the episodes do not count as ended.
 
         Args:
-            truncated: how the trajectories are marked: true, as no other trajectory goes on with the episode.
+            truncated: the mark of the trajectories: true, as no other trajectory continues the episode.
         """
         for assembler in self._assemblers.values():
             assembler.close(truncated=truncated)
@@ -151,7 +150,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         """Forget the agents of crashed instances, with their half-made trajectories.
 
         Returns:
-            The number of completed learning-team steps that are lost so.
+            The number of completed learning-team steps that are lost.
         """
         crashed = np.asarray(env_ids, np.int64)
         return sum(assembler.drop(crashed) for assembler in self._assemblers.values())

@@ -1,4 +1,4 @@
-"""Evaluation: how good a policy is, played without exploration."""
+"""Evaluation: the score of a policy that plays without exploration."""
 
 from stages.evaluation.stage import EvaluationResult, EvaluationStage
 

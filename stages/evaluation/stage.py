@@ -18,12 +18,12 @@ from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext
 
 SEED = 20_261
-"""Every policy is played on the same episodes, so that their scores can be compared."""
+"""All policies play the same episodes, so that their scores can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """How a policy scored."""
+    """The score of a policy."""
 
     policy: PolicyUpdate
     spec: BehaviorSpec
@@ -33,21 +33,21 @@ class EvaluationResult:
     """Standard deviation of the returns."""
     episodes: int
     best: bool
-    """Better than all before it."""
+    """True if better than all before it."""
 
 
 class EvaluationStage(Stage[PolicyUpdate, None]):
-    """Takes policies, plays those that are `every` steps past the last one played, and reports their scores.
+    """Receives policies, plays those that are `every` steps past the last one played, and reports their scores.
 
     Args:
-        behavior_id: whose agents' returns count; agents of other behaviour ids act at random.
+        behavior_id: the one of which agents' returns count; agents of other behaviour ids act at random.
         make_group: builds the environments.
         make_policy: builds an acting policy.
         every: trainer steps between two evaluations.
         episodes: episodes per evaluation.
         report: called with each result.
-        best: the best score so far, of a run that goes on.
-        before_reset: called before the environments begin anew, with the seed that they get.
+        best: the best score so far, of a resumed run.
+        before_reset: called before the environments are reset, with the seed.
     """
 
     may_block = True
@@ -83,7 +83,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return self._group.close() if self._group is not None else None
 
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
-        """Play the policy if it is time to."""
+        """Play the policy if an evaluation is due."""
         if item.step >= self._due:
             self._due = item.step + self._every - item.step % self._every
             returns, spec = await self.play(item)
@@ -156,7 +156,7 @@ class _Player:
         self._random = random
 
     def decide(self, steps: AgentSteps) -> ActionBatch:
-        """The best actions for the agents that ask for one."""
+        """The most likely actions of the agents that ask for one."""
         observations = tuple(o[steps.ended :] for o in steps.observations)
         agent_ids, episode_ids = steps.agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
         recall = None

@@ -1,4 +1,4 @@
-"""What recordings say of the run that they come from, without replaying them."""
+"""Properties of the run that recordings come from, read without replaying them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from queues.stream_reader import StreamReader
 from stages.replay.source import resolve_streams
 
 TRAINER_EDGE = "trainer"
-"""The edge before a trainer: what was recorded there has all other stages behind it."""
+"""The edge before a trainer: a recording of it has passed all other stages."""
 
 
 def recorded_seed(streams: Sequence[str | Path]) -> int:
-    """The seed of the first recording's run, -1 if it does not say.
+    """The seed of the first recording's run, -1 if it is not stated.
 
     Raises:
         StageError: if a pattern matches nothing.
@@ -25,10 +25,7 @@ def recorded_seed(streams: Sequence[str | Path]) -> int:
 
 
 def recorded_agents(streams: Sequence[str | Path]) -> int | None:
-    """How many agents acted at a time in the first recording's run, by its configuration: environments × actors.
-
-    Returns:
-        None if it does not say.
+    """The number of agents that acted at a time in the first recording's run: environments × actors, None if unknown.
 
     Raises:
         StageError: if a pattern matches nothing.
@@ -54,7 +51,7 @@ def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[st
 
 
 def recorded_edge(streams: Sequence[str | Path]) -> str:
-    """Which edge of the recordings to replay: the trainer's inlet if any was recorded there, else the other.
+    """The edge of the recordings to replay: the trainer's inlet if it was recorded, else the other one.
 
     Raises:
         StageError: if a pattern matches nothing.

@@ -1,7 +1,7 @@
-"""Replay: a source that yields recorded messages in place of the stages that once made them.
+"""Replay: a source that yields recorded messages in place of the stages that made them.
 
-What it needs to know before the first message (specs, edges) is in the streams' headers; `behavior_specs`
-gives it to whoever builds the stages downstream.
+The streams' headers hold all that must be known before the first message (specs, edges); the stages downstream are
+built from `behavior_specs`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ReplaySource(Source[Message]):
         """By behaviour id, for the behaviours that are replayed; known after `start`."""
 
     def start(self, context: StageContext) -> None:
-        """Read all headers and check that the files belong together.
+        """Read all headers and check that the files agree.
 
         Raises:
             StageError: if a pattern matches nothing, the edge is unknown or ambiguous, a behaviour is
@@ -105,7 +105,7 @@ class ReplaySource(Source[Message]):
         clock_0, time_0 = began
         wait_s = clock_0 + (time_s - time_0) / self._factor - self._clock()
         if wait_s > 0:
-            # A group takes the cancelling of its child as an ending: so request_stop cuts the wait short.
+            # To a task group the cancelling of its child is an ending: so request_stop cuts the wait short.
             async with asyncio.TaskGroup() as group:
                 self._sleeper = group.create_task(_as_coroutine(self._sleep, wait_s))
             self._sleeper = None
@@ -130,7 +130,7 @@ class ReplaySource(Source[Message]):
                 raise StageError(f"replay: no stream has a behaviour {behavior!r}, they have {known}{hint}")
 
     def _check_agreement(self) -> None:
-        """All files must agree on what a behaviour looks like, team by team and among teams."""
+        """Check that all files agree on a behaviour's spec, team by team and among teams."""
         first: dict[str, tuple[StreamReader, BehaviorSpec]] = {}
         for reader in self._readers:
             for spec in reader.header.specs:
@@ -170,7 +170,7 @@ def _factor(speed: str | float) -> float:
 
 
 def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
-    """The files that names and patterns stand for, in their order, each once.
+    """The files that names and patterns match, in their order, each once.
 
     Args:
         streams: files, folders of `.stream` files or glob patterns; a folder's and a pattern's files come by name.

@@ -114,14 +114,14 @@ class ObservationStore:
             grown = min(self._capacity, self._total + max(missing, self._total, _FIRST_SLOTS))
             self._free.extend(np.arange(self._total, grown))
             self._total = grown
-        slots = self._free.take(count).copy()
+        slots = self._free.allocate(count).copy()
         if count:
             self.touched = max(self.touched, int(slots.max()) + 1)
         return slots
 
     def free(self, slots: Index) -> None:
         """Free slots that are in use."""
-        self._free.give(slots)
+        self._free.release(slots)
 
     def write(self, slots: Index, observations: Encoded) -> None:
         """Write n observations into n slots."""
@@ -140,4 +140,4 @@ class ObservationStore:
         free[used] = False
         numbers = np.concatenate((used, np.flatnonzero(free)))
         self._free = FreeNumbers(numbers)
-        self._free.take(len(used))
+        self._free.allocate(len(used))
