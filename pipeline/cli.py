@@ -46,9 +46,7 @@ def _follow(arguments: Sequence[str] | None) -> int:
         if wrong:
             raise CommandError("\n".join(wrong))
     except CommandError as error:
-        for line in str(error).splitlines():
-            print(f"{program()}: {line}", file=sys.stderr)
-        return 2
+        return _refuse(*str(error).splitlines())
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -70,6 +68,12 @@ def _validate(config: RunConfig) -> int:
         return 2
     print(describe(config))
     return 0
+
+
+def _refuse(*reasons: object) -> int:
+    for reason in reasons:
+        print(f"{program()}: {reason}", file=sys.stderr)
+    return 2
 
 
 def _warn(warnings: Sequence[str]) -> None:
@@ -95,8 +99,7 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
     try:
         written = reexport(run_folder, None if request.config is None else request.config.resolve().parent)
     except RunError as error:
-        print(f"{program()}: {error}", file=sys.stderr)
-        return 2
+        return _refuse(error)
     return 0 if written else 1
 
 
@@ -107,8 +110,7 @@ def _to_demo(source: str, target: str) -> int:
     try:
         print(to_demo(source, target))
     except StageError as error:
-        print(f"{program()}: {error}", file=sys.stderr)
-        return 2
+        return _refuse(error)
     return 0
 
 
@@ -122,8 +124,7 @@ def _run(config: RunConfig) -> int:
     try:
         return asyncio.run(_run_with_signals(config))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
-        print(f"{program()}: {error}", file=sys.stderr)
-        return 2
+        return _refuse(error)
     except RunFailed as error:
         if config.debug and error.detail:
             print(error.detail, file=sys.stderr)

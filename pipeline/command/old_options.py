@@ -31,24 +31,6 @@ class Translation:
     """Files to convert together with the configuration file: keyword arguments of `load_config`."""
 
 
-@dataclass(frozen=True, slots=True)
-class OldOption:
-    """An option of an older version."""
-
-    flag: str
-    text: str
-    """For `--help`."""
-    translate: Callable[[argparse.Namespace, Any], Translation]
-    """Translates the command and the option's value."""
-    metavar: str = ""
-    kind: type = str
-
-    @property
-    def name(self) -> str:
-        """The attribute in which argparse keeps it."""
-        return self.flag.removeprefix("--").replace("-", "_")
-
-
 def _warn(text: str) -> Translation:
     return Translation(warnings=(text,))
 
@@ -162,37 +144,37 @@ def _framework(flag: str) -> Callable[[argparse.Namespace, Any], Translation]:
     return translate
 
 
-OLD_OPTIONS = (
-    OldOption("--train", "no effect: training is the default", _train),
-    OldOption("--load", "--resume", _load),
-    OldOption("--slow", "--time-scale 1", _slow),
-    OldOption("--keep-checkpoints", "keep_checkpoints in each behaviour", _keep_checkpoints, "N", int),
-    OldOption("--save-freq", "checkpoint_interval in each behaviour", _save_freq, "N", int),
-    OldOption("--worker-id", "--base-port, N higher", _worker_id, "N", int),
-    OldOption("--cpu", "--torch-device cpu", _cpu),
-    OldOption("--torch", "no effect", _framework("--torch")),
-    OldOption("--tensorflow", "no effect", _framework("--tensorflow")),
-    OldOption("--curriculum", "environment_parameters", _old_file("--curriculum", "curriculum"), "PATH"),
-    OldOption("--sampler", "environment_parameters", _old_file("--sampler", "sampler"), "FILE"),
-    OldOption("--lesson", "environment_parameters, without the lessons before it", _lesson, "N", int),
-    OldOption("--num-runs", "refused, unless 1", _num_runs, "N", int),
-    OldOption("--multi-gpu", "refused", _multi_gpu),
-    OldOption("--docker-target-name", "refused", _docker_target_name, "NAME"),
+Translate = Callable[[argparse.Namespace, Any], Translation]
+"""Translates the value of an old option, given with all others."""
+
+OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (
+    (Option("--train", (), "no effect: training is the default"), _train),
+    (Option("--load", (), "--resume"), _load),
+    (Option("--slow", (), "--time-scale 1"), _slow),
+    (Option("--keep-checkpoints", (), "keep_checkpoints in each behaviour", "N", int), _keep_checkpoints),
+    (Option("--save-freq", (), "checkpoint_interval in each behaviour", "N", int), _save_freq),
+    (Option("--worker-id", (), "--base-port, N higher", "N", int), _worker_id),
+    (Option("--cpu", (), "--torch-device cpu"), _cpu),
+    (Option("--torch", (), "no effect"), _framework("--torch")),
+    (Option("--tensorflow", (), "no effect"), _framework("--tensorflow")),
+    (Option("--curriculum", (), "environment_parameters", "PATH"), _old_file("--curriculum", "curriculum")),
+    (Option("--sampler", (), "environment_parameters", "FILE"), _old_file("--sampler", "sampler")),
+    (Option("--lesson", (), "environment_parameters, without the lessons before it", "N", int), _lesson),
+    (Option("--num-runs", (), "refused, unless 1", "N", int), _num_runs),
+    (Option("--multi-gpu", (), "refused"), _multi_gpu),
+    (Option("--docker-target-name", (), "refused", "NAME"), _docker_target_name),
 )
 
 
 def add_old_options(group: argparse._ArgumentGroup) -> None:
     """Add the old options to argparse."""
-    for option in OLD_OPTIONS:
-        if option.metavar:
-            group.add_argument(option.flag, metavar=option.metavar, type=option.kind, help=option.text)
-        else:
-            group.add_argument(option.flag, action="store_true", default=None, help=option.text)
+    for option, _ in OLD_OPTIONS:
+        option.add_to(group)
 
 
 def translations(asked: argparse.Namespace) -> Iterator[Translation]:
     """Yield the translation of each old option that was given."""
-    for option in OLD_OPTIONS:
+    for option, translate in OLD_OPTIONS:
         given = getattr(asked, option.name)
         if given is not None:
-            yield option.translate(asked, given)
+            yield translate(asked, given)

@@ -6,7 +6,7 @@ Pure: nothing is started here. The run is wired by it, and `--validate` prints i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from config import RunConfig, StagePlacement
 from config.host_kinds import joined_directly
@@ -40,14 +40,7 @@ class Route:
         Args:
             copied: True if main copies it to other trainers.
         """
-        return Route(
-            self.behavior,
-            self_play=False,
-            before_ghost=(),
-            after_ghost=(),
-            through_main=self.joined or copied,
-            joined=self.joined,
-        )
+        return replace(self, self_play=False, before_ghost=(), after_ghost=(), through_main=self.joined or copied)
 
 
 def placements_after(config: RunConfig, after: str, in_main: bool) -> list[StagePlacement]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,21 +204,18 @@ def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested dictionaries with copies of their arrays as tensors."""
     import torch
 
-    def convert(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(name): convert(inner) for name, inner in value.items()}
-        return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
-
-    return {name: convert(value) for name, value in values.items()}
+    return _map_leaves(values, lambda leaf: torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf)
 
 
 def _as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     """Invert `_as_tensors`."""
     import torch
 
-    def convert(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: convert(inner) for name, inner in value.items()}
-        return value.numpy() if isinstance(value, torch.Tensor) else value
+    return _map_leaves(values, lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf)
 
-    return {name: convert(value) for name, value in values.items()}
+
+def _map_leaves(values: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    return {
+        str(name): _map_leaves(value, convert) if isinstance(value, Mapping) else convert(value)
+        for name, value in values.items()
+    }

@@ -238,37 +238,28 @@ class StatisticsCollector:
         if named is None:
             named = self._accumulators[category] = {}
         accumulator = named.get(name)
-        if accumulator is None:
+        if accumulator is None or accumulator.how != how:
             if how not in HOWS:
                 raise ValueError(f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}")
-            accumulator = named[name] = _Accumulator(how)
-        elif accumulator.how != how:
-            self._warn_mixed(category, name, how, accumulator.how)
+            if accumulator is None:
+                accumulator = named[name] = _Accumulator(how)
+            else:
+                self._warn_mixed(category, name, how, accumulator.how)
         return accumulator
 
     def _warn_mixed(self, category: str, name: str, how: str, first: str) -> None:
         """Warn, and keep the first way: a number shown oddly is no reason to end a training."""
-        if how not in HOWS:
-            raise ValueError(f"statistic {name!r} of {category}: how={how!r} is not one of {', '.join(HOWS)}")
         if (category, name) not in self._mixed:
             self._mixed.add((category, name))
-            log.warning(
+            text = (
                 "Statistic %r of %s is reported both as %r and as %r; it is summarised by %r. "
-                "Report it one way, or under two names.",
-                name,
-                category,
-                first,
-                how,
-                first,
+                "Report it one way, or under two names."
             )
+            log.warning(text, name, category, first, how, first)
 
     def _drop(self, category: str, name: str, accumulator: _Accumulator, count: int, value: float) -> None:
         if (category, name) not in self.dropped:
-            log.warning(
-                "Statistic %r of %s got the value %s; such values are left out of it (said once).",
-                name,
-                category,
-                value,
-            )
+            text = "Statistic %r of %s got the value %s; such values are left out of it (reported once)."
+            log.warning(text, name, category, value)
         self.dropped[category, name] += count
         accumulator.dropped += count

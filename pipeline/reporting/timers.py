@@ -76,14 +76,12 @@ class Timers:
     Args:
         clock: seconds, from any start.
         wall_clock: seconds since 1970.
-        metadata: further entries for the file, such as versions.
     """
 
     def __init__(
         self,
         clock: Callable[[], float] = time.perf_counter,
         wall_clock: Callable[[], float] = time.time,
-        metadata: Mapping[str, str] | None = None,
     ) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
@@ -96,7 +94,6 @@ class Timers:
             "python_version": sys.version,
             "platform": platform.platform(),
             "command_line_arguments": " ".join(sys.argv),
-            **(metadata or {}),
         }
 
     def timer(self, name: str) -> _RunningTimer:

@@ -110,11 +110,6 @@ class RunFolder:
         return self.path.name
 
     @property
-    def configuration(self) -> Path:
-        """The file with the effective options."""
-        return self.path / CONFIGURATION
-
-    @property
     def run_logs(self) -> Path:
         """The folder of `timers.json` and `training_status.json`."""
         return self.path / "run_logs"

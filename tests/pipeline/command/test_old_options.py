@@ -112,4 +112,4 @@ def test_a_mistake_in_an_old_options_value_is_told_with_it(file):
 
 def test_every_old_option_is_tested():
     tested = {each[0] for each in (*FOLLOWED, *WITHOUT_EFFECT, *REFUSED)} | set(CONVERTED)
-    assert tested | {"--keep-checkpoints", "--save-freq"} == {option.flag for option in OLD_OPTIONS}
+    assert tested | {"--keep-checkpoints", "--save-freq"} == {option.flag for option, _ in OLD_OPTIONS}

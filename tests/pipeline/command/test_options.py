@@ -90,7 +90,7 @@ def test_an_option_stands_for_a_key_of_the_file(arguments, loaded):
 
 def test_every_option_of_the_help_has_its_meaning_tested():
     options = set(re.findall(r"^ +(--[a-z-]+)", parser().format_help(), flags=re.MULTILINE))
-    assert options - NO_KEYS - {old.flag for old in OLD_OPTIONS} == {arguments[0] for arguments in MEANINGS}
+    assert options - NO_KEYS - {old.flag for old, _ in OLD_OPTIONS} == {arguments[0] for arguments in MEANINGS}
 
 
 def test_every_option_stands_on_the_page_about_the_command_line():

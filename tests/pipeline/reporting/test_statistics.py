@@ -128,7 +128,7 @@ def test_values_that_are_not_finite_are_left_out_counted_and_named_once(caplog):
     assert collector.summaries("Tennis")["Losses/Value Loss"].mean == 3.0
     assert collector.dropped["Tennis", "Losses/Value Loss"] == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "Statistic 'Losses/Value Loss' of Tennis got the value nan; such values are left out of it (said once)."
+        "Statistic 'Losses/Value Loss' of Tennis got the value nan; such values are left out of it (reported once)."
     ]
 
 

@@ -34,7 +34,7 @@ def test_a_new_run_has_its_layout_and_its_configuration_from_the_start(tmp_path)
         assert folder.path == tmp_path / "results" / "ppo"
         assert folder.run_id == "ppo"
         assert names(folder.path) == {"configuration.yaml", "run_logs", "checkpoints", "streams", LOCK, GUARD}
-        assert folder.configuration.read_text() == "seed: 3\n"
+        assert (folder.path / "configuration.yaml").read_text() == "seed: 3\n"
         assert folder.behavior("Tennis").is_dir()
 
 
@@ -57,7 +57,7 @@ def test_a_run_that_failed_before_it_met_an_agent_is_simply_started_again(tmp_pa
     RunFolder.create(tmp_path, "ppo", configuration="a: 1\n").close()
     (tmp_path / "ppo" / "run_logs" / "Player-0.log").write_text("Exec format error")
     with RunFolder.create(tmp_path, "ppo", configuration="b: 2\n") as folder:
-        assert folder.configuration.read_text() == "b: 2\n"
+        assert (folder.path / "configuration.yaml").read_text() == "b: 2\n"
     assert names(tmp_path) == {"ppo"}
 
 
@@ -74,7 +74,7 @@ def test_resume_goes_on_in_the_same_folder_with_the_options_of_now(tmp_path):
     (path / "checkpoints" / "kept").write_bytes(b"1")
     with RunFolder.create(tmp_path, "ppo", resume=True, configuration="b: 2\n") as folder:
         assert (folder.checkpoints / "kept").read_bytes() == b"1"
-        assert folder.configuration.read_text() == "b: 2\n"
+        assert (folder.path / "configuration.yaml").read_text() == "b: 2\n"
 
 
 def test_resume_clears_away_what_an_interrupted_write_left(tmp_path):
