@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,7 +75,7 @@ class StatisticsWriter(Protocol):
 class _Accumulator:
     """One statistic since the last summary, in constant space."""
 
-    __slots__ = ("count", "dropped", "how", "last", "m2", "mean", "total", "values")
+    __slots__ = ("count", "how", "last", "m2", "mean", "total", "values")
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -86,7 +85,6 @@ class _Accumulator:
         self.m2 = 0.0  # sum of squared distances from the mean
         self.last = 0.0
         self.values: list[float] = []
-        self.dropped = 0
 
     def add(self, value: float, rng: random.Random) -> None:
         """Welford's update, which stays accurate where a sum of squares cancels."""
@@ -110,7 +108,6 @@ class _Accumulator:
 
     def merge(self, record: Mapping[str, Any], rng: random.Random) -> None:
         """Add another accumulator's values."""
-        self.dropped += record["dropped"]
         if record["count"]:
             if self.how == "histogram":
                 self.values = _merged_sample(self.values, self.count, record["values"], record["count"], rng)
@@ -126,7 +123,6 @@ class _Accumulator:
             "m2": self.m2,
             "last": self.last,
             "values": self.values,
-            "dropped": self.dropped,
         }
 
     def summary(self) -> Summary:
@@ -169,19 +165,18 @@ def _merged_sample(
 class StatisticsCollector:
     """Collects values per category and name until they are summarised or sent; for one thread.
 
-    Values other than finite numbers are left out and counted in `dropped`; the first of each statistic is
-    named in a warning. Space is bounded by the number of different names, whatever the number of values.
+    Values other than finite numbers are left out; the first of each statistic is named in a warning. Space is bounded
+    by the number of different names, whatever the number of values.
 
     Args:
         seed: seed of the draws that decide which values of a long histogram are kept.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self.dropped: Counter[tuple[str, str]] = Counter()
-        """Number of values left out since the start as they were not finite, by (category, name)."""
         self._accumulators: dict[str, dict[str, _Accumulator]] = {}
         self._rng = random.Random(seed)
         self._mixed: set[tuple[str, str]] = set()
+        self._not_finite: set[tuple[str, str]] = set()
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
         """Report a value; see `stages.stage.Statistics`.
@@ -194,7 +189,7 @@ class StatisticsCollector:
         if math.isfinite(value):
             accumulator.add(value, self._rng)
         else:
-            self._drop(category, name, accumulator, 1, value)
+            self._warn_not_finite(category, name, value)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
         """Report many values of one statistic; an array is used as it is.
@@ -206,7 +201,7 @@ class StatisticsCollector:
         accumulator = self._accumulator(category, name, how)
         finite = np.isfinite(array)
         if not finite.all():
-            self._drop(category, name, accumulator, int((~finite).sum()), float(array[~finite][0]))
+            self._warn_not_finite(category, name, float(array[~finite][0]))
             array = array[finite]
         if array.size:
             accumulator.extend(array, self._rng)
@@ -221,11 +216,9 @@ class StatisticsCollector:
         return drained
 
     def merge(self, plain: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-        """Add the result of another collector's `drain`, which has warned of its dropped values itself."""
+        """Add the result of another collector's `drain`."""
         for category, named in plain.items():
             for name, record in named.items():
-                if record["dropped"]:
-                    self.dropped[category, name] += record["dropped"]
                 self._accumulator(category, name, record["how"]).merge(record, self._rng)
 
     def summaries(self, category: str) -> dict[str, Summary]:
@@ -257,9 +250,8 @@ class StatisticsCollector:
             )
             log.warning(text, name, category, first, how, first)
 
-    def _drop(self, category: str, name: str, accumulator: _Accumulator, count: int, value: float) -> None:
-        if (category, name) not in self.dropped:
+    def _warn_not_finite(self, category: str, name: str, value: float) -> None:
+        if (category, name) not in self._not_finite:
+            self._not_finite.add((category, name))
             text = "Statistic %r of %s got the value %s; such values are left out of it (reported once)."
             log.warning(text, name, category, value)
-        self.dropped[category, name] += count
-        accumulator.dropped += count
