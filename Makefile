@@ -23,8 +23,8 @@ train: $(VENV)/.installed ## install, then train the built-in game by self-play;
 test: $(VENV)/.installed-dev ## install, then run the tests; all but the slow ones, which ARGS="-m slow" runs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-fast: $(VENV)/.installed-dev ## install, then run the tests without whole runs: for every save
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not end_to_end" $(ARGS)
+fast: $(VENV)/.installed-dev ## install, then run the tests that need no seconds each: for every save
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not lengthy" $(ARGS)
 
 check: $(VENV)/.installed-dev ## lint, formatting and types
 	@status=0; for tool in "ruff check ." "ruff format --check ." mypy; do \

@@ -36,7 +36,7 @@ def runs_slow_tests(config: pytest.Config) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(END_TO_END):
-            item.add_marker("end_to_end")
+            item.add_marker("lengthy")
         if runs_slow_tests(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("slow")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,20 +47,27 @@ HEAVY_ALLOWED = {
 }
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+@cache
+def modules() -> Sequence[tuple[str, ast.Module]]:
     """Every module of the four packages: its path from the root, and its syntax tree."""
-    for layer in LAYERS:
-        for path in sorted((ROOT / layer).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"), str(path))
+    paths = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
+    return [
+        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"), str(path))) for path in paths
+    ]
 
 
-def imports(tree: ast.Module, *, executed_at_once: bool = False) -> Iterator[tuple[str, int]]:
+@cache
+def imports(tree: ast.Module, *, executed_at_once: bool = False) -> Sequence[tuple[str, int]]:
     """Find what a module imports, with dots, and in which line.
 
     Args:
         tree: the module.
         executed_at_once: without what is imported inside functions, or only for type checkers.
     """
+    return list(_imports(tree, executed_at_once))
+
+
+def _imports(tree: ast.Module, executed_at_once: bool) -> Iterator[tuple[str, int]]:
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()

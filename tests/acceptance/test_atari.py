@@ -9,7 +9,7 @@ import pytest
 from config import load_config
 from pipeline.run import run
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.lengthy
 
 
 PONG = Path(__file__).parents[2] / "config" / "examples" / "pong.yaml"

@@ -14,7 +14,7 @@ import torch
 from acceptance.cases import CASES, MEMORY, changed
 from acceptance.harness import try_case
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.lengthy
 
 
 QUICK = (

@@ -6,7 +6,7 @@ import pytest
 import torch
 from acceptance.lesson_tasks import LENGTH, THRESHOLD, attempt, lessons
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.lengthy
 
 
 SEEDS = range(5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from acceptance.self_play_cases import CASES, try_self_play
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.lengthy
 
 
 SEEDS = range(5)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from fakes import TICK, Cast
 from flow_harness import ActorRun, Flow, Line, Scenario, Trained, run_flow
 from hypothesis import event, example, given
@@ -22,6 +23,8 @@ from properties import examples
 from config import SelfPlaySettings
 from queues.messages import TrajectoryBatch
 from queues.specs import behavior_name, behavior_team
+
+pytestmark = pytest.mark.lengthy
 
 Steps = list[tuple[Any, ...]]
 

@@ -20,6 +20,8 @@ from trainer_samples import (
 from queues.specs import BehaviorSpec
 from stages.policy.design import design_of
 
+pytestmark = pytest.mark.lengthy
+
 TRAINERS = ("ppo", "poca", "sac")
 SIGNALS = ("extrinsic", "curiosity", "gail", "rnd", "bc")
 ACTIONS = {"continuous": CONTINUOUS, "discrete": DISCRETE, "hybrid": HYBRID}

@@ -13,6 +13,7 @@ from stages.trainer.protocol import TrainerContext
 GAMES = 1000
 
 
+@pytest.mark.lengthy
 def test_the_scripted_player_beats_random_play_in_95_of_100_games():
     tally = play_volley(ScriptedPlayer(), RandomPlayer(ACTIONS, 1), GAMES, seed=2)
 

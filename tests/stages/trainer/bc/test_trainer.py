@@ -28,6 +28,7 @@ def teach(trainer, make_batch, rounds, lengths=(16,) * 20, shuffled=None, **part
             trainer.learn()
 
 
+@pytest.mark.lengthy
 def test_it_learns_what_an_expert_does_and_says_how_well(make_trainer, make_batch, statistics):
     trainer = make_trainer(hyperparameters={"num_epoch": 3}, network_settings={"hidden_units": 32})
     teach(trainer, make_batch, 60)
@@ -39,6 +40,7 @@ def test_it_learns_what_an_expert_does_and_says_how_well(make_trainer, make_batc
     assert statistics.last("Policy/Learning Rate") == 1e-2
 
 
+@pytest.mark.lengthy
 def test_what_it_learned_is_what_its_policy_does(make_trainer, make_batch):
     trainer = make_trainer(hyperparameters={"num_epoch": 3}, network_settings={"hidden_units": 32, "normalize": True})
     teach(trainer, make_batch, 60)
@@ -182,6 +184,7 @@ def test_the_learning_rate_falls_to_almost_nothing_where_that_is_asked_for(make_
     assert statistics.values["Policy/Learning Rate"] == pytest.approx([5e-3, 1e-10])
 
 
+@pytest.mark.lengthy
 def test_with_memory_it_can_imitate_who_remembers(make_trainer, make_batch, statistics):
     accuracies = {}
     for name, network in (("with", MEMORY), ("without", {})):

@@ -72,6 +72,7 @@ def taught(record, expert):
     return make
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["ppo", "sac"])
 def test_it_drives_the_policy_to_the_experts_actions(taught, kind):
     pupil = Pupil(kind, ActionSpec(2, (3,)), taught(ActionSpec(2, (3,)), lengths=[200, 200]))
@@ -187,6 +188,7 @@ def test_few_samples_are_other_ones_each_time(taught):
     assert len(np.unique(torch.cat(seen).numpy(), axis=0)) == 80
 
 
+@pytest.mark.lengthy
 def test_what_it_remembers_decides_where_the_memory_is_what_counts(record, expert):
     # The expert repeats the sign that it saw two steps ago; what it sees otherwise is noise.
     spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(0, (2,)))

@@ -124,6 +124,7 @@ def test_sac_counts_what_its_group_gets_as_an_agent_s_own_reward():
     assert np.abs(batch.rows["group_rewards"]).min() > 0
 
 
+@pytest.mark.lengthy
 def test_the_critic_learns_to_tell_what_a_group_is_worth():
     """Two agents see the sum's halves; the reward is their product, which neither sees alone."""
     trainer = trainer_of(

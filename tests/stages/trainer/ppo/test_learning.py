@@ -11,6 +11,8 @@ from stages.policy import NumpyPolicy, design_of
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
 
+pytestmark = pytest.mark.lengthy
+
 STEP = 0.2
 HORIZON = 64
 SETTINGS = {
