@@ -166,10 +166,9 @@ class GhostController:
         ids = [behavior_id for behavior_id in self._ids if behavior_name(behavior_id) == name]
         if not self._can_play():
             return [], None
-        if joins:
-            return [], self._join(ids)
-        if self._turn_is_over() and self._rotate():
-            return [], self._current()
+        matchup = self._join(ids) if joins else self._end_turn()
+        if matchup is not None:
+            return [], matchup
         return [replace(update, behavior_id=i).copy() for i in ids if self._learns(i)], None
 
     def receive_report(self, behavior: str, done: bool, version: int = -1) -> Matchup | None:
@@ -192,9 +191,7 @@ class GhostController:
         if waited_for:
             self._resume_wait.receive(behavior, REPORT)
             return self._resume_play()
-        if became_done and self.generation and self._can_play() and self._turn_is_over() and self._rotate():
-            return self._current()
-        return None
+        return self._end_turn() if became_done and self.generation and self._can_play() else None
 
     # Trajectories and games. ---------------------------------------------------------------------------------------
 
@@ -273,9 +270,7 @@ class GhostController:
         newcomers = [behavior_id for behavior_id in players if behavior_id not in known]
         if newcomers or len(known) > len(players):
             return self._join(newcomers)
-        if self._turn_is_over():
-            self._rotate()
-        return self._current()
+        return self._end_turn() or self._assignments.matchup(players, self._learning_team)
 
     def _can_play(self) -> bool:
         """True if all participants are present: at the start with a policy, after a resume all that were saved."""
@@ -302,11 +297,10 @@ class GhostController:
         later = [team for team in waiting if team > self._learning_team]
         return next(iter(later or waiting), self._learning_team)
 
-    def _rotate(self) -> bool:
-        """Begin the next team's turn, with new opponents; returns False if no other team can learn."""
-        team = self._next_team()
-        if team == self._learning_team:
-            return False
+    def _end_turn(self) -> Matchup | None:
+        """Begin the next team's turn, with new opponents, if this turn is over and another team can learn."""
+        if not self._turn_is_over() or (team := self._next_team()) == self._learning_team:
+            return None
         self._learning_team = team
         self._valid_from = self.generation + 1
         learners = self._names(team)
@@ -314,26 +308,18 @@ class GhostController:
             history.begin_turn(history.name in learners)
         players = self._players()
         self._assignments.choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
-        self._begin(players)
-        return True
+        return self._assign(players)
 
     def _join(self, newcomers: Iterable[str]) -> Matchup:
         """Assign policies to newcomers, or after others left; the turn may end with that."""
-        if self._turn_is_over() and self._rotate():
-            return self._current()
-        return self._assign(newcomers)
+        return self._end_turn() or self._assign(newcomers)
 
     def _assign(self, changed: Iterable[str]) -> Matchup:
-        self._begin(changed)
-        return self._current()
-
-    def _begin(self, changed: Iterable[str]) -> None:
         """Begin a new assignment, in which these behaviour ids switch policies."""
-        match = self._assignments.begin(self._players(), self._learning_team, changed)
+        players = self._players()
+        match = self._assignments.begin(players, self._learning_team, changed)
         self._league.begin(self.generation, match)
-
-    def _current(self) -> Matchup:
-        return self._assignments.matchup(self._players(), self._learning_team)
+        return self._assignments.matchup(players, self._learning_team)
 
     def _players(self) -> list[str]:
         """The behaviour ids with a policy, by team."""

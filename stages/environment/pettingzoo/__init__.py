@@ -1,4 +1,4 @@
-"""PettingZoo environments, of many agents: parallel ones, and those that go by turns (docs/pettingzoo.md)."""
+"""PettingZoo environments, of many agents: parallel and turn-based ones (docs/pettingzoo.md)."""
 
 from stages.environment.pettingzoo.group import PettingZooGroup
 from stages.environment.pettingzoo.instances import api_of, instance_of

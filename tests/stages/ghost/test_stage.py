@@ -10,8 +10,7 @@ from fakes import RecordedStatistics, policy_update, trajectories
 
 from config import SelfPlaySettings
 from queues.agent_manager_queue import AgentManagerQueue
-from stages.ghost.controller import GhostController
-from stages.ghost.stage import GhostPolicies, GhostStage
+from stages.ghost import GhostController, GhostPolicies, GhostStage
 from stages.loop import StageHooks, StageRunner
 from stages.stage import StageContext
 
