@@ -28,10 +28,10 @@ class ImageEncoder:
 
 
 IMAGE_ENCODERS: dict[str, ImageEncoder] = {
-    "simple": ImageEncoder("stages.policy.network.visual:simple", 20),
-    "nature_cnn": ImageEncoder("stages.policy.network.visual:nature_cnn", 36),
-    "resnet": ImageEncoder("stages.policy.network.visual:resnet", 15, activation="torch.nn:ReLU"),
-    "match3": ImageEncoder("stages.policy.network.visual:match3", 5),
-    "fully_connected": ImageEncoder("stages.policy.network.visual:fully_connected", 1),
+    "simple": ImageEncoder("stages.policy.network.images:simple", 20),
+    "nature_cnn": ImageEncoder("stages.policy.network.images:nature_cnn", 36),
+    "resnet": ImageEncoder("stages.policy.network.images:resnet", 15, activation="torch.nn:ReLU"),
+    "match3": ImageEncoder("stages.policy.network.images:match3", 5),
+    "fully_connected": ImageEncoder("stages.policy.network.images:fully_connected", 1),
 }
 """By `vis_encode_type`."""

@@ -52,7 +52,7 @@ OBSERVATION_KINDS: dict[str, ObservationKind] = {
         meaning="of rank 2, 3 or 4 (stacked frames)",
         box_ranks=(2, 3, 4),
         pixels=True,
-        encoder="stages.policy.network.visual:ImageEncoders",
+        encoder="stages.policy.network.images:ImageEncoders",
         onnx="stages.policy.onnx.body:write_images",
         unity_dimensions=(1, 2, 2),
     ),

@@ -11,7 +11,7 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy import ObservationLayout, PolicyDesign, make_policy, policy_layout
 from stages.policy.network import ActorNetwork, seeded
 from stages.policy.onnx.model import onnx_model
-from stages.policy.onnx.playing import as_unity_gives_it
+from stages.policy.onnx.onnx_policy import unity_input
 from stages.policy.onnx.runtime import load_onnxruntime
 
 VECTOR = ObservationSpec("vector", (3,))
@@ -74,7 +74,7 @@ def masks_for(design, rows, seed=8):
 def inputs_for(design, observations, masks=None, memories=None):
     """What Unity would feed a model with."""
     inputs = {
-        f"obs_{i}": as_unity_gives_it(spec, observation)
+        f"obs_{i}": unity_input(spec, observation)
         for i, (spec, observation) in enumerate(zip(design.spec.observations, observations, strict=True))
     }
     if masks is not None:

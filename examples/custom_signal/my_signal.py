@@ -44,7 +44,7 @@ class Visits(RewardSignal):
             raise StageError(f"{self.where}: size: expected numbers above 0, got {size}")
         self._visits: Counter[bytes] = Counter()
 
-    def see(self, vectors: NDArray[np.float32]) -> None:
+    def observe(self, vectors: NDArray[np.float32]) -> None:
         """Count the steps that have newly come."""
         self._visits.update(self._cells(vectors))
 

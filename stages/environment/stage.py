@@ -297,7 +297,7 @@ class EnvironmentStage(Source[StepBatch]):
             return None
         memories = self._memories.get(behavior_id)
         if memories is None:
-            memories = AgentMemories.of(policy, self.specs[behavior_id].actions)
+            memories = AgentMemories.for_policy(policy, self.specs[behavior_id].actions)
             assert memories is not None
             self._memories[behavior_id] = memories
         return memories

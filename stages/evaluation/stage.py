@@ -103,7 +103,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         spec = group.behavior_specs[self._behavior_id]
         policy = self._make_policy(spec)
         policy.load(update)
-        player = _Player(policy, AgentMemories.of(policy, spec.actions), random)
+        player = _Player(policy, AgentMemories.for_policy(policy, spec.actions), random)
         running: dict[int, float] = {}
         returns: list[float] = []
         # A fixed share per environment: the first to end would be the short episodes, which often score otherwise.

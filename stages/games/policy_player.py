@@ -27,7 +27,7 @@ class PolicyPlayer:
         self._policy = policy
         self._deterministic = deterministic
         self._random = np.random.default_rng(seed)
-        self._memories = AgentMemories.of(policy, actions)
+        self._memories = AgentMemories.for_policy(policy, actions)
 
     def __call__(self, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None = None) -> ActionBatch:
         """Decide for each row."""

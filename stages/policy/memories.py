@@ -47,7 +47,7 @@ class AgentMemories:
         self._tick = 0
 
     @classmethod
-    def of(cls, policy: ActingPolicy, actions: ActionSpec) -> AgentMemories | None:
+    def for_policy(cls, policy: ActingPolicy, actions: ActionSpec) -> AgentMemories | None:
         """An empty store for a policy of that spec; None if the policy has no memory."""
         return cls(policy.memory_size, first_action_features(actions)) if policy.memory_size else None
 

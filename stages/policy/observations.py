@@ -23,7 +23,7 @@ VECTORS = "vectors"
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedObservations:
     """Observations of n agents (or rows) as networks take them in, not normalised."""
 
     vectors: NDArray[np.float32]
@@ -67,11 +67,11 @@ class ObservationLayout:
         if not vectors and not others:
             raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, the spec has none")
 
-    def encode(self, observations: Sequence[Array]) -> Encoded:
+    def encode(self, observations: Sequence[Array]) -> EncodedObservations:
         """Of one array [n, *shape] per observation: the vectors in a new matrix, the rest as it is."""
         matrix = np.empty((len(observations[0]), self.vector_size), np.float32)
         self.write_vectors(observations, matrix)
-        return Encoded(matrix, tuple(observations[index] for index in self.others))
+        return EncodedObservations(matrix, tuple(observations[index] for index in self.others))
 
     def write_vectors(self, observations: Sequence[Array], out: NDArray[np.float32]) -> None:
         """Write the vectors of n observations into `out` [n, V]."""
@@ -79,7 +79,7 @@ class ObservationLayout:
             observation = observations[index]
             out[:, columns] = observation.reshape(len(observation), columns.stop - columns.start)
 
-    def encode_columns(self, columns: Mapping[str, Array], prefix: str = "obs_") -> Encoded:
+    def encode_columns(self, columns: Mapping[str, Array], prefix: str = "obs_") -> EncodedObservations:
         """The same of the columns `obs_0`, `obs_1`, … (or `next_obs_0`, …) of a batch."""
         return self.encode([columns[f"{prefix}{index}"] for index in range(len(self._specs))])
 
@@ -90,17 +90,17 @@ class ObservationLayout:
             *(Column(f"{prefix}obs_{i}", self._specs[i].dtype, self._specs[i].shape) for i in self.others),
         )
 
-    def as_columns(self, encoded: Encoded, prefix: str = "") -> dict[str, Array]:
+    def as_columns(self, encoded: EncodedObservations, prefix: str = "") -> dict[str, Array]:
         """Encoded observations by the names of `columns`."""
         return {column.name: array for column, array in zip(self.columns(prefix), _arrays(encoded), strict=True)}
 
-    def from_columns(self, columns: Mapping[str, Array], prefix: str = "") -> Encoded:
+    def from_columns(self, columns: Mapping[str, Array], prefix: str = "") -> EncodedObservations:
         """The inverse of `as_columns`."""
         vectors, *others = (columns[column.name] for column in self.columns(prefix))
-        return Encoded(vectors, tuple(others))
+        return EncodedObservations(vectors, tuple(others))
 
 
-def _arrays(encoded: Encoded) -> tuple[Array, ...]:
+def _arrays(encoded: EncodedObservations) -> tuple[Array, ...]:
     return (encoded.vectors, *encoded.others)
 
 

@@ -1,7 +1,7 @@
 """Adam over one flat vector of parameters.
 
-A network's parameters are one vector (`Flat.values`), so the whole step is one operation on any device, and its state
-is two vectors and a count: no optimizer object between us and what a checkpoint must hold.
+A network's parameters are one vector (`FlatParameters.values`), so the whole step is one operation on any device, and
+its state is two vectors and a count: no optimizer object between us and what a checkpoint must hold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from stages.policy.network.flat import write_named
+from stages.policy.network.flat_parameters import write_named
 
 _BETA_1 = 0.9
 _BETA_2 = 0.999
@@ -65,7 +65,7 @@ class Adam:
         """Step count, and the moments by parameter name; copies, on the host.
 
         Args:
-            named_views: views into a vector as long as the parameters, by name (`Flat.named_views`).
+            named_views: views into a vector as long as the parameters, by name (`FlatParameters.named_views`).
         """
         moments = {
             moment: {name: view.cpu().numpy().copy() for name, view in named_views(vector).items()}

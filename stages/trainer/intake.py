@@ -13,7 +13,7 @@ from queues.specs import BehaviorSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, Layout
 from stages.policy.normalizer import Normalizer
-from stages.policy.observations import Encoded, ObservationLayout
+from stages.policy.observations import EncodedObservations, ObservationLayout
 
 EXPORTED_STEPS = 100_000
 """Observations that the normaliser of an exported policy is taken to have seen, as the export does not say: so many
@@ -47,7 +47,7 @@ class Intake:
         self._spec = spec
         self._beyond_termination = beyond_termination
 
-    def take(self, batch: TrajectoryBatch, step: int) -> tuple[Encoded, Encoded]:
+    def take(self, batch: TrajectoryBatch, step: int) -> tuple[EncodedObservations, EncodedObservations]:
         """Encode a batch, and let the normaliser see its vectors.
 
         Args:
@@ -116,7 +116,9 @@ class Intake:
         now, then = ("false", "true") if self.normalizer is None else ("true", "false")
         return f"network_settings.normalize is {now}, but {other} was made with {then}; set it to {then}"
 
-    def _sound_at_ends(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> Encoded:
+    def _sound_at_ends(
+        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations
+    ) -> EncodedObservations:
         """`finals` with what follows a terminated episode made fit to be computed with; see the class."""
         ended = batch.terminated
         checked = [other for other in finals.others if other.dtype.kind == "f"]
@@ -139,9 +141,9 @@ class Intake:
             mended = final.copy()  # it belongs to the batch
             mended[unsound] = row[last]
             others.append(mended)
-        return Encoded(finals.vectors, tuple(others))
+        return EncodedObservations(finals.vectors, tuple(others))
 
-    def _check(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded, step: int) -> None:
+    def _check(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int) -> None:
         columns: dict[str, Array] = {"obs": rows.vectors, "rewards": batch.rewards}
         columns["log_probs"] = batch.rows["log_probs"]
         for name in ("group_rewards", "continuous_actions", "memories"):

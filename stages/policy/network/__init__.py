@@ -4,7 +4,7 @@ from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.actor_critic import ActorCritic
 from stages.policy.network.body import NetworkBody
 from stages.policy.network.factory import make_actor_critic
-from stages.policy.network.flat import Flat, seeded, split_named, write_named
+from stages.policy.network.flat_parameters import FlatParameters, seeded, split_named, write_named
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.layers import linear
 from stages.policy.network.modular import ModularActorCritic
@@ -14,7 +14,7 @@ __all__ = [
     "ActorCritic",
     "ActorCriticNetwork",
     "ActorNetwork",
-    "Flat",
+    "FlatParameters",
     "Inputs",
     "ModularActorCritic",
     "NetworkBody",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
-from stages.policy.network.flat import seeded, write_named
+from stages.policy.network.flat_parameters import seeded, write_named
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.layers import linear
 

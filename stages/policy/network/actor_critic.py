@@ -18,7 +18,7 @@ from torch import Tensor
 from stages.errors import StageError
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, without_normalizer
-from stages.policy.network.flat import split_named, write_named
+from stages.policy.network.flat_parameters import split_named, write_named
 from stages.policy.network.inputs import Inputs
 from stages.policy.observations import ObservationLayout
 

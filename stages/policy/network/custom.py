@@ -16,8 +16,8 @@ from stages.error_text import describe_error
 from stages.errors import StageError, blaming
 from stages.loading import load_attribute
 from stages.policy.design import PolicyDesign
+from stages.policy.network.images import pixels
 from stages.policy.network.inputs import Inputs
-from stages.policy.network.visual import pixels
 from stages.policy.observations import ObservationLayout
 
 _TRIED_ROWS = 3

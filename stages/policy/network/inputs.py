@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 
 
 class Inputs(NamedTuple):
@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
     """L."""
 
     @classmethod
-    def of(cls, encoded: Encoded, device: str | torch.device = "cpu") -> Inputs:
+    def from_encoded(cls, encoded: EncodedObservations, device: str | torch.device = "cpu") -> Inputs:
         """Encoded observations on a device, without memory. Arrays are shared where the device allows it."""
         # What came from another process may only be read, and torch knows no such memory.
         others = tuple(

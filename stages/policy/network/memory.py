@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 # On CUDA an LSTM's weights are copied into cuDNN's own order at each call, since they live in the flat vector of all
-# parameters (`flat`); the copy is small, and torch's advice to undo that would take them out of the optimizer's sight.
+# parameters; the copy is small, and torch's advice to undo that would take them out of the optimizer's sight.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.body import NetworkBody
-from stages.policy.network.flat import Flat, seeded
+from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.policy.network.inputs import Inputs
 
 
@@ -39,7 +39,7 @@ class FlatActor(Generic[Trained]):
     """
 
     def __init__(self, module: Trained, device: str) -> None:
-        self._flat = Flat(module, device)
+        self._flat = FlatParameters(module, device)
         self._module = self._flat.module
         self.values = self._flat.values
         self.gradients = self._flat.gradients

@@ -110,7 +110,7 @@ class TorchPolicy:
             if self._normalizer is not None:
                 normalize(encoded.vectors, *self._normalizer, encoded.vectors)
         with torch.inference_mode(), _one_thread():
-            inputs = Inputs.of(encoded)
+            inputs = Inputs.from_encoded(encoded)
             if recall is not None:
                 inputs = inputs._replace(
                     previous_actions=torch.from_numpy(recall.previous_actions),

@@ -1,5 +1,5 @@
 """Policies as ONNX models, as Unity runs them. What writes them is in `model`, which imports torch."""
 
-from stages.policy.onnx.playing import OnnxPolicy
+from stages.policy.onnx.onnx_policy import OnnxPolicy
 
 __all__ = ["OnnxPolicy"]

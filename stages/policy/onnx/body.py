@@ -19,8 +19,8 @@ from stages.policy.network.body import NetworkBody
 from stages.policy.network.custom import CustomNetwork
 from stages.policy.network.encoding import Encoders
 from stages.policy.network.goals import HyperLayer
+from stages.policy.network.images import ImageEncoders, VisualEncoder
 from stages.policy.network.sets import EMBEDDING, SetEncoder
-from stages.policy.network.visual import ImageEncoders, VisualEncoder
 from stages.policy.normalizer import NORMALIZED_LIMIT
 from stages.policy.observations import ObservationLayout
 from stages.policy.onnx.contract import observation_name, observation_shape
@@ -40,7 +40,7 @@ class EncodedValues:
 
 
 @dataclass(frozen=True)
-class Remembered:
+class MemoryValues:
     """What a policy remembers, apart."""
 
     h: str
@@ -58,7 +58,9 @@ Gets the graph, the encoder (`KindEncoder`), the values and shapes of its observ
 before (None for nothing); gives the values of the encodings."""
 
 
-def see(graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[str, Array]) -> EncodedValues:
+def encode_observations(
+    graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[str, Array]
+) -> EncodedValues:
     """Encode the observations, which become the graph's inputs `obs_0`, `obs_1`, ….
 
     Args:
@@ -88,8 +90,8 @@ def see(graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[
     return _encode(graph, design, body.encoders, layout, vectors, inputs)
 
 
-def think(
-    graph: Graph, design: PolicyDesign, body: NetworkBody, seen: EncodedValues, remembered: Remembered | None
+def compute_encoding(
+    graph: Graph, design: PolicyDesign, body: NetworkBody, seen: EncodedValues, remembered: MemoryValues | None
 ) -> tuple[str, str | None, str | None]:
     """From what was seen, and what is remembered, to the encoding [B, E], and the LSTM's h and c after it."""
     x = seen.features

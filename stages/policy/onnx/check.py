@@ -9,7 +9,7 @@ from queues.messages import Array, PolicyUpdate
 from queues.specs import ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.factory import make_policy
-from stages.policy.onnx.playing import OnnxPolicy
+from stages.policy.onnx.onnx_policy import OnnxPolicy
 from stages.policy.protocol import ActingPolicy, Recall
 
 TOLERANCE = 1e-4

@@ -20,7 +20,7 @@ _INT64 = 7
 
 
 @dataclass(frozen=True)
-class Acted:
+class ActionValues:
     """Actions as the environment gets them."""
 
     continuous: str | None
@@ -29,7 +29,7 @@ class Acted:
     """[B, 1] int64 of each branch."""
 
 
-class Heads:
+class ActionHeads:
     """Acts by the heads of one design.
 
     Args:
@@ -51,14 +51,14 @@ class Heads:
             allowed = graph.columns(masks, branch.start, branch.stop, choices)
             self._masks.append((allowed, graph.add(graph.multiply(allowed, FORBIDDEN), -FORBIDDEN)))
 
-    def act(self, heads: str, deterministic: bool) -> Acted:
+    def act(self, heads: str, deterministic: bool) -> ActionValues:
         """Actions by heads [B, H]; drawn by chance, or the mean and the most likely choice."""
-        return Acted(
+        return ActionValues(
             self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
             tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),
         )
 
-    def features(self, acted: Acted) -> str:
+    def features(self, acted: ActionValues) -> str:
         """Actions as `action_features` has them, less those that stand before an episode's first: [B, P].
 
         So the zeros that Unity begins an episode with stand for just those.

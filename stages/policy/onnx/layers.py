@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stages.errors import StageError
-from stages.policy.network.visual import Residual
+from stages.policy.network.images import Residual
 from stages.policy.onnx.graph import Graph
 
 _LAYER_NORM_EPSILON = 1e-5

@@ -19,9 +19,9 @@ from stages.policy.layout import NORMALIZER_MEAN
 from stages.policy.network.actor import ActorNetwork, untrained_actor
 from stages.policy.observations import ObservationLayout
 from stages.policy.onnx import contract
-from stages.policy.onnx.body import EncodedValues, Remembered, see, think
+from stages.policy.onnx.body import EncodedValues, MemoryValues, compute_encoding, encode_observations
 from stages.policy.onnx.graph import BATCH, OPSET, Graph
-from stages.policy.onnx.heads import Acted, Heads
+from stages.policy.onnx.heads import ActionHeads, ActionValues
 from stages.policy.onnx.layers import apply
 
 LATER_OPSET = 15
@@ -62,10 +62,10 @@ class _Model:
         self._design = design
         self._actor = actor
         actions = design.spec.actions
-        seen = see(self._graph, design, actor.body, tensors)
+        seen = encode_observations(self._graph, design, actor.body, tensors)
         choices = actions.mask_size
         masks = self._graph.input(contract.ACTION_MASKS, (choices,)) if choices else None
-        self._heads = Heads(self._graph, design, actor.log_sigma, masks)
+        self._heads = ActionHeads(self._graph, design, actor.log_sigma, masks)
         way = (design.memory_size + design.previous_action_size) if design.memory_size else 0
         self._state_size = 2 * way
         if way:
@@ -76,7 +76,7 @@ class _Model:
             chosen, chosen_after = self._recurrent(seen, memories, way, deterministic=True)
             after = self._graph.beside([drawn_after, chosen_after])
         else:
-            encoding, _, _ = think(self._graph, design, actor.body, seen, None)
+            encoding, _, _ = compute_encoding(self._graph, design, actor.body, seen, None)
             heads = apply(self._graph, actor.action, encoding)
             drawn, chosen = (self._heads.act(heads, deterministic) for deterministic in (False, True))
             after = None
@@ -85,19 +85,21 @@ class _Model:
     def to_bytes(self, about: str) -> bytes:
         return self._graph.to_bytes(about)
 
-    def _recurrent(self, seen: EncodedValues, memories: str, start: int, deterministic: bool) -> tuple[Acted, str]:
+    def _recurrent(
+        self, seen: EncodedValues, memories: str, start: int, deterministic: bool
+    ) -> tuple[ActionValues, str]:
         """Act by one of the two memories, which starts at that column; the actions, and that memory after them."""
         graph, half = self._graph, self._design.memory_size // 2
         edges = np.cumsum([start, half, half, self._design.previous_action_size]).tolist()
         h, c, previous = (graph.columns(memories, a, b, self._state_size) for a, b in pairwise(edges))
-        remembered = Remembered(h, c, self._heads.before(previous))
-        encoding, h_after, c_after = think(graph, self._design, self._actor.body, seen, remembered)
+        remembered = MemoryValues(h, c, self._heads.before(previous))
+        encoding, h_after, c_after = compute_encoding(graph, self._design, self._actor.body, seen, remembered)
         assert h_after is not None
         assert c_after is not None
         acted = self._heads.act(apply(graph, self._actor.action, encoding), deterministic)
         return acted, graph.beside([h_after, c_after, self._heads.features(acted)])
 
-    def _give(self, drawn: Acted, chosen: Acted, after: str | None) -> None:
+    def _give(self, drawn: ActionValues, chosen: ActionValues, after: str | None) -> None:
         """The outputs, in ML-Agents' order."""
         actions = self._design.spec.actions
         self._number(contract.VERSION_NUMBER, [contract.VERSION])

@@ -12,7 +12,7 @@ from queues.messages import Array, TrajectoryBatch
 from stages.errors import StageError
 from stages.policy.actions import action_features, environment_actions, policy_actions
 from stages.policy.design import PolicyDesign
-from stages.policy.observations import Encoded, ObservationLayout
+from stages.policy.observations import EncodedObservations, ObservationLayout
 from stages.trainer.imitation.examples import Examples
 from stages.trainer.transitions import drawn_actions
 
@@ -37,7 +37,7 @@ class ExampleBuffer:
         """Steps."""
         return sum(self._lengths)
 
-    def add(self, batch: TrajectoryBatch, observations: Encoded) -> None:
+    def add(self, batch: TrajectoryBatch, observations: EncodedObservations) -> None:
         """Copy in a batch and its encoded observations."""
         rows = self._layout.as_columns(observations)
         continuous, choices = self._actions(batch.rows, batch.num_rows)
@@ -64,7 +64,7 @@ class ExampleBuffer:
     def examples(self) -> Examples:
         """All trajectories as examples."""
         columns = self._joined()
-        return Examples.of(
+        return Examples.from_runs(
             self._design,
             self._layout.from_columns(columns),
             columns["continuous"],

@@ -15,7 +15,7 @@ from stages.errors import NotFiniteError
 from stages.policy.actions import ACTION_LIMIT
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.flat import Flat
+from stages.policy.network.flat_parameters import FlatParameters
 from stages.policy.normalizer import Normalizer
 from stages.trainer.adam import Adam
 from stages.trainer.imitation.examples import Examples, ImitationBatch
@@ -49,7 +49,7 @@ class MaximumLikelihood:
         actor: the network that learns.
     """
 
-    def __init__(self, design: PolicyDesign, actor: Flat[ActorNetwork]) -> None:
+    def __init__(self, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> None:
         self._design = design
         self._actor = actor
         self._adam = Adam(actor.values, actor.gradients)

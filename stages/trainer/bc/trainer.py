@@ -16,7 +16,7 @@ from stages.errors import StageError
 from stages.policy.design import design_of
 from stages.policy.layout import policy_layout
 from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.flat import Flat, seeded
+from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.trainer.bc.example_buffer import ExampleBuffer
 from stages.trainer.bc.held_out import held_out
 from stages.trainer.bc.likelihood import MaximumLikelihood
@@ -52,7 +52,7 @@ class BCTrainer(Trainer):
         self._intake = Intake(spec, settings.network_settings.normalize)
         self._held_out_intake = Intake(spec, normalize=False)
         """Encodes the held-out episodes, which no normaliser may see."""
-        self._actor = Flat(seeded(self._random, lambda: ActorNetwork(design)), context.device)
+        self._actor = FlatParameters(seeded(self._random, lambda: ActorNetwork(design)), context.device)
         self._layout = policy_layout(design)
         self._likelihood = MaximumLikelihood(design, self._actor)
         self._examples = ExampleBuffer(design, context.teacher_squashed)

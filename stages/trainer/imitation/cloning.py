@@ -21,7 +21,7 @@ from config import BehavioralCloningSettings, OnPolicyHyperparameters, PPOHyperp
 from stages.errors import NotFiniteError
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.flat import Flat
+from stages.policy.network.flat_parameters import FlatParameters
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.adam import Adam
@@ -54,12 +54,12 @@ class ClonedActor:
     """Views into a vector as long as `values`, by parameter name."""
 
     @classmethod
-    def of(cls, design: PolicyDesign, actor: Flat[ActorNetwork]) -> ClonedActor:
+    def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
         """An actor network of its own, as SAC has it."""
         return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
 
     @classmethod
-    def within(cls, design: PolicyDesign, network: ActorCriticNetwork) -> ClonedActor:
+    def from_actor_critic(cls, design: PolicyDesign, network: ActorCriticNetwork) -> ClonedActor:
         """The actor of an actor-critic, as PPO has it."""
         return cls(design, lambda inputs: network(inputs)[0], network.values, network.gradients, network.named_views)
 

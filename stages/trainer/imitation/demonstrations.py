@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.specs import BehaviorSpec
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class Demonstrations:
     """N steps of K trajectories, packed end to end; row order is step order."""
 
     spec: BehaviorSpec
-    observations: Encoded
+    observations: EncodedObservations
     """[N, …] what the expert observed; not normalised."""
-    final_observations: Encoded
+    final_observations: EncodedObservations
     """[K, …] what it observed after the last step of each trajectory."""
     continuous: NDArray[np.float32]
     """[N, C] actions as the environment got them: in [-1, 1] where bounded."""
@@ -73,6 +73,8 @@ def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
     )
 
 
-def _stacked(parts: Sequence[Encoded]) -> Encoded:
+def _stacked(parts: Sequence[EncodedObservations]) -> EncodedObservations:
     others = zip(*(part.others for part in parts), strict=True)
-    return Encoded(np.concatenate([part.vectors for part in parts]), tuple(np.concatenate(arrays) for arrays in others))
+    return EncodedObservations(
+        np.concatenate([part.vectors for part in parts]), tuple(np.concatenate(arrays) for arrays in others)
+    )

@@ -21,7 +21,7 @@ from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.inputs import Inputs
 from stages.policy.normalizer import Normalizer
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 from stages.trainer.imitation.demonstrations import Demonstrations
 
 
@@ -51,7 +51,7 @@ class Examples:
 
     design: PolicyDesign
     """Of the policy that learns."""
-    observations: Encoded
+    observations: EncodedObservations
     """[N, …]"""
     continuous: NDArray[np.float32]
     """[N, C] in the policy's own terms."""
@@ -67,10 +67,10 @@ class Examples:
     """[S, L] false where it is padding."""
 
     @classmethod
-    def of(
+    def from_runs(
         cls,
         design: PolicyDesign,
-        observations: Encoded,
+        observations: EncodedObservations,
         continuous: NDArray[np.float32],
         choices: NDArray[np.int64],
         masks: NDArray[np.bool_] | None,
@@ -98,7 +98,9 @@ class Examples:
         rows, real = self.rows[which].reshape(-1), self.real[which].reshape(-1)
         vectors = self.observations.vectors[rows]
         others = tuple(other[rows] for other in self.observations.others)
-        inputs = Inputs.of(Encoded(vectors if normalizer is None else normalizer.apply(vectors), others), device)
+        inputs = Inputs.from_encoded(
+            EncodedObservations(vectors if normalizer is None else normalizer.apply(vectors), others), device
+        )
         if self.design.memory_size:
             assert self.previous is not None, "made with memory"
             length = self.rows.shape[1]
@@ -123,7 +125,7 @@ def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Example
         features = action_features(actions, demonstrations.continuous, demonstrations.choices)
         previous[1:] = features[:-1]
         previous[demonstrations.episode_starts] = first_action_features(actions)
-    return Examples.of(
+    return Examples.from_runs(
         design,
         demonstrations.observations,
         policy_actions(actions, demonstrations.continuous, design.squashed),

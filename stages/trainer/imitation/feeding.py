@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from queues.messages import Array, TrajectoryBatch
 from stages.policy.actions import policy_actions
-from stages.policy.observations import Encoded, ObservationLayout
+from stages.policy.observations import EncodedObservations, ObservationLayout
 from stages.trainer.imitation.demonstrations import Demonstrations
 
 
@@ -140,7 +140,7 @@ class _Feeder:
         return columns
 
 
-def _observations(demonstrations: Demonstrations, encoded: Encoded) -> list[Array]:
+def _observations(demonstrations: Demonstrations, encoded: EncodedObservations) -> list[Array]:
     """One array [n, *shape] per observation of the spec, as environments give them."""
     layout, specs = ObservationLayout(demonstrations.spec), demonstrations.spec.observations
     arrays: dict[int, Array] = dict(zip(layout.others, encoded.others, strict=True))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from queues.messages import Array
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 from stages.trainer.imitation.demonstrations import Demonstrations
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def demonstrations_of(
     finals[terminated] = 0.0  # never looked at
     return Demonstrations(
         BehaviorSpec(behavior, (ObservationSpec("observation", (size,)),), actions),
-        Encoded(np.concatenate([rows[:-1] for rows in observed])),
-        Encoded(finals),
+        EncodedObservations(np.concatenate([rows[:-1] for rows in observed])),
+        EncodedObservations(finals),
         continuous,
         choices,
         np.concatenate([np.asarray(episode.rewards, np.float32) for episode in whole]),

@@ -23,7 +23,7 @@ from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.policy.actions import action_features, environment_actions
 from stages.policy.network.inputs import Inputs
-from stages.policy.observations import Encoded, ObservationLayout
+from stages.policy.observations import EncodedObservations, ObservationLayout
 from stages.trainer.agent_table import Chains
 from stages.trainer.transitions import Transitions, drawn_actions
 
@@ -172,7 +172,7 @@ class RolloutBuffer:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def append(self, batch: TrajectoryBatch, observations: Encoded, finals: Encoded) -> None:
+    def append(self, batch: TrajectoryBatch, observations: EncodedObservations, finals: EncodedObservations) -> None:
         """Copy trajectories in.
 
         Args:
@@ -290,8 +290,8 @@ class BufferTransitions:
         vectors, *others = next_arrays
         here, *seen = (array[rows] for array in _arrays(self._observations))
         return Transitions(
-            Inputs.of(Encoded(here, tuple(seen)), self._device),
-            Inputs.of(Encoded(vectors, tuple(others)), self._device),
+            Inputs.from_encoded(EncodedObservations(here, tuple(seen)), self._device),
+            Inputs.from_encoded(EncodedObservations(vectors, tuple(others)), self._device),
             *(
                 torch.from_numpy(array).to(self._device)
                 for array in (self._continuous[rows], self._choices[rows], self._rewards[rows], terminated)
@@ -299,7 +299,7 @@ class BufferTransitions:
         )
 
 
-def _arrays(encoded: Encoded) -> tuple[Array, ...]:
+def _arrays(encoded: EncodedObservations) -> tuple[Array, ...]:
     return (encoded.vectors, *encoded.others)
 
 

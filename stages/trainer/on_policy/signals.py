@@ -48,10 +48,10 @@ class Signals:
         self.sums = AgentTable(len(self._others), "float64") if self._others else None
         self._losses: dict[str, list[float]] = {}
 
-    def see(self, vectors: NDArray[np.float32]) -> None:
+    def observe(self, vectors: NDArray[np.float32]) -> None:
         """Show all signals the vector observations [n, V] of new steps."""
         for signal in self._signals:
-            signal.see(vectors)
+            signal.observe(vectors)
 
     def transitions(self, buffer: RolloutBuffer, layout: ObservationLayout) -> BufferTransitions | None:
         """The rows of a full buffer as signals take them in; None if there is only the environment's reward."""

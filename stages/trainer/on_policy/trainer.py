@@ -122,7 +122,7 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
         if not batch.num_rows:
             return
         observations, finals = self._intake.take(batch, self._step)
-        self._signals.see(observations.vectors)
+        self._signals.observe(observations.vectors)
         self._buffer.append(batch, observations, finals)
         self._step += batch.num_rows
 

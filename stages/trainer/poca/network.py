@@ -19,7 +19,7 @@ from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.attention import HEADS, residual_attention
 from stages.policy.network.custom import CustomNetwork
 from stages.policy.network.encoding import Encoders
-from stages.policy.network.flat import seeded
+from stages.policy.network.flat_parameters import seeded
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.layers import ACTIVATIONS, attention_linear, linear
 from stages.policy.network.memory import Memory

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
+from stages.policy.network.images import pixels
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.layers import linear
-from stages.policy.network.visual import pixels
 
 BOTTLENECK_SIZE = 128
 KL_TARGET = 0.5

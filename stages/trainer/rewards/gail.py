@@ -18,7 +18,7 @@ from torch import Tensor
 from config import GAILSettings
 from stages.errors import StageError
 from stages.policy.network.inputs import Inputs
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 from stages.trainer.imitation.demonstrations import Demonstrations
 from stages.trainer.imitation.loading import load_demonstrations
 from stages.trainer.protocol import TrainerContext
@@ -68,7 +68,7 @@ class GAIL(NetworkSignal):
         self._use_actions = settings.use_actions
         self._beta = 0.0
         self._steps = len(demonstrations)
-        self._expert = Inputs.of(_writable(demonstrations.observations), context.device)
+        self._expert = Inputs.from_encoded(_writable(demonstrations.observations), context.device)
         self._expert_extra = self._extra(
             torch.tensor(demonstrations.continuous, device=context.device),
             torch.tensor(demonstrations.choices, device=context.device),
@@ -122,7 +122,7 @@ class GAIL(NetworkSignal):
             reported["Policy/GAIL Beta"] = self._beta
         return reported
 
-    def see(self, vectors: NDArray[np.float32]) -> None:
+    def observe(self, vectors: NDArray[np.float32]) -> None:
         """Nothing: the normaliser goes by the demonstrations alone."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype
     return rows
 
 
-def _writable(encoded: Encoded) -> Encoded:
+def _writable(encoded: EncodedObservations) -> EncodedObservations:
     """The same in arrays that tensors can share: files may be read into memory that must not be written."""
     vectors, *others = (np.require(array, requirements=["C", "W"]) for array in (encoded.vectors, *encoded.others))
-    return Encoded(vectors, tuple(others))
+    return EncodedObservations(vectors, tuple(others))

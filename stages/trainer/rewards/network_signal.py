@@ -16,7 +16,7 @@ from config import LearnedSignalSettings
 from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy.design import PolicyDesign
-from stages.policy.network.flat import Flat, Module, seeded
+from stages.policy.network.flat_parameters import FlatParameters, Module, seeded
 from stages.policy.network.inputs import Inputs
 from stages.policy.normalizer import NORMALIZED_LIMIT, Normalizer
 from stages.policy.observations import ObservationLayout
@@ -37,7 +37,7 @@ class TrainedNetwork(Generic[Module]):
     """
 
     def __init__(self, module: Module, learning_rate: float, device: str) -> None:
-        self._flat = Flat(module, device)
+        self._flat = FlatParameters(module, device)
         self._adam = Adam(self._flat.values, self._flat.gradients)
         self._learning_rate = learning_rate
 
@@ -124,7 +124,7 @@ class NetworkSignal(RewardSignal):
         values = torch.stack([value.detach() for value in reported.values()]).tolist()  # one wait for the device
         return dict(zip(reported, values, strict=True))
 
-    def see(self, vectors: NDArray[np.float32]) -> None:
+    def observe(self, vectors: NDArray[np.float32]) -> None:
         """Let the normaliser count the vector observations [n, V] of steps that have newly come."""
         if self.normalizer is not None:
             self.normalizer.update(vectors)

@@ -15,7 +15,7 @@ from torch import Tensor
 from config import RNDSettings
 from stages.errors import StageError
 from stages.policy.network.body import NetworkBody
-from stages.policy.network.flat import Flat, seeded
+from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.trainer.protocol import TrainerContext
 from stages.trainer.rewards.network_signal import NetworkSignal
 from stages.trainer.transitions import Transitions
@@ -32,7 +32,7 @@ class RND(NetworkSignal):
 
     def __init__(self, name: str, settings: RNDSettings, context: TrainerContext, seed: int) -> None:
         super().__init__(name, settings, context, seed)
-        self._target = Flat(seeded(self.random, lambda: NetworkBody(self.design)), context.device)
+        self._target = FlatParameters(seeded(self.random, lambda: NetworkBody(self.design)), context.device)
 
     def build(self, settings: RNDSettings) -> NetworkBody:
         """Make the predictor; the target has the same shape and weights of its own."""

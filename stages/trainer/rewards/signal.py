@@ -86,7 +86,7 @@ class RewardSignal(ABC):
         """The end of the message about rewards that are not finite."""
         return f"; see {type(self).__name__}.compute"
 
-    def see(self, vectors: NDArray[np.float32]) -> None:  # noqa: B027  # a signal may normalise nothing
+    def observe(self, vectors: NDArray[np.float32]) -> None:  # noqa: B027  # a signal may normalise nothing
         """Count the vector observations [n, V] of steps that have newly come, for a normaliser.
 
         Trainers call it once for each step, before that step's reward is asked for: at first a normaliser knows

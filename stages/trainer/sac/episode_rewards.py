@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.messages import Array, TrajectoryBatch
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 from stages.trainer.agent_table import AgentTable, add_to_episodes
 from stages.trainer.rewards.extrinsic import Extrinsic
 from stages.trainer.rewards.signal import RewardSignal
@@ -36,7 +36,9 @@ class EpisodeRewards:
         self._maker = maker
         self._sums = AgentTable(len(self._others), "float64")
 
-    def add(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded, update: int) -> dict[str, list[float]]:
+    def add(
+        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, update: int
+    ) -> dict[str, list[float]]:
         """Add trajectories; returns the sums of the episodes that ended, by the names of their statistics.
 
         Args:
@@ -81,7 +83,7 @@ class EpisodeRewards:
         return rewards
 
 
-def _as_replayed(batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> ReplayedRows:
+def _as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> ReplayedRows:
     """Trajectories in the form of replayed rows: each row with the observation after it."""
     last = np.cumsum(batch.lengths) - 1
     following = np.minimum(np.arange(batch.num_rows) + 1, batch.num_rows - 1)
@@ -95,12 +97,12 @@ def _as_replayed(batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> Repl
 
     others = tuple(next_of(row, final) for row, final in zip(rows.others, finals.others, strict=True))
     columns = {**batch.rows, "terminated": terminated}
-    return ReplayedRows(rows, Encoded(next_of(rows.vectors, finals.vectors), others), columns)
+    return ReplayedRows(rows, EncodedObservations(next_of(rows.vectors, finals.vectors), others), columns)
 
 
 def _block(whole: ReplayedRows, rows: slice) -> ReplayedRows:
-    def cut(encoded: Encoded) -> Encoded:
-        return Encoded(encoded.vectors[rows], tuple(other[rows] for other in encoded.others))
+    def cut(encoded: EncodedObservations) -> EncodedObservations:
+        return EncodedObservations(encoded.vectors[rows], tuple(other[rows] for other in encoded.others))
 
     columns = {name: column[rows] for name, column in whole.columns.items()}
     return ReplayedRows(cut(whole.observations), cut(whole.next_observations), columns)

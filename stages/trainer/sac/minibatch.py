@@ -64,8 +64,8 @@ class MinibatchMaker:
         columns = replayed.columns
         continuous, choices = drawn_actions(self._actions, columns, len(columns["rewards"]))
         return Transitions(
-            Inputs.of(replayed.observations, self._device),
-            Inputs.of(replayed.next_observations, self._device),
+            Inputs.from_encoded(replayed.observations, self._device),
+            Inputs.from_encoded(replayed.next_observations, self._device),
             self._tensor(continuous),
             self._tensor(choices.astype(np.int64)),
             self._tensor(columns["rewards"]),

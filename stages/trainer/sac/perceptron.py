@@ -2,8 +2,8 @@
 
 Off-policy learning makes an update for each step or so, and seven passes through networks for each update. For plain
 designs that is matrix products and their overhead: graphs of small operations, copies of biases, fresh memory for each
-result. Here a pass keeps its results in buffers of its own, gradients of weights are added in place to `Flat`'s vector,
-and products with the few columns of an observation are transposed where that is quicker.
+result. Here a pass keeps its results in buffers of its own, gradients of weights are added in place to the vector of
+`FlatParameters`, and products with the few columns of an observation are transposed where that is quicker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FEW = 32
 
 
 class Perceptron:
-    """The hidden layers of a body, and a head, whose parameters a `Flat` has taken over.
+    """The hidden layers of a body, and a head, whose parameters a `FlatParameters` has taken over.
 
     One pass of each kind, frozen or not, can be under way at a time: the next one overwrites the buffers that its
     backward pass reads.
@@ -98,7 +98,7 @@ class _Pass:
         for layer in reversed(range(len(self._weights))):
             below = self._results[layer - 1] if layer else self._x
             weight, bias = self._weights[layer].grad, self._biases[layer].grad
-            assert weight is not None, "`Flat` sets it"
+            assert weight is not None, "`FlatParameters` sets it"
             assert bias is not None
             bias.add_(gradient.sum(dim=0))
             if below.shape[1] <= _FEW:

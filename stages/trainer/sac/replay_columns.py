@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from queues.columns import Column
 from queues.messages import Array
-from stages.policy.observations import Encoded, ObservationLayout
+from stages.policy.observations import EncodedObservations, ObservationLayout
 from stages.slots import FreeNumbers
 
 Index = NDArray[np.int64]
@@ -123,13 +123,13 @@ class ObservationStore:
         """Free slots that are in use."""
         self._free.release(slots)
 
-    def write(self, slots: Index, observations: Encoded) -> None:
+    def write(self, slots: Index, observations: EncodedObservations) -> None:
         """Write n observations into n slots."""
         arrays = self._layout.as_columns(observations)
         for column in self.columns:
             column.put(slots, arrays[column.name])
 
-    def read(self, slots: Index) -> Encoded:
+    def read(self, slots: Index) -> EncodedObservations:
         """The observations in n slots; new arrays."""
         return self._layout.from_columns({column.name: column.take(slots) for column in self.columns})
 

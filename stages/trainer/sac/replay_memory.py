@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from queues.columns import Column, action_columns, memory_column
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
-from stages.policy.observations import Encoded, ObservationLayout
+from stages.policy.observations import EncodedObservations, ObservationLayout
 from stages.trainer.sac.replay_columns import BLOCK_BYTES, LazyColumn, ObservationStore
 
 Index = NDArray[np.int64]
@@ -43,9 +43,9 @@ class ReplayedSequences:
 class ReplayedRows:
     """B rows of the memory, in arrays of their own."""
 
-    observations: Encoded
+    observations: EncodedObservations
     """[B, ...] not normalised."""
-    next_observations: Encoded
+    next_observations: EncodedObservations
     """[B, ...] after the row; where an episode terminated, as `Intake` returned it."""
     columns: Mapping[str, Array]
     """[B, ...] `rewards`, `terminated`, actions, `action_masks`."""
@@ -104,7 +104,7 @@ class ReplayMemory:
         """The sequences whose first row is still there."""
         return self._start_count - self._first_start
 
-    def add(self, batch: TrajectoryBatch, rows: Encoded, finals: Encoded) -> None:
+    def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
         """Copy trajectories in.
 
         Args:
@@ -321,9 +321,9 @@ class _Pieces:
     """[K] the row after its last one."""
     before: Index
     """[K] number of the row that the piece continues, -1 for none."""
-    rows: Encoded
+    rows: EncodedObservations
     """Observations of the rows from `skip` on."""
-    finals: Encoded
+    finals: EncodedObservations
     """[K, ...]"""
     skip: int
     """Rows at the batch's beginning that are not kept."""
@@ -333,11 +333,11 @@ class _Pieces:
         return np.searchsorted(self.ends, numbers - self.first, side="right").astype(np.int64)
 
 
-def _pick(observations: Encoded, index: slice | Index | NDArray[np.bool_]) -> Encoded:
-    return Encoded(observations.vectors[index], tuple(other[index] for other in observations.others))
+def _pick(observations: EncodedObservations, index: slice | Index | NDArray[np.bool_]) -> EncodedObservations:
+    return EncodedObservations(observations.vectors[index], tuple(other[index] for other in observations.others))
 
 
-def _equal(first: Encoded, second: Encoded) -> NDArray[np.bool_]:
+def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[np.bool_]:
     """True [n] where two observations are equal."""
     same: NDArray[np.bool_] = (first.vectors == second.vectors).all(axis=1)
     for one, other in zip(first.others, second.others, strict=True):

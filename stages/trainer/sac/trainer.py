@@ -65,7 +65,7 @@ class SACTrainer(Trainer):
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         self._update = SACUpdate(self._design, h, len(self._signals), self._random, context.device)
         self._cloning = make_cloning(
-            context, ClonedActor.of(self._design, self._update.actor), self._intake, self._random
+            context, ClonedActor.from_actor(self._design, self._update.actor), self._intake, self._random
         )
         memory = settings.network_settings.memory
         self._memory = ReplayMemory(
@@ -115,7 +115,7 @@ class SACTrainer(Trainer):
             return
         rows, finals = self._intake.take(batch, self._step)
         for signal in self._signals:
-            signal.see(rows.vectors)
+            signal.observe(rows.vectors)
         for name, sums in self._episode_rewards.add(batch, rows, finals, self._version).items():
             self.context.statistics.extend(self.context.behavior, name, sums, "mean")
         self._memory.add(with_group_rewards(batch), rows, finals)

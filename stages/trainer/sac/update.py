@@ -20,7 +20,7 @@ from config import SACHyperparameters
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.distributions import squashed_sample
-from stages.policy.network.flat import Flat, seeded
+from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.policy.network.inputs import Inputs
 from stages.trainer.adam import Adam
 from stages.trainer.sac.losses import (
@@ -78,7 +78,7 @@ class SACUpdate:
         device: str,
     ) -> None:
         actions = design.spec.actions
-        self.actor = Flat(seeded(random, lambda: drawn_for(actions, ActorNetwork(design))), device)
+        self.actor = FlatParameters(seeded(random, lambda: drawn_for(actions, ActorNetwork(design))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
         # With continuous actions the next observation is valued by target networks of Q, which is learned sooner
@@ -89,14 +89,18 @@ class SACUpdate:
         self.draws = 2 if self._asks_policy else 1
         """Rows of noise that `step` needs for each row of a minibatch."""
         critics = partial(Critics, design, signals, not self._asks_policy)
-        self.critics = Flat(seeded(random, lambda: drawn_for(actions, critics())), device)
+        self.critics = FlatParameters(seeded(random, lambda: drawn_for(actions, critics())), device)
         following = partial(Critics, values=False) if self._asks_policy else ValueNetwork
-        self.target: Flat[Any] = Flat(seeded(random, lambda: following(design, signals)), device)
+        self.target: FlatParameters[Any] = FlatParameters(seeded(random, lambda: following(design, signals)), device)
         initial = hyperparameters.init_entcoef
-        self.coefficients = Flat(EntropyCoefficients(design, initial), device)
+        self.coefficients = FlatParameters(EntropyCoefficients(design, initial), device)
         self._followed = self.critics.values[-len(self.target.values) :]
         self.target.values.copy_(self._followed)
-        groups: dict[str, Flat[Any]] = {"actor": self.actor, "critics": self.critics, "coefficients": self.coefficients}
+        groups: dict[str, FlatParameters[Any]] = {
+            "actor": self.actor,
+            "critics": self.critics,
+            "coefficients": self.coefficients,
+        }
         self._adams = {
             name: Adam(flat.values, flat.gradients, hyperparameters.adam_epsilon) for name, flat in groups.items()
         }

@@ -106,14 +106,14 @@ def test_a_policy_without_memory_needs_no_store():
     class Policy:
         memory_size = 0
 
-    assert AgentMemories.of(Policy(), ActionSpec(2)) is None
+    assert AgentMemories.for_policy(Policy(), ActionSpec(2)) is None
 
 
 def test_before_the_first_action_stands_choice_0_of_each_branch():
     class Policy:
         memory_size = 4
 
-    recall = AgentMemories.of(Policy(), ActionSpec(1, (2, 3))).recall(ids(1), ids(0))
+    recall = AgentMemories.for_policy(Policy(), ActionSpec(1, (2, 3))).recall(ids(1), ids(0))
     assert recall.memories.tolist() == [[0, 0, 0, 0]]
     assert recall.previous_actions.tolist() == [[0, 1, 0, 1, 0, 0]]
 

@@ -7,7 +7,7 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
 from stages.policy import policy_layout
 from stages.policy.design import PolicyDesign
-from stages.policy.network import ActorNetwork, Flat, Inputs, seeded
+from stages.policy.network import ActorNetwork, FlatParameters, Inputs, seeded
 
 PLAIN = (ObservationSpec("vector", (6,)),)
 IMAGE = (ObservationSpec("vector", (6,)), ObservationSpec("camera", (20, 20, 1), "uint8", channels_last=True))
@@ -64,7 +64,7 @@ def test_acting_tensors_of_a_plain_design_are_matrices_to_multiply_inputs_with()
 def test_an_actor_that_took_up_the_tensors_of_another_acts_like_it(observations):
     first, _ = make(ActionSpec(2, (3,)), observations)
     second, _ = make(ActionSpec(2, (3,)), observations, seed=1)
-    flat = Flat(second)
+    flat = FlatParameters(second)
     second.load_acting({"normalizer.mean": np.zeros(6), "normalizer.inverse_std": np.ones(6), **first.acting_tensors()})
     parameters = dict(first.named_parameters())
     assert all(torch.equal(parameter, parameters[name]) for name, parameter in second.named_parameters())

@@ -11,7 +11,7 @@ from config import NetworkSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import LoadError, StageError
 from stages.policy.design import PolicyDesign
-from stages.policy.network import ActorNetwork, Flat, Inputs, NetworkBody, make_actor_critic, seeded
+from stages.policy.network import ActorNetwork, FlatParameters, Inputs, NetworkBody, make_actor_critic, seeded
 
 FIRST = ObservationSpec("first", (3,))
 CAMERA = ObservationSpec("camera", (4, 5, 1), "uint8", channels_last=True)
@@ -23,7 +23,7 @@ FLAT = """
     import torch
     from torch import nn
 
-    class Flat(nn.Module):
+    class FlatParameters(nn.Module):
         '''All observations side by side, and nothing else: shows what a network is given.'''
 
         def __init__(self, observations, settings):
@@ -80,7 +80,7 @@ def refused(made):
 
 
 def test_it_gets_every_observation_as_floats_in_the_order_of_the_spec(design):
-    made = body(design(FLAT, "Flat", ALL))
+    made = body(design(FLAT, "FlatParameters", ALL))
     camera = torch.randint(0, 256, (2, 4, 5, 1), dtype=torch.uint8)
     things = torch.randint(0, 256, (2, 2, 2), dtype=torch.uint8)
     inputs = Inputs(torch.randn(2, 4), (camera, things))
@@ -92,7 +92,7 @@ def test_it_gets_every_observation_as_floats_in_the_order_of_the_spec(design):
 
 
 def test_it_stands_in_place_of_encoders_and_hidden_layers(design):
-    made = body(design(FLAT, "Flat"))
+    made = body(design(FLAT, "FlatParameters"))
     assert [name for name, _ in made.named_parameters()] == ["encoders.network.scale"]
 
 
@@ -125,7 +125,7 @@ def test_actor_and_critic_have_one_each_unless_they_share_it(design):
 
 def test_it_learns_with_everything_else_and_goes_to_the_actors(design):
     made = design(LINEAR, "Linear")
-    actor = Flat(seeded(np.random.default_rng(0), lambda: ActorNetwork(made)))
+    actor = FlatParameters(seeded(np.random.default_rng(0), lambda: ActorNetwork(made)))
     actor.module(Inputs(torch.randn(4, 3)))[0].sum().backward()
     assert actor.named_views(actor.gradients)["body.encoders.network.layer.weight"].any()
     assert "body.encoders.network.layer.weight" in actor.module.acting_tensors()
@@ -133,7 +133,7 @@ def test_it_learns_with_everything_else_and_goes_to_the_actors(design):
 
 def test_layers_that_find_out_their_sizes_are_taken(design):
     made = body(design(LINEAR.replace("nn.Linear(observations[0].size, ", "nn.LazyLinear("), "Linear"))
-    assert Flat(made).values.numel() == 3 * 8 + 8
+    assert FlatParameters(made).values.numel() == 3 * 8 + 8
 
 
 def test_one_seed_gives_one_network(design):

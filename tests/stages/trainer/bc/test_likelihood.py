@@ -10,8 +10,8 @@ from config import NetworkSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError
 from stages.policy.design import PolicyDesign
-from stages.policy.network import ActorNetwork, Flat, seeded
-from stages.policy.observations import Encoded
+from stages.policy.network import ActorNetwork, FlatParameters, seeded
+from stages.policy.observations import EncodedObservations
 from stages.trainer.bc.likelihood import LOG_SIGMA_FLOOR, MaximumLikelihood
 from stages.trainer.imitation.examples import Examples
 from stages.trainer.randomness import new_random
@@ -24,7 +24,7 @@ def pupil(actions, **settings):
         BehaviorSpec("Test", (ObservationSpec("v", (2,)),), actions),
         NetworkSettings.model_validate({"hidden_units": 8, "num_layers": 1, **settings}),
     )
-    actor = Flat(seeded(new_random(0), lambda: ActorNetwork(design)))
+    actor = FlatParameters(seeded(new_random(0), lambda: ActorNetwork(design)))
     return design, actor, MaximumLikelihood(design, actor)
 
 
@@ -38,8 +38,8 @@ def fixed(actor, bias, log_sigma=None):
 
 def examples(design, continuous=(), choices=(), masks=None, lengths=None):
     n = max(len(continuous), len(choices))
-    observed = Encoded(np.random.default_rng(0).normal(size=(n, 2)).astype(np.float32))
-    return Examples.of(
+    observed = EncodedObservations(np.random.default_rng(0).normal(size=(n, 2)).astype(np.float32))
+    return Examples.from_runs(
         design,
         observed,
         np.array(continuous, np.float32).reshape(n, -1),

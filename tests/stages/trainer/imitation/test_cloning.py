@@ -8,7 +8,7 @@ from config import BehaviorSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy.design import design_of
-from stages.policy.network import ActorNetwork, Flat, make_actor_critic, seeded
+from stages.policy.network import ActorNetwork, FlatParameters, make_actor_critic, seeded
 from stages.policy.network.inputs import Inputs
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake
@@ -35,11 +35,11 @@ class Pupil:
         self.design = design_of(spec, settings)
         self.random = new_random(seed)
         if kind == "sac":
-            flat = Flat(seeded(self.random, lambda: ActorNetwork(self.design)))
-            self.network, self.actor = flat, ClonedActor.of(self.design, flat)
+            flat = FlatParameters(seeded(self.random, lambda: ActorNetwork(self.design)))
+            self.network, self.actor = flat, ClonedActor.from_actor(self.design, flat)
         else:
             self.network = make_actor_critic(self.design, 1, False, self.random)
-            self.actor = ClonedActor.within(self.design, self.network)
+            self.actor = ClonedActor.from_actor_critic(self.design, self.network)
         self.intake = Intake(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)
         self.cloning = make_cloning(context, self.actor, self.intake, self.random)

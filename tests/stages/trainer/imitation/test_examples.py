@@ -8,7 +8,7 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.normalizer import Normalizer
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 from stages.trainer.imitation.demonstrations import Demonstrations, joined
 from stages.trainer.imitation.examples import examples_of, sequences
 
@@ -20,7 +20,9 @@ def demonstrations(lengths=(3, 2), starts=(True, True), masks=None, images=False
     n, k = sum(lengths), len(lengths)
     specs = (ObservationSpec("v", (1,)), *([ObservationSpec("eye", (3, 4, 4), "uint8")] if images else []))
     encoded = [
-        Encoded(np.arange(m, dtype=np.float32)[:, None], (np.full((m, 3, 4, 4), 9, np.uint8),) if images else ())
+        EncodedObservations(
+            np.arange(m, dtype=np.float32)[:, None], (np.full((m, 3, 4, 4), 9, np.uint8),) if images else ()
+        )
         for m in (n, k)
     ]
     return Demonstrations(

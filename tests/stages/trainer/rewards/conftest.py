@@ -128,7 +128,7 @@ def _observation(spec, n, random):
 
 
 def _inputs(spec, n, random):
-    return Inputs.of(ObservationLayout(spec).encode([_observation(o, n, random) for o in spec.observations]))
+    return Inputs.from_encoded(ObservationLayout(spec).encode([_observation(o, n, random) for o in spec.observations]))
 
 
 def _choices(spec, n, random):

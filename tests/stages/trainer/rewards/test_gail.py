@@ -10,7 +10,7 @@ import torch
 from queues.specs import ActionSpec, ObservationSpec
 from stages.errors import StageError
 from stages.policy.network.inputs import Inputs
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 from stages.trainer.rewards.gail import discrimination_loss, imitation_rewards
 
 
@@ -67,7 +67,7 @@ def as_transitions(demonstrations, make_transitions):
     return make_transitions(
         demonstrations.spec,
         n,
-        inputs=Inputs.of(demonstrations.observations),
+        inputs=Inputs.from_encoded(demonstrations.observations),
         continuous=torch.from_numpy(demonstrations.continuous),
         choices=torch.from_numpy(demonstrations.choices),
     )
@@ -211,7 +211,7 @@ def test_the_normaliser_goes_by_the_demonstrations_alone(make_spec, make_signal,
     before = signal.state_dict()["normalizer"]
     np.testing.assert_allclose(before["mean"], demonstrations.observations.vectors.mean(axis=0), rtol=2e-3)
     own = make_transitions(spec, 6)
-    signal.see(own.inputs.vectors.numpy())
+    signal.observe(own.inputs.vectors.numpy())
     signal.learn(own)
     assert signal.state_dict()["normalizer"]["mean"].tolist() == before["mean"].tolist()
     # The discriminator sees what is normalised: the mean of all demonstrations is a vector of zeros to it.
@@ -246,7 +246,9 @@ def test_demonstrations_in_read_only_memory_are_taken(make_spec, make_signal, ma
     demonstrations = make_demonstrations(spec)
     vectors = demonstrations.observations.vectors.copy()
     vectors.flags.writeable = False
-    signal = make_signal("gail", spec, demonstrations=replace(demonstrations, observations=Encoded(vectors)))
+    signal = make_signal(
+        "gail", spec, demonstrations=replace(demonstrations, observations=EncodedObservations(vectors))
+    )
     assert signal.learn(make_transitions(spec, 4))
 
 

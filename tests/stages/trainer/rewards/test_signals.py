@@ -55,7 +55,7 @@ def test_a_resumed_signal_goes_on_bit_for_bit(name, make_spec, make_signal, make
     original = make_signal(name, spec, network_settings=NORMALIZED, **extra)
     for seed in range(3):
         transitions = make_transitions(spec, 5, seed)
-        original.see(transitions.inputs.vectors.numpy())
+        original.observe(transitions.inputs.vectors.numpy())
         original.learn(transitions)
     resumed = make_signal(name, spec, seed=99, network_settings=NORMALIZED, **extra)
     assert not same(resumed.state_dict(), original.state_dict())
@@ -63,7 +63,7 @@ def test_a_resumed_signal_goes_on_bit_for_bit(name, make_spec, make_signal, make
     for seed in range(3, 6):
         transitions = make_transitions(spec, 5, seed)
         for signal in (original, resumed):
-            signal.see(transitions.inputs.vectors.numpy())
+            signal.observe(transitions.inputs.vectors.numpy())
         assert resumed.learn(transitions) == original.learn(transitions)
         assert resumed.rewards(transitions).tobytes() == original.rewards(transitions).tobytes()
     assert same(resumed.state_dict(), original.state_dict())
@@ -150,7 +150,7 @@ def test_the_normaliser_counts_what_it_is_shown_and_nothing_else(name, make_spec
     spec = make_spec()
     signal, transitions = make_signal(name, spec, network_settings=NORMALIZED), make_transitions(spec, 2000)
     transitions.inputs.vectors.mul_(3.0).add_(50.0)
-    signal.see(transitions.inputs.vectors.numpy())
+    signal.observe(transitions.inputs.vectors.numpy())
     state = signal.state_dict()["normalizer"]
     np.testing.assert_allclose(state["mean"], transitions.inputs.vectors.mean(dim=0), rtol=1e-3)
     assert state["steps"] == 2001

@@ -5,7 +5,7 @@ from replay_world import MEMORY_SIZE, SPEC, Every, Piece, World, add, new_memory
 
 from queues.specs import ActionSpec
 from stages.policy.layout import MASK_PENALTY
-from stages.policy.observations import Encoded
+from stages.policy.observations import EncodedObservations
 from stages.trainer.intake import Intake
 from stages.trainer.sac.minibatch import MinibatchMaker
 from stages.trainer.sac.replay_memory import ReplayedRows
@@ -103,7 +103,7 @@ def test_masks_become_penalties_and_counts_of_allowed_choices():
         "discrete_actions": np.array([[2, 1], [0, 0]], np.int32),
         "action_masks": masks,
     }
-    observations = Encoded(np.zeros((2, 2), np.float32))
+    observations = EncodedObservations(np.zeros((2, 2), np.float32))
     maker = MinibatchMaker(Intake(SPEC, normalize=False), actions, "cpu")
     replayed = ReplayedRows(observations, observations, columns)
     batch = maker.minibatch(replayed, maker.transitions(replayed))

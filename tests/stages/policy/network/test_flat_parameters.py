@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from stages.errors import StageError
-from stages.policy.network import Flat, seeded
+from stages.policy.network import FlatParameters, seeded
 
 
 def module():
@@ -14,14 +14,14 @@ def module():
 def test_parameters_are_views_of_one_vector_in_their_order_and_keep_their_values():
     made = module()
     before = torch.cat([p.detach().clone().flatten() for p in made.parameters()])
-    flat = Flat(made)
+    flat = FlatParameters(made)
     assert torch.equal(flat.values, before)
     flat.values.mul_(2.0)
     assert torch.equal(made[0].weight.detach().flatten(), 2 * before[:6])
 
 
 def test_backward_adds_up_in_one_vector():
-    flat = Flat(module())
+    flat = FlatParameters(module())
     x = torch.randn(4, 2)
     flat.module(x).sum().backward()
     once = flat.gradients.clone()
@@ -31,7 +31,7 @@ def test_backward_adds_up_in_one_vector():
 
 
 def test_a_state_goes_from_one_to_another_and_is_a_copy():
-    first, second = Flat(module()), Flat(module())
+    first, second = FlatParameters(module()), FlatParameters(module())
     state = first.state_dict()
     second.load(state)
     first.values.zero_()
@@ -40,7 +40,7 @@ def test_a_state_goes_from_one_to_another_and_is_a_copy():
 
 
 def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing():
-    flat = Flat(module())
+    flat = FlatParameters(module())
     before = flat.values.clone()
     state = {name: array + 1 for name, array in flat.state_dict().items()}
     with pytest.raises(StageError, match="weights: tensor '2.bias' is missing"):
@@ -51,7 +51,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing():
 
 
 def test_views_by_name_are_of_the_vector_given():
-    flat = Flat(module())
+    flat = FlatParameters(module())
     moment = torch.zeros_like(flat.values)
     flat.named_views(moment)["0.bias"].fill_(1.0)
     assert moment.sum() == 3
@@ -59,9 +59,9 @@ def test_views_by_name_are_of_the_vector_given():
 
 def test_seeded_modules_depend_on_the_generator_alone():
     torch.manual_seed(1)
-    first = Flat(seeded(np.random.default_rng(5), module)).values
+    first = FlatParameters(seeded(np.random.default_rng(5), module)).values
     torch.manual_seed(2)
     state = torch.random.get_rng_state()
-    second = Flat(seeded(np.random.default_rng(5), module)).values
+    second = FlatParameters(seeded(np.random.default_rng(5), module)).values
     assert torch.equal(first, second)
     assert torch.equal(torch.random.get_rng_state(), state)

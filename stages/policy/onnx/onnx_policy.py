@@ -132,7 +132,7 @@ class OnnxPolicy:
         d, choices = len(memories), self._spec.actions.mask_size
         inputs = {}
         for index, (spec, observation) in enumerate(zip(self._spec.observations, observations, strict=True)):
-            inputs[contract.observation_name(index)] = as_unity_gives_it(spec, observation)
+            inputs[contract.observation_name(index)] = unity_input(spec, observation)
         if contract.ACTION_MASKS in self._runtime.shapes:
             allowed = np.ones((d, choices), np.float32) if masks is None else masks.astype(np.float32)
             inputs[contract.ACTION_MASKS] = allowed
@@ -204,7 +204,7 @@ class OnnxPolicy:
         return name
 
 
-def as_unity_gives_it(spec: ObservationSpec, observation: Array) -> Floats:
+def unity_input(spec: ObservationSpec, observation: Array) -> Floats:
     """An observation [n, *shape] as models take it: float32, images from 0 to 1 with the channels first."""
     if not spec.shape:
         return observation.reshape(-1, 1).astype(np.float32)

@@ -20,7 +20,7 @@ from stages.errors import StageError
 Module = TypeVar("Module", bound=nn.Module)
 
 
-class Flat(Generic[Module]):
+class FlatParameters(Generic[Module]):
     """Takes over the parameters of a module (buffers stay as they are).
 
     Args:

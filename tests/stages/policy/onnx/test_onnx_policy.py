@@ -60,7 +60,7 @@ def test_with_a_memory_it_decides_as_the_policy_over_an_episode():
 def test_agents_memories_of_it_are_kept_as_any_others():
     design = design_for(actions=HYBRID, memory=MEMORY)
     policy = both(design)[1]
-    store = AgentMemories.of(policy, HYBRID)
+    store = AgentMemories.for_policy(policy, HYBRID)
     ids, episodes = np.array([4, 9]), np.array([0, 0])
     decision = policy.act(seen_by(design, 2), None, RANDOM, recall=store.recall(ids, episodes))
     store.keep(ids, episodes, decision.recall)

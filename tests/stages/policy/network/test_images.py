@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from config.image_encoders import IMAGE_ENCODERS
 from queues.specs import ObservationSpec
 from stages.errors import StageError
-from stages.policy.network.visual import VisualEncoder, pixels
+from stages.policy.network.images import VisualEncoder, pixels
 
 HEIGHT, WIDTH, CHANNELS, OUTPUTS = 36, 40, 3, 16
 
