@@ -6,6 +6,7 @@ in `stages.policy`, environments in `stages.environment`.
 
 from queues.messages import TrajectoryBatch
 from stages.errors import BrokenEnvironmentError, LoadError, NotFiniteError, StageError
+from stages.loop import StageHooks, StageRunner, run_source
 from stages.stage import NoStatistics, Source, Stage, StageContext, Statistics, Yielded
 
 __all__ = [
@@ -17,7 +18,10 @@ __all__ = [
     "Stage",
     "StageContext",
     "StageError",
+    "StageHooks",
+    "StageRunner",
     "Statistics",
     "TrajectoryBatch",
     "Yielded",
+    "run_source",
 ]

@@ -362,9 +362,9 @@ class Flow:
     def _tell_actor(self, run: ActorRun, message: Any) -> None:
         match message:
             case Grant():
-                run.actor.take_grant(message.number, message.caps, message.versions)
+                run.actor.receive_grant(message.number, message.caps, message.versions)
             case Assignment():
-                run.actor.take_assignment(message)
+                run.actor.receive_assignment(message)
             case "stop":
                 run.actor.request_stop()
 
@@ -391,7 +391,7 @@ class Flow:
         delay_s = self.delays()
         async for update in inbox:
             await asyncio.sleep(delay_s())
-            run.actor.take_policy(update)
+            run.actor.receive_policy(update)
 
     async def _kill_some(self) -> None:
         for when, replica in self.scenario.deaths_s:

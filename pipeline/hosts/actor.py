@@ -114,11 +114,11 @@ class ActorHost:
         async for message in self._runtime.control.receive():
             match message:
                 case Grant():
-                    self._actor.take_grant(message.number, message.caps, message.versions)
+                    self._actor.receive_grant(message.number, message.caps, message.versions)
                 case Assignment():
-                    self._actor.take_assignment(message)
+                    self._actor.receive_assignment(message)
                 case EnvironmentParameters():
-                    self._actor.take_parameters(message)
+                    self._actor.receive_parameters(message)
                     self._parameters_set.set()
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
@@ -137,7 +137,7 @@ class ActorHost:
     async def _follow_policies(self) -> None:
         async def follow(inlet: Inlet[PolicyUpdate]) -> None:
             async for update in inlet:
-                self._actor.take_policy(update)
+                self._actor.receive_policy(update)
 
         async with asyncio.TaskGroup() as tasks:
             while True:

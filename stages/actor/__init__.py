@@ -1,4 +1,4 @@
-"""The actor: environment stage and agent processor, hand in hand."""
+"""The actor: environment stage and agent processor in one task, as the source of trajectories."""
 
 from stages.actor.actor import Actor, ActorPort
 from stages.actor.credit_gate import CreditGate

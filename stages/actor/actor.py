@@ -1,8 +1,8 @@
-"""The actor: environment stage and agent processor hand in hand, as the source of trajectories.
+"""The actor: environment stage and agent processor in one task, as the source of trajectories.
 
-It steps, collects, and stands still when flow control says so. Policies, assignments, environment parameters, credits
-and commands are given to it by its host, from outside its task; they take effect between two ticks. It knows no queue
-and no channel.
+It steps, collects, and stands still when flow control requires it. Its host passes policies, assignments, environment
+parameters, credits and commands to it from outside its task; they take effect between two ticks. It knows no queue and
+no channel.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from stages.restarts import RestartBudget
 from stages.stage import Source, StageContext
 
 _LESSON, _TURN = 1, 2
-"""Why environments begin anew in mid-play: a lesson that wants it, or another team's turn to learn."""
+"""Reasons for a reset in mid-play, a part of its seed: a lesson that requires it, or another team's turn to learn."""
 
 Item = TrajectoryBatch | Barrier
 
 
 @dataclass(frozen=True)
 class ActorPort:
-    """How the actor speaks to its host. All calls return at once."""
+    """The actor's calls of its host. All return at once."""
 
     announce: Callable[[BehaviorSpec], None] = lambda spec: None
     """A behaviour id was seen for the first time."""
     ended: Callable[[str], None] = lambda reason: None
-    """The environments have come to their end in order: nothing more will come, and the run should end."""
+    """The environments have ended in order, for this reason: nothing more is emitted, and the run should end."""
 
 
 _Work = tuple[Callable[[], Iterable[Item] | None] | None, Callable[[], Awaitable[None]] | None]
-"""What an act does at once, which may give items to emit, and what it awaits when they have left."""
+"""The two parts of an act: the first may return items to emit, the second is awaited after they have left."""
 
 
 class Actor(Source[Item]):
@@ -52,11 +52,11 @@ class Actor(Source[Item]):
         environment: the environment stage; started and stopped by the actor.
         processor: the agent processor.
         gate: flow control.
-        port: how it speaks to its host.
-        restarts: how often a broken environment may be built anew.
+        port: its calls of the host.
+        restarts: limits of rebuilding a broken environment.
         resets_at_checkpoints: close half-made trajectories and reset the environments at each checkpoint, with a seed
             derived from the run's seed and the checkpoint's number, so that a resumed run equals an uninterrupted one.
-        resumed_at: number of the checkpoint that the run goes on from, -1 for a fresh run.
+        resumed_at: number of the checkpoint that the run resumes from, -1 for a fresh run.
         clock: seconds, for the restart limits.
     """
 
@@ -85,26 +85,26 @@ class Actor(Source[Item]):
         self._wake = asyncio.Event()
         self._state = State.DECIDING
         self._transitions = self._bind()
-        # What the host asked for.
+        # Set by the host.
         self._stopping = self._changed = False
         self._checkpoint: int | None = None
         self._parameters: EnvironmentParameters | None = None
         self._adopted: dict[str, int] = {}
-        # Of the environments: what they began with, and what they will begin with next.
+        # Environments: the seeds of the last and the next reset, the turns that games were begun in, the behaviours.
         self._stretch: tuple[int, ...] = (resumed_at,)
         self._reset_to: tuple[int, ...] = ()
         self._turns = self._played_turn = 0
         self._known: set[str] = set()
         self._names: tuple[str, ...] = ()
-        # Of the credits: how many are used, who needs some, and who did when they were asked for.
+        # Credits: used ones, behaviours that need some, and those for which they were requested.
         self._used: dict[str, int] = {}
         self._learners: tuple[str, ...] = ()
         self._players: tuple[str, ...] = ()
         self._asked_for: tuple[str, ...] | None = None
 
-    # What the host calls. ------------------------------------------------------------------------------------------
+    # Calls of the host. --------------------------------------------------------------------------------------------
 
-    def take_policy(self, update: PolicyUpdate) -> None:
+    def receive_policy(self, update: PolicyUpdate) -> None:
         """Act by this policy from the next decision on."""
         self._environment.update(update)
         if update.snapshot < 0:
@@ -112,20 +112,20 @@ class Actor(Source[Item]):
         self._changed = True
         self._wake.set()
 
-    def take_assignment(self, assignment: Assignment) -> None:
+    def receive_assignment(self, assignment: Assignment) -> None:
         """Play the next games under this assignment."""
         self._environment.lineups.assign(assignment)
         self._wake.set()
 
-    def take_parameters(self, parameters: EnvironmentParameters) -> None:
-        """Tell the environments of these; before the start, and then between two ticks."""
+    def receive_parameters(self, parameters: EnvironmentParameters) -> None:
+        """Pass these to the environments, before the start or between two ticks."""
         if self._parameters is not None and self._parameters.reset:
             parameters = replace(parameters, reset=True)
         self._parameters = parameters
         self._wake.set()
 
-    def take_grant(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
-        """Credits for further steps."""
+    def receive_grant(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
+        """Use these credits for further steps."""
         self._gate.granted(number, caps, versions)
         self._wake.set()
 
@@ -135,7 +135,7 @@ class Actor(Source[Item]):
         self._wake.set()
 
     def request_stop(self) -> None:
-        """Stop stepping; what is held is emitted and the source ends (after a checkpoint that was asked for)."""
+        """Stop stepping; held trajectories are emitted and the source ends (after a checkpoint that was requested)."""
         self._stopping = True
         self._environment.request_stop()
         self._wake.set()
@@ -178,7 +178,7 @@ class Actor(Source[Item]):
             self._state = then
 
     def _bind(self) -> dict[State, list[tuple[Callable[[], bool], _Work, State]]]:
-        """The table of transitions with this actor's methods in it."""
+        """Bind the table of transitions to this actor's methods."""
         cues: dict[Cue, Callable[[], bool]] = {
             Cue.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
             Cue.RENEWAL_DUE: lambda: self._checkpoint is not None and self._obeys(),
@@ -212,13 +212,13 @@ class Actor(Source[Item]):
     # Cues. ---------------------------------------------------------------------------------------------------------
 
     def _obeys(self) -> bool:
-        """True where commands are followed now: deterministic runs follow them only where they stand still."""
+        """True if commands are followed now: deterministic runs follow them only where they stand still."""
         if not self._resets_at_checkpoints or self._state in STANDS_STILL:
             return True
         return not self._gate.bounds(self._learning(self._deciding()))
 
     def _reset_due(self) -> bool:
-        """True if the environments have to begin anew now; takes up new parameters, which may be the reason."""
+        """True if the environments have to be reset now; adopts new parameters, which may be the reason."""
         if self._adopt_parameters():
             self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
             return True
@@ -242,23 +242,23 @@ class Actor(Source[Item]):
     # Acts. ---------------------------------------------------------------------------------------------------------
 
     def _decide(self) -> Iterable[TrajectoryBatch]:
-        # A policy that comes while a batch waits for its place has not decided this tick.
+        # A policy that arrives while a batch waits for room has not decided this tick.
         adopted, self._adopted = self._adopted, {}
         self._changed = False
         self._end_turn()
         for step in self._environment.decide():
             yield from self._processor.process(step)
-        # What an older policy began is sent off: until this actor acts by a version it gets no credits for the next
-        # one, so the trainer can't have run ahead by more than its window.
+        # Trajectories that an older policy began are emitted: until this actor acts by a version it is granted no
+        # credits for the next one, so the trainer can't be ahead by more than its window.
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
 
     def _end_turn(self) -> None:
-        """If another team learns than did, have nothing learned from what was decided in the turn before.
+        """When another team's turn has begun, end learning from the decisions of the turn before.
 
-        The gate does not hold back behaviours that learn no more, and gives their credits back: steps that they then
+        The gate does not hold back behaviours that learn no more, and returns their credits: steps that they then
         completed as learners would be beyond all caps, more of them with each turn. Each tick's decisions are taken
-        after this, and its steps are completed after it: what is open now was decided before another team's turn came.
+        after this, and its steps are completed after it: decisions open now are those of the turn before.
         """
         lineups = self._environment.lineups
         if self._turns != lineups.turns:
@@ -267,7 +267,7 @@ class Actor(Source[Item]):
                 self._processor.end_learning(behavior_id)
 
     def _decide_again(self) -> None:
-        """Before stepping after a wait: decisions that an older policy took are taken anew."""
+        """Replace decisions of older policies, before the first step after a wait."""
         if self._changed:
             for step in self._environment.decide_again():
                 self._processor.replace_decisions(step)
@@ -297,7 +297,7 @@ class Actor(Source[Item]):
         self._ask()
 
     def _ask(self) -> None:
-        """Ask for credits while standing still, once more if others learn than those that were asked for."""
+        """Ask for credits while standing still, once more if other behaviours learn than at the last request."""
         if self._learners != self._asked_for:
             self._asked_for = self._learners
             self._gate.wait(self._count_used(), self._learners)
@@ -313,8 +313,8 @@ class Actor(Source[Item]):
         yield Barrier(number, self._processor.source)
 
     def _close_at_checkpoint(self) -> Iterable[Item]:
-        # As a resumed run does: start anew with fresh credits, which come when everybody has saved his part,
-        # and so under the policies and the assignment that follow from all that went before the barrier.
+        # As a resumed run does: reset with fresh credits, which are granted when all stages have saved their parts,
+        # and so under the policies and the assignment that follow from everything before the barrier.
         number = self._begin_checkpoint()
         self._stretch = (number,)
         self._players = self._deciding() or self._players
@@ -325,7 +325,7 @@ class Actor(Source[Item]):
         yield Barrier(number, self._processor.source)
 
     def _begin_checkpoint(self) -> int:
-        """The number of the checkpoint; another one may be requested while this one's items wait for their place."""
+        """Return the checkpoint's number; another one may be requested while this one's items wait for room."""
         number, self._checkpoint = self._checkpoint, None
         assert number is not None
         return number
@@ -335,13 +335,13 @@ class Actor(Source[Item]):
         await self._begin_anew(self._stretch)
 
     async def _reset(self) -> None:
-        """Begin anew because of a lesson or a turn; its seed is kept apart from those of restarts."""
+        """Reset for a lesson or a turn; the seed differs from those of restarts."""
         try:
             await self._begin_anew(self._reset_to)
         except BrokenEnvironmentError as error:
             await self._recover(error)
 
-    # What they are made of. ----------------------------------------------------------------------------------------
+    # Parts of cues and acts. ---------------------------------------------------------------------------------------
 
     async def _begin_anew(self, stretch: tuple[int, ...]) -> None:
         await self._environment.reset(self._seed(*stretch), stretch)
@@ -349,7 +349,7 @@ class Actor(Source[Item]):
         self._played_turn = self._environment.lineups.turns
 
     async def _recover(self, error: BrokenEnvironmentError) -> None:
-        """Build the environments anew, as often as the restart limits allow."""
+        """Rebuild the environments, as often as the restart limits allow."""
         failure: BrokenEnvironmentError | None = error
         while failure is not None:
             refusal = self._restarts.refusal(self._clock())
@@ -371,14 +371,14 @@ class Actor(Source[Item]):
                 failure = again
 
     def _end(self, end: EnvironmentEnded) -> State:
-        """The environments have ended in order: from now on nothing is done but what the host asks for."""
+        """Report that the environments have ended in order."""
         why = str(end)
         self._context.log.info("%s. The run ends.", why[:1].upper() + why[1:])
         self._port.ended(why)
         return State.ENDED
 
     def _adopt_parameters(self) -> bool:
-        """Pass the parameters that came last to the environments; True if these have to begin anew for it."""
+        """Pass the newest parameters to the environments; return True if these have to be reset for it."""
         taken, self._parameters = self._parameters, None
         if taken is not None:
             self._environment.parameters.receive(taken)
@@ -394,7 +394,7 @@ class Actor(Source[Item]):
         return tuple(name for name in self._names if self._processor.open_agents(name))
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of some behaviours that are learned from now: only they need credits, and their newest policies."""
+        """Those of some behaviours that are learned from now: only these need credits and their newest policies."""
         return tuple(name for name in names if self._environment.lineups.learns(name))
 
     def _announce(self) -> None:

@@ -1,21 +1,21 @@
-"""The actor's side of flow control: whether it may step, and what it asks the ledger for."""
+"""The actor's side of flow control: its caps, and its requests to the ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 FREE = 2**62
-"""A cap that nobody reaches."""
+"""A cap that is never reached."""
 
 
 class CreditGate:
-    """Caps on learning steps by behaviour name. Pure: the host carries requests out and grants in.
+    """Caps on learning steps by behaviour name. Pure: the host sends its requests and passes it the grants.
 
-    Everywhere, `used` is what was emitted and is held so far, by behaviour name, and `alive` the behaviours that have
-    agents here now: only these can close the gate.
+    Everywhere, `used` counts the steps emitted or held so far, by behaviour name, and `alive` names the behaviours that
+    have agents here now: only these can close the gate.
 
     Args:
-        request: called with (number of the request, used, wanted behaviours, behaviours given back).
+        request: called with (number of the request, used, wanted behaviours, behaviours whose credits are returned).
     """
 
     def __init__(self, request: Callable[[int, Mapping[str, int], Sequence[str], Sequence[str]], None]) -> None:
@@ -33,13 +33,13 @@ class CreditGate:
         return [name for name in alive if used.get(name, 0) >= self._caps.get(name, 0)]
 
     def bounds(self, alive: Collection[str]) -> bool:
-        """Whether the gate will close again some time: there are behaviours that have no cap."""
+        """True if the gate will close again some time; behaviours may be without a cap."""
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str]) -> None:
-        """Ask for more while there is still some left, so that in the steady state nobody waits for the answer.
+        """Ask for more while some are left, so that in the steady state the answer comes before they are used up.
 
-        Credits of behaviours that have no agents here any more go back, for others may need them.
+        Credits of behaviours that have no agents here any more are returned, as other actors may need them.
         """
         if len(alive) < len(self._caps):
             idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]
@@ -54,13 +54,13 @@ class CreditGate:
             self._ask(used, low, ())
 
     def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
-        """Say that the actor stands still: it has emitted all it held, and gives back what it has not used."""
+        """Request credits for an actor that stands still: it has emitted all it held, and returns the unused ones."""
         self._asked = True
         # Nothing is left of any cap, so all behaviours that have agents here are wanted, not only the closed ones.
         self._give_back(used, sorted(alive), list(self._caps))
 
     def granted(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
-        """Take in the ledger's answer to request `number`."""
+        """Apply the ledger's answer to request `number`."""
         if number == self._asked_at:
             self._asked = False
         for name, cap in caps.items():
@@ -70,7 +70,7 @@ class CreditGate:
                 self._versions[name] = versions[name]
 
     def needed_version(self, name: str) -> int:
-        """The policy version from which on the last grant may be used."""
+        """The oldest policy version that may use the last grant."""
         return self._versions.get(name, 0)
 
     def _give_back(self, used: Mapping[str, int], wants: Sequence[str], names: Sequence[str]) -> None:
@@ -85,5 +85,5 @@ class CreditGate:
         if wants:
             self._asked_at = self._number
         for name in wants:
-            # What is asked for may be granted while it is given back already, so it can be given back from now on.
+            # Requested credits may be granted after they were returned, so they can be returned from now on.
             self._caps.setdefault(name, 0)

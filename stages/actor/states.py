@@ -1,7 +1,7 @@
-"""The states of the actor, and the table of transitions between them. Pure: `actor` says what each name in it does.
+"""The states of the actor, and the table of transitions between them. `actor` implements the cues and acts in it.
 
 A *tick* is a decision of the policies (DECIDING) followed by a step of the environments (DECIDED). An actor without
-credits stands still: it has emitted all it holds, and follows its host's commands at once.
+credits stands still: it has emitted all that it held, and follows its host's commands at once.
 """
 
 from __future__ import annotations
@@ -11,76 +11,49 @@ from typing import NamedTuple
 
 
 class State(IntEnum):
-    """Where the actor is."""
+    """The states of an actor."""
 
-    DECIDING = auto()
-    """The environments have stepped: the policies decide next."""
-    DECIDED = auto()
-    """The policies have decided: the environments step next."""
-    RESET = auto()
-    """The environments have begun anew in the midst of a tick: the policies decide once more."""
-    WAITING = auto()
-    """It stands still and waits for credits, and for the policies that these were granted for."""
-    RESET_WAITING = auto()
-    """The environments have begun anew while it stands still: the policies decide."""
-    CHECKPOINT = auto()
-    """A deterministic run stands at a checkpoint: with fresh credits, the environments begin anew."""
-    ENDED = auto()
-    """The environments have ended in order: nothing is left but to follow commands."""
-    STOPPED = auto()
-    """The last item was emitted."""
+    DECIDING = auto()  # the environments have stepped: the policies decide next
+    DECIDED = auto()  # the policies have decided: the environments step next
+    RESET = auto()  # the environments were reset in the midst of a tick: the policies decide once more
+    WAITING = auto()  # it stands still until it has credits, and the policies that these were granted for
+    RESET_WAITING = auto()  # the environments were reset while it stands still: the policies decide
+    CHECKPOINT = auto()  # a deterministic run at a checkpoint: with fresh credits, the environments are reset
+    ENDED = auto()  # the environments have ended in order: only commands are followed
+    STOPPED = auto()  # the last item was emitted
 
 
 class Cue(Enum):
-    """A condition that makes the actor do something."""
+    """The conditions of transitions."""
 
-    CHECKPOINT_DUE = auto()
-    """A checkpoint was requested, and commands are followed here."""
-    RENEWAL_DUE = auto()
-    """As `CHECKPOINT_DUE`, in a run whose environments begin anew at each checkpoint."""
-    STOP_DUE = auto()
-    """A stop was requested, and commands are followed here."""
-    POLICY_MISSING = auto()
-    """A behaviour has no policy yet."""
-    RESET_DUE = auto()
-    """A lesson or another team's turn makes the environments begin anew."""
-    CREDITS_MISSING = auto()
-    """A behaviour has used up its credits, or its policy is older than the one they were granted for."""
+    CHECKPOINT_DUE = auto()  # a checkpoint was requested, and commands are followed here
+    RENEWAL_DUE = auto()  # the same, in a run that resets its environments at each checkpoint
+    STOP_DUE = auto()  # a stop was requested, and commands are followed here
+    POLICY_MISSING = auto()  # a behaviour has no policy yet
+    RESET_DUE = auto()  # a lesson or another team's turn requires a reset of the environments
+    CREDITS_MISSING = auto()  # a behaviour has used up its credits, or its policy is older than their grant
     ALWAYS = auto()
-    """Nothing stands against it."""
 
 
 class Act(Enum):
-    """Something that the actor does: it emits items, then awaits."""
+    """The work of transitions: an actor first emits items, then awaits."""
 
-    BARRIER = auto()
-    """Emit the checkpoint's barrier."""
-    RENEWAL = auto()
-    """Close and emit all trajectories, then the barrier; ask for the credits of those who played."""
-    FLUSH = auto()
-    """Emit all that is held."""
-    SLEEP = auto()
-    """Wait for the host."""
-    DECIDE = auto()
-    """Have the policies decide, and emit what the decisions' observations complete."""
-    RESET = auto()
-    """Close and emit all trajectories, then begin anew."""
-    STEP = auto()
-    """Step the environments."""
-    STAND_STILL = auto()
-    """Emit all that is held, ask for credits, wait for the host."""
-    ASK = auto()
-    """Ask for credits if other behaviours need them than before, wait for the host."""
-    RESUME = auto()
-    """Have a newer policy decide again, step the environments."""
-    RENEW = auto()
-    """Begin anew with the seed of the checkpoint."""
-    CLOSE = auto()
-    """Close and emit all trajectories, wait for the host."""
+    BARRIER = auto()  # emit the checkpoint's barrier
+    RENEWAL = auto()  # ask for fresh credits, close and emit all trajectories, then the barrier
+    FLUSH = auto()  # emit all that is held
+    SLEEP = auto()  # wait for the host
+    DECIDE = auto()  # have the policies decide, and emit the trajectories that the new observations complete
+    RESET = auto()  # close and emit all trajectories, reset the environments
+    STEP = auto()  # step the environments
+    STAND_STILL = auto()  # emit all that is held, ask for credits, wait for the host
+    ASK = auto()  # ask for credits if other behaviours need them than before, wait for the host
+    RESUME = auto()  # have newer policies decide again, step the environments
+    RENEW = auto()  # reset the environments with the seed of the checkpoint
+    CLOSE = auto()  # close and emit all trajectories, wait for the host
 
 
 class Transition(NamedTuple):
-    """What the actor does on a cue, and the state it is in afterwards."""
+    """The act that a cue leads to, and the state that follows."""
 
     cue: Cue
     act: Act
@@ -88,7 +61,7 @@ class Transition(NamedTuple):
 
 
 def _commands(state: State) -> tuple[Transition, ...]:
-    """The transitions that the host's commands make: a stop comes after the checkpoint that was requested before it."""
+    """The transitions on the host's commands; a stop follows the checkpoint that was requested before it."""
     return (
         Transition(Cue.RENEWAL_DUE, Act.RENEWAL, State.CHECKPOINT),
         Transition(Cue.CHECKPOINT_DUE, Act.BARRIER, state),
@@ -129,8 +102,8 @@ TRANSITIONS: dict[State, tuple[Transition, ...]] = {
     ),
     State.STOPPED: (),
 }
-"""The transitions out of each state; the first one whose cue is there is made. One more, from wherever environments
-step or begin anew: where they end in order, the actor is ENDED."""
+"""The transitions out of each state: the first one whose cue holds is made. Beside these, environments that end in
+order while they step or are reset make any state ENDED."""
 
 STANDS_STILL = frozenset({State.WAITING, State.RESET_WAITING, State.CHECKPOINT, State.ENDED})
-"""States in which a deterministic run follows commands: it comes to them whenever its host speaks."""
+"""States in which deterministic runs follow commands: there the time at which a command arrives has no effect."""

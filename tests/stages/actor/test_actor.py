@@ -86,7 +86,7 @@ class Rig:
         return number, dict(used), list(wants), list(gives_back)
 
     def grant(self, versions=None, **caps):
-        self.actor.take_grant(self.requests[-1][0], caps, versions or dict.fromkeys(caps, 0))
+        self.actor.receive_grant(self.requests[-1][0], caps, versions or dict.fromkeys(caps, 0))
 
     def take(self):
         """Everything emitted so far."""
@@ -120,13 +120,13 @@ async def test_it_tells_what_behaviours_there_are_once():
 
 async def test_it_tells_of_a_behaviour_that_appears_later():
     async with Rig(FOREVER, Cast("Swimmer", joins_at=2)) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=1000)
         await asyncio.sleep(10)
         assert rig.seen == ["Walker", "Swimmer"]
         assert rig.ticks == 2, "it waits for the newcomer's policy"
-        rig.actor.take_policy(policy_update("Swimmer", 0))
+        rig.actor.receive_policy(policy_update("Swimmer", 0))
         await until_blocked()
         rig.grant(Walker=1000, Swimmer=1000)
         await asyncio.sleep(10)
@@ -137,7 +137,7 @@ async def test_it_does_not_step_before_it_has_policies_and_credits():
     async with Rig(FOREVER) as rig:
         await asyncio.sleep(10)
         assert not rig.requests
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await asyncio.sleep(10)
         assert rig.asked == (1, {"Walker": 0}, ["Walker"], [])
         assert rig.ticks == 0
@@ -153,7 +153,7 @@ async def walking(**options):
     """An actor with a policy of version 0 that waits for its first grant."""
     rig = Rig(FOREVER, **options)
     await rig.__aenter__()
-    rig.actor.take_policy(policy_update("Walker", 0))
+    rig.actor.receive_policy(policy_update("Walker", 0))
     await until_blocked()
     return rig
 
@@ -192,8 +192,8 @@ async def test_while_it_stands_still_messages_do_not_make_it_ask_again():
     rig.grant(Walker=2)
     await asyncio.sleep(10)
     asked = len(rig.requests)
-    rig.actor.take_policy(policy_update("Walker", 1))
-    rig.actor.take_grant(1, {"Walker": 50}, {"Walker": 0})  # an old one
+    rig.actor.receive_policy(policy_update("Walker", 1))
+    rig.actor.receive_grant(1, {"Walker": 50}, {"Walker": 0})  # an old one
     await asyncio.sleep(10)
     assert len(rig.requests) == asked
     assert rig.ticks == 1
@@ -207,7 +207,7 @@ async def test_it_waits_for_the_policy_that_a_grant_was_made_for():
     rig.grant({"Walker": 1}, Walker=6)
     await asyncio.sleep(10)
     assert rig.ticks == 1
-    rig.actor.take_policy(policy_update("Walker", 1))
+    rig.actor.receive_policy(policy_update("Walker", 1))
     await asyncio.sleep(10)
     assert rig.ticks == 3
     assert versions(rig.take()) == [0, 0, 1, 1, 1, 1]
@@ -218,7 +218,7 @@ async def test_decisions_from_before_it_stood_still_are_taken_anew_by_a_newer_po
     rig = await walking()
     rig.grant(Walker=2)
     await asyncio.sleep(10)
-    rig.actor.take_policy(policy_update("Walker", 1))
+    rig.actor.receive_policy(policy_update("Walker", 1))
     rig.grant({"Walker": 1}, Walker=4)
     await asyncio.sleep(10)
     assert versions(rig.take()) == [0, 0, 1, 1]
@@ -231,7 +231,7 @@ async def test_decisions_are_taken_anew_also_if_the_policy_came_while_a_batch_wa
     rig.outlet.put_nowait("in the way")
     rig.grant(Walker=2)
     await asyncio.sleep(10)
-    rig.actor.take_policy(policy_update("Walker", 1))  # the flushed batch has no place yet
+    rig.actor.receive_policy(policy_update("Walker", 1))  # the flushed batch has no place yet
     await until_blocked()
     assert rig.outlet.get_nowait() == "in the way"
     await until_blocked()
@@ -258,7 +258,7 @@ async def test_what_an_older_policy_began_is_sent_off_when_a_newer_one_acts():
     rig.grant(Walker=1000)
     await asyncio.sleep(3.5)
     assert rig.take() == []
-    rig.actor.take_policy(policy_update("Walker", 1))
+    rig.actor.receive_policy(policy_update("Walker", 1))
     await asyncio.sleep(1)
     (batch,) = rig.take()
     assert versions([batch]) == [0] * 8
@@ -270,12 +270,12 @@ async def test_a_policy_that_comes_while_a_batch_waits_ends_what_was_decided_bef
     rig = Rig(Cast("Walker", shortest=2, longest=2), Cast("Swimmer", shortest=99, longest=99), maxlen=1)
     await rig.__aenter__()
     for name in ("Walker", "Swimmer"):
-        rig.actor.take_policy(policy_update(name, 0))
+        rig.actor.receive_policy(policy_update(name, 0))
     await until_blocked()
     rig.grant(Walker=100, Swimmer=100)
     await asyncio.sleep(10)  # one of Walker's episodes lies in the outlet, the next waits for its place
     for name in ("Swimmer", "Walker"):  # neither may disturb the tick that is being told
-        rig.actor.take_policy(policy_update(name, 1))
+        rig.actor.receive_policy(policy_update(name, 1))
     taken = [await rig.outlet.get() for _ in range(8)]
     for batch in taken:
         check_trajectories(batch)
@@ -288,7 +288,7 @@ async def test_a_policy_that_comes_while_a_batch_waits_ends_what_was_decided_bef
 async def test_a_behaviour_whose_agents_are_all_gone_does_not_hold_up_the_others():
     async with Rig(FOREVER, Cast("Swimmer", longest=1, gap=10**6)) as rig:
         for name in ("Walker", "Swimmer"):
-            rig.actor.take_policy(policy_update(name, 0))
+            rig.actor.receive_policy(policy_update(name, 0))
         await until_blocked()
         rig.grant(Walker=100, Swimmer=5)
         await asyncio.sleep(10)
@@ -299,7 +299,7 @@ async def test_a_behaviour_whose_agents_are_all_gone_does_not_hold_up_the_others
 
 async def test_it_waits_when_its_outlet_is_full():
     async with Rig(Cast("Walker", longest=1), maxlen=2) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=1000)
         await asyncio.sleep(100)
@@ -312,11 +312,11 @@ async def test_it_waits_when_its_outlet_is_full():
 async def test_it_plays_under_the_assignment_as_soon_as_it_has_it():
     home, away = "Ball?team=0", "Ball?team=1"
     async with Rig(Cast(home), Cast(away), self_play=True, game_length=3) as rig:
-        rig.actor.take_policy(policy_update(home, 0))
-        rig.actor.take_policy(policy_update(away, 0, snapshot=0))
+        rig.actor.receive_policy(policy_update(home, 0))
+        rig.actor.receive_policy(policy_update(away, 0, snapshot=0))
         await asyncio.sleep(10)
         assert not rig.requests
-        rig.actor.take_assignment(Assignment(1, 0, {home: (-1, 0), away: (0, 0)}, 0))
+        rig.actor.receive_assignment(Assignment(1, 0, {home: (-1, 0), away: (0, 0)}, 0))
         await asyncio.sleep(10)
         rig.grant(Ball=6)
         await asyncio.sleep(100)
@@ -335,9 +335,9 @@ def give_turn(rig, generation, team):
     """Let a team learn, with version `generation`; the other one plays with a snapshot."""
     players = {HIDER: -1, SEEKER: generation} if team == 0 else {HIDER: generation, SEEKER: -1}
     for behavior_id, snapshot in players.items():
-        rig.actor.take_policy(policy_update(behavior_id, generation, snapshot=snapshot))
+        rig.actor.receive_policy(policy_update(behavior_id, generation, snapshot=snapshot))
     policies = {behavior_id: (snapshot, generation) for behavior_id, snapshot in players.items()}
-    rig.actor.take_assignment(Assignment(generation, team, policies, generation))
+    rig.actor.receive_assignment(Assignment(generation, team, policies, generation))
 
 
 async def test_another_team_s_turn_begins_all_games_anew_so_that_games_without_an_end_hold_nobody_up():
@@ -400,7 +400,7 @@ async def test_what_is_open_when_a_turn_ends_spends_no_credits_however_often_tur
 
 async def test_a_barrier_stands_between_what_came_before_and_what_follows():
     async with Rig(Cast("Walker", longest=1)) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=1000)
         await asyncio.sleep(2.5)
@@ -415,7 +415,7 @@ async def test_a_checkpoint_does_not_wait_for_credits_or_policies():
         rig.actor.request_checkpoint(0)
         await until_blocked()
         assert rig.take() == [Barrier(0, 3)]
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.actor.request_checkpoint(1)
         await until_blocked()
@@ -438,7 +438,7 @@ async def deterministic_stretch(caps, resumed_at=-1):
     """What comes after checkpoint 0, in a run that used up `caps` before it or in one that goes on from it."""
     rig = Rig(Cast("Walker", agents=2, longest=9, gap=2), resets=True, resumed_at=resumed_at)
     async with rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await asyncio.sleep(100)
         for cap in caps:
             rig.grant(Walker=cap)
@@ -465,7 +465,7 @@ async def test_a_deterministic_run_goes_on_from_a_checkpoint_as_one_that_was_nev
 async def test_a_deterministic_run_makes_its_checkpoint_where_it_stands_still():
     """When a command comes is chance, and must not show."""
     async with Rig(FOREVER, resets=True) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=12)
         await asyncio.sleep(2.5)
@@ -479,7 +479,7 @@ async def test_a_deterministic_run_makes_its_checkpoint_where_it_stands_still():
 
 async def test_a_deterministic_run_does_not_ask_ahead():
     async with Rig(FOREVER, resets=True) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=12)
         await asyncio.sleep(4.5)
@@ -528,7 +528,7 @@ async def test_environments_are_closed_when_it_is_cancelled():
 @pytest.mark.parametrize("late", [False, True], ids=["specs known at once", "specs known after reset"])
 async def test_a_broken_environment_is_built_anew_and_only_its_half_made_trajectories_are_lost(late, caplog):
     async with Rig(FOREVER, restarts=RestartBudget(1, -1, 60.0), breaks_at={4}, late=late) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=20)
         await asyncio.sleep(100)
@@ -543,7 +543,7 @@ async def test_a_broken_environment_is_built_anew_and_only_its_half_made_traject
 
 async def test_what_instances_that_begin_anew_left_half_made_is_dropped_and_all_else_goes_on(caplog):
     async with Rig(FOREVER, num_envs=2, loses_at={5: [1]}) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=30)
         await asyncio.sleep(20)
@@ -559,7 +559,7 @@ async def test_what_instances_that_begin_anew_left_half_made_is_dropped_and_all_
 @pytest.mark.parametrize("resets", [False, True])
 async def test_environments_that_end_in_order_end_the_run_with_all_that_was_made(resets):
     async with Rig(FOREVER, ends_at=5, resets=resets) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=100)
         await asyncio.sleep(20)
@@ -590,7 +590,7 @@ async def test_environments_that_end_before_they_have_begun_end_the_run_too():
 
 async def test_each_restart_has_a_seed_of_its_own():
     async with Rig(FOREVER, restarts=RestartBudget(-1, -1, 60.0), breaks_at={2, 3}) as rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=20)
         await asyncio.sleep(100)
@@ -601,7 +601,7 @@ async def test_each_restart_has_a_seed_of_its_own():
 async def test_an_environment_that_breaks_too_often_ends_the_actor_with_both_reasons():
     rig = Rig(FOREVER, restarts=RestartBudget(1, -1, 60.0), breaks_at={2, 3})
     await rig.__aenter__()
-    rig.actor.take_policy(policy_update("Walker", 0))
+    rig.actor.receive_policy(policy_update("Walker", 0))
     await until_blocked()
     rig.grant(Walker=20)
     message = r"the simulator crashed at tick 3 \(at .*\). It is not restarted again: it was restarted once"
@@ -627,7 +627,7 @@ async def test_an_environment_that_breaks_again_while_it_restarts_is_tried_as_of
 
     rig.actor._environment._make_group = make_group
     async with rig:
-        rig.actor.take_policy(policy_update("Walker", 0))
+        rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         rig.grant(Walker=20)
         await until_blocked()

@@ -51,13 +51,13 @@ class Rig:
             resumed_at=resumed_at,
             clock=lambda: 0.0,
         )
-        self.actor.take_parameters(told(length, generation))
+        self.actor.receive_parameters(told(length, generation))
         self.batches = []
 
     async def __aenter__(self):
         self.task = asyncio.create_task(run_source(self.actor, self.outlet, StageContext("actor", seed=5)))
         await until_blocked()
-        self.actor.take_policy(policy_update("Walker", 0))
+        self.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()
         return self
 
@@ -68,7 +68,7 @@ class Rig:
     async def step(self, ticks, rows=FOREVER):
         """Let so much time pass, with credits for so many more rows."""
         number, used, *_ = self.requests[-1]
-        self.actor.take_grant(number, {"Walker": used["Walker"] + rows}, {"Walker": 0})
+        self.actor.receive_grant(number, {"Walker": used["Walker"] + rows}, {"Walker": 0})
         await asyncio.sleep(ticks + 0.5)
 
     def take(self):
@@ -97,7 +97,7 @@ async def test_the_first_episodes_are_played_with_what_it_was_told_before_the_st
 async def test_a_lesson_is_taken_up_between_two_ticks_and_its_episodes_are_told_from_those_before():
     async with Rig(length=4, horizon=2) as rig:
         await rig.step(2)
-        rig.actor.take_parameters(told(1, generation=3))
+        rig.actor.receive_parameters(told(1, generation=3))
         await asyncio.sleep(4)
         items = rig.take()
         assert column(items, "episodes", "episode_lengths") == [4, 4, 1, 1, 1, 1]
@@ -108,7 +108,7 @@ async def test_a_lesson_is_taken_up_between_two_ticks_and_its_episodes_are_told_
 async def test_a_lesson_that_asks_for_a_reset_begins_anew_and_nothing_is_lost():
     async with Rig() as rig:
         await rig.step(3)
-        rig.actor.take_parameters(told(2, generation=1, reset=True))
+        rig.actor.receive_parameters(told(2, generation=1, reset=True))
         await asyncio.sleep(2)
         items = rig.take()
         assert column(items, "trajectories", "lengths")[:2] == [4, 4], "the tick that was under way as well"
@@ -123,7 +123,7 @@ async def test_it_begins_anew_also_while_it_stands_still():
     async with Rig() as rig:
         await rig.step(9, rows=4)
         rig.take()
-        rig.actor.take_parameters(told(1, generation=1, reset=True))
+        rig.actor.receive_parameters(told(1, generation=1, reset=True))
         await until_blocked()
         assert len(rig.seeds) == 2
         assert not rig.take(), "it had emitted all that it held"
@@ -136,8 +136,8 @@ async def test_it_begins_anew_also_while_it_stands_still():
 async def test_a_reset_that_was_asked_for_is_not_forgotten_when_another_lesson_follows_at_once():
     async with Rig() as rig:
         await rig.step(3)
-        rig.actor.take_parameters(told(2, generation=1, reset=True))
-        rig.actor.take_parameters(told(3, generation=2))
+        rig.actor.receive_parameters(told(2, generation=1, reset=True))
+        rig.actor.receive_parameters(told(3, generation=2))
         await asyncio.sleep(8)
         assert len(rig.seeds) == 2
         assert set(column(rig.take(), "episodes", "episode_parameters")) == {2}
@@ -151,7 +151,7 @@ async def test_an_environment_that_breaks_while_it_begins_anew_is_restarted():
             raise RuntimeError("the simulator crashed")
 
         rig.groups[0].reset = broken
-        rig.actor.take_parameters(told(1, generation=1, reset=True))
+        rig.actor.receive_parameters(told(1, generation=1, reset=True))
         await asyncio.sleep(4)
         assert len(rig.groups) == 2
         assert set(column(rig.take()[1:], "episodes", "episode_parameters")) == {1}
@@ -165,7 +165,7 @@ async def test_a_deterministic_run_takes_a_lesson_up_where_it_stands_still_whene
     async with Rig(length=2, resets=True) as rig:
         await rig.step(0, rows=8)
         await asyncio.sleep(after_s)
-        rig.actor.take_parameters(told(1, generation=1))
+        rig.actor.receive_parameters(told(1, generation=1))
         await asyncio.sleep(30)
         await rig.step(30, rows=8)
         generations = column(rig.take(), "episodes", "episode_parameters")
@@ -183,11 +183,11 @@ async def stretch(before, resumed_at=-1, reset=True):
                 await rig.step(60, rows=rows)
             rig.actor.request_checkpoint(0)
             await until_blocked()
-            rig.actor.take_parameters(told(UNIFORM, generation=1, reset=reset))
+            rig.actor.receive_parameters(told(UNIFORM, generation=1, reset=reset))
             await until_blocked()
         rig.take()
         await rig.step(60, rows=20)
-        rig.actor.take_parameters(told(UNIFORM, generation=2, reset=reset))
+        rig.actor.receive_parameters(told(UNIFORM, generation=2, reset=reset))
         await until_blocked()
         await rig.step(60, rows=20)
         items = rig.take()
