@@ -6,37 +6,25 @@ Hosts need two facts of them; main decides when the next lesson begins (`main.cu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from config import CompletionCriteria, Curriculum, EnvironmentParameter
-from config.environment_parameters import ParameterValue
+from config.environment_parameters import Lesson, ParameterValue
 from stages.environment.parameters import EnvironmentParameters
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """A lesson of an environment parameter; without a curriculum there is one, which never ends."""
-
-    name: str
-    value: ParameterValue
-    criteria: CompletionCriteria | None = None
-
-
 def lessons_of(parameter: EnvironmentParameter) -> tuple[Lesson, ...]:
-    """Return a parameter's lessons, in order."""
+    """Return a parameter's lessons, in order; without a curriculum there is one, which never ends."""
     if not isinstance(parameter, Curriculum):
-        return (Lesson("", parameter),)
+        return (Lesson.model_construct(name="", value=parameter, completion_criteria=None),)
     *others, last = parameter.curriculum
-    # Criteria of the last lesson have no meaning, as no lesson follows.
-    lessons = [Lesson(lesson.name, lesson.value, lesson.completion_criteria) for lesson in others]
-    return (*lessons, Lesson(last.name, last.value))
+    return (*others, last.model_copy(update={"completion_criteria": None}))  # criteria without a next lesson
 
 
 def all_criteria(parameters: Mapping[str, EnvironmentParameter] | None) -> list[CompletionCriteria]:
     """Return the completion criteria of all lessons of all parameters."""
     lessons = [lesson for each in (parameters or {}).values() for lesson in lessons_of(each)]
-    return [lesson.criteria for lesson in lessons if lesson.criteria is not None]
+    return [lesson.completion_criteria for lesson in lessons if lesson.completion_criteria is not None]
 
 
 def plain_value(value: ParameterValue) -> Any:

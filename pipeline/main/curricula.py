@@ -105,7 +105,7 @@ class Curricula:
         """
         passed = {}
         for name, lesson in self._lessons.items():
-            criteria = self._courses[name][lesson].criteria
+            criteria = self._courses[name][lesson].completion_criteria
             if criteria is not None and criteria.behavior in self._reported:
                 measured = measures(criteria.behavior)
                 reason = self._judge(name, criteria, measured) if measured is not None else None
@@ -186,7 +186,7 @@ class Curricula:
 
     def _begin_next(self, name: str, reason: str) -> bool:
         """Begin a parameter's next lesson; return True if environments have to be reset for it."""
-        criteria = self._courses[name][self._lessons[name]].criteria
+        criteria = self._courses[name][self._lessons[name]].completion_criteria
         assert criteria is not None, "the lesson was completed by them"
         self._lessons[name] += 1
         log.info("%s: %s", self._named(name), reason)
