@@ -142,7 +142,7 @@ class CompletionCriteria(Settings):
 
 
 def _number_or_sampler(value: Any) -> str:
-    # Tags hold a space so that nobody takes them for keys in the paths of pydantic's errors.
+    # Tags hold a space so that they can't be confused with keys in the paths of pydantic's errors.
     return "a sampler" if isinstance(value, dict | Settings) else "a number"
 
 

@@ -197,7 +197,7 @@ def _quoted(text: str) -> list[str]:
 
 
 def _not_known(value: object, words: list[str]) -> str:
-    """Say that a word is none of those that are known."""
+    """Describe a word that is none of those that are known."""
     return f"{show(value)} is not known; expected {_one_of(words)}{suggest(str(value), words)}"
 
 

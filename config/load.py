@@ -58,7 +58,7 @@ class ConvertedFile:
     text: str
     """The YAML; the file's own text if nothing had to be converted."""
     warnings: tuple[str, ...]
-    """What was converted, and what else its writer should know."""
+    """Warnings about what was converted, and others that its writer should know."""
 
 
 def convert(

@@ -40,7 +40,7 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def more_of(model: type[BaseModel]) -> type[BaseModel] | None:
-    """Give the model of what stands under keys that a model does not list; None if such keys are mistakes."""
+    """Return the model of values under keys that a model does not list; None if such keys are mistakes."""
     more: type[BaseModel] | None = getattr(model, "more", None)
     return more
 

@@ -119,7 +119,7 @@ def _is_block(name: str, body: Any) -> bool:
     """Return True if a value at the top of a file is a flat block."""
     if not isinstance(body, dict) or any(part in body for part in _TODAYS_PARTS):
         return False
-    return name == DEFAULT or any(key in flat_keys.TELLING for key in body)
+    return name == DEFAULT or any(key in flat_keys.DISTINCTIVE for key in body)
 
 
 class _Conversion:

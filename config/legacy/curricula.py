@@ -115,16 +115,16 @@ def _is_whole(old: OldValue, notes: Notes, *, strict: bool) -> bool:
 
 
 def _lessons(behavior: str, old: OldValue, values: OldValue) -> Iterator[dict[str, Any]]:
-    said = {**_DEFAULTS, **old.value}
+    given = {**_DEFAULTS, **old.value}
     for number, value in enumerate(values.value):
         lesson: dict[str, Any] = {"name": f"Lesson{number}", "value": value}
-        if number < len(said["thresholds"]):
+        if number < len(given["thresholds"]):
             lesson["completion_criteria"] = {
                 "behavior": behavior,
-                "measure": said["measure"],
-                "threshold": said["thresholds"][number],
-                "min_lesson_length": integral(said["min_lesson_length"]),
-                "signal_smoothing": truth(said["signal_smoothing"]),
+                "measure": given["measure"],
+                "threshold": given["thresholds"][number],
+                "min_lesson_length": integral(given["min_lesson_length"]),
+                "signal_smoothing": truth(given["signal_smoothing"]),
                 "require_reset": True,
             }
         yield lesson

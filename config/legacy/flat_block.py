@@ -56,7 +56,7 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
 
 def lacks(flat: Flat) -> set[str]:
     """Return the keys that a block of its trainer should have and has not."""
-    trainer = flat_keys.TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
+    trainer = flat_keys.OLD_TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
     return {key for key in flat_keys.SHIPPED.get(str(trainer), ()) if key not in flat}
 
 
@@ -75,9 +75,9 @@ def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
         )
         target.notes.wrong(section.place, section.path, message)
         return None
-    trainer = flat_keys.TRAINERS.get(str(old.value))
+    trainer = flat_keys.OLD_TRAINERS.get(str(old.value))
     if trainer is None:
-        words = list(flat_keys.TRAINERS)
+        words = list(flat_keys.OLD_TRAINERS)
         message = f"{old.value!r} is no trainer; expected one of {', '.join(words)}{suggest(str(old.value), words)}"
         target.notes.wrong(old.place, old.path, message)
         return None
@@ -93,11 +93,11 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
             continue
         if key in flat_keys.GONE:
             notes.warn(old.place, key, flat_keys.GONE[key])
-        elif key in flat_keys.EVERY:
+        elif key in flat_keys.ALL:
             trainers = " and ".join(sorted(each for each in flat_keys.MOVED if key in flat_keys.known(each)))
             notes.warn(old.place, key, f"is a key of {trainers}, without meaning to {trainer}: left out", idle=True)
         else:
-            hint = suggest(key, sorted(flat_keys.EVERY)) or "; leave it out"
+            hint = suggest(key, sorted(flat_keys.ALL)) or "; leave it out"
             notes.wrong(old.place, old.path, f"unknown key, also to old versions of ML-Agents{hint}")
 
 

@@ -90,7 +90,7 @@ def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
 
 def _is_whole(flat: Mapping[str, OldValue]) -> bool:
     trainer = flat["trainer"].value if "trainer" in flat else None
-    if flat_keys.TRAINERS.get(str(trainer)) != "bc":
+    if flat_keys.OLD_TRAINERS.get(str(trainer)) != "bc":
         return trainer is not None
     sources = [flat[key].value for key in ("demo_path", "brain_to_imitate") if key in flat]
     # The files that old versions came with have a placeholder there: `<Your_Demo_File>.demo`.

@@ -53,7 +53,7 @@ GONE = {
 }
 """Keys that have no successor, and why they need none."""
 
-TRAINERS = {
+OLD_TRAINERS = {
     "ppo": "ppo",
     "poca": "poca",
     "sac": "sac",
@@ -99,18 +99,11 @@ def known(trainer: str) -> set[str]:
     return {*MOVED[trainer], *STAYED, *CONVERTED[trainer]}
 
 
-EVERY = frozenset(key for trainer in MOVED for key in known(trainer)) | frozenset(GONE)
+ALL = frozenset(key for trainer in MOVED for key in known(trainer)) | frozenset(GONE)
 """Every key of flat blocks."""
 
-TELLING = (
-    EVERY
-    - {"max_steps", "summary_freq", "time_horizon", "reward_signals", "self_play", "behavioral_cloning"}
-    - {
-        "threaded",
-        "init_path",
-        "keep_checkpoints",
-        "checkpoint_interval",
-        "framework",
-    }
-)
+DISTINCTIVE = ALL - {
+    *STAYED,
+    *("time_horizon", "reward_signals", "self_play", "behavioral_cloning", "framework"),
+}
 """Keys that tell a flat block from one of today."""

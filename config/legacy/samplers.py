@@ -73,15 +73,21 @@ def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
     if not kinds or "sampler_parameters" in old.value:
         target.put_at((name,), old.value, old)  # a number, or today's form; if neither, the schema says what is wrong
         return
-    said = old.at(kinds[0])
-    kind = _NEW_NAMES.get(said.value, said.value) if isinstance(said.value, str) else said.value
+    sampler_type = old.at(kinds[0])
+    kind = (
+        _NEW_NAMES.get(sampler_type.value, sampler_type.value)
+        if isinstance(sampler_type.value, str)
+        else sampler_type.value
+    )
     where = "environment_parameters.<name>"
     if kinds[0] != "sampler_type":
-        target.notes.warn(said.place, kinds[0], f"is '{where}.sampler_type' now")
-    if kind != said.value:
-        target.notes.warn(said.place, f"{kinds[0]}: {said.value}", f"is '{where}.sampler_type: {kind}' now")
+        target.notes.warn(sampler_type.place, kinds[0], f"is '{where}.sampler_type' now")
+    if kind != sampler_type.value:
+        target.notes.warn(
+            sampler_type.place, f"{kinds[0]}: {sampler_type.value}", f"is '{where}.sampler_type: {kind}' now"
+        )
     target.put_at((name,), {}, old)
-    target.put_at((name, "sampler_type"), kind, said, "drawn anew for each episode")
+    target.put_at((name, "sampler_type"), kind, sampler_type, "drawn anew for each episode")
     target.put_at((name, "sampler_parameters"), {}, old)
     for key, value in old.items():
         if key in _TYPES:

@@ -96,7 +96,7 @@ def test_a_section_over_a_default_is_what_it_would_be_written_out(
 
 
 WORDS = st.sampled_from([
-    *sorted(flat_keys.EVERY),
+    *sorted(flat_keys.ALL),
     "default", "behaviors", "default_settings", "Ball", "ppo", "sac", "offline_bc", "extrinsic", "gail", "curiosity",
     "strength", "encoding_size", "samples_per_update", "reward_signal_num_update", "play_against_current_self_ratio",
     "measure", "thresholds", "min_lesson_length", "signal_smoothing", "parameters", "parameter_randomization",
