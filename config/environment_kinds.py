@@ -29,7 +29,7 @@ class EnvironmentKind:
     keys: tuple[str, ...] = ()
     """The other keys of `EnvironmentSettings` that have a meaning, besides `kind` and `num_envs`."""
     settings: str = "config.environment:EnvironmentSettings"
-    """Model of the section; a kind with keys of its own derives one."""
+    """Model of the section. A kind with keys of its own derives one from this, with `kind: Literal["its name"]`."""
     check: str | None = None
     """Function that yields what contradicts other sections of a `RunConfig`, as `Finding`s."""
     references: str = "stages.environment.factory:named_in_section"

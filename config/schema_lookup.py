@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from config.environment import EnvironmentSettings
+from config.environment_kinds import ENVIRONMENT_KINDS, load_entry
 from config.errors import KeyPath
 from config.hyperparameters import Hyperparameters
 from config.trainers import TRAINERS
@@ -17,7 +19,7 @@ from config.trainers import TRAINERS
 def alternatives(annotation: Any) -> list[Any]:
     """Return the types that a value may have, with `Annotated` and unions taken apart and null left out.
 
-    The base of the hyperparameters stands for those of all built-in trainers.
+    The bases of hyperparameters and of environments stand for those of all built-in kinds.
     """
     origin = get_origin(annotation)
     if origin is Annotated:
@@ -26,6 +28,8 @@ def alternatives(annotation: Any) -> list[Any]:
         return [one for member in get_args(annotation) for one in alternatives(member)]
     if annotation is Hyperparameters:
         return list(dict.fromkeys(kind.hyperparameters for kind in TRAINERS.values() if kind.hyperparameters))
+    if annotation is EnvironmentSettings:
+        return list(dict.fromkeys(load_entry(kind.settings) for kind in ENVIRONMENT_KINDS.values()))
     return [] if annotation is NoneType else [annotation]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import yaml
@@ -12,6 +14,7 @@ from config import ConfigError, EnvironmentSettings, RunConfig
 from config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind, load_entry
 from config.errors import Finding
 from config.fields import Int
+from config.reference import reference
 from pipeline.cli import main
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.environment.protocol import AgentSteps, StepResult
@@ -23,6 +26,7 @@ SEEN = []
 class LampSettings(EnvironmentSettings):
     """A section with a key of its own."""
 
+    kind: Literal["lamps"]
     length: Int = Field(5, gt=0, description="Steps of an episode.")
 
 
@@ -158,6 +162,8 @@ def test_validate_describes_it_and_finds_what_it_names(tmp_path, capsys):
         ({"kind": "lamp"}, "environment.kind: 'lamp' is not known; expected 'builtin', .* or 'lamps'; did you mean 'lamps'"),
         ({"id": None}, "environment: needs 'id', which names what to make; add 'id: Lamp' or the like"),
         ({"length": 0}, "environment.length: 0 is out of range"),
+        ({"lenght": 3}, "environment.lenght: unknown key; did you mean 'length'"),
+        ({"kind": "gymnasium", "length": 3}, "environment.length: unknown key"),
         ({"options": {"a": 1}}, "environment.options: does not go with kind 'lamps', only with kinds 'builtin',"),
         ({"num_envs": 100}, "environment.num_envs: are more lamps than we have"),
     ],
@@ -167,7 +173,12 @@ def test_mistakes_are_told_by_its_entry(section, message):
         RunConfig.from_plain(plain(**section))
 
 
+def test_the_reference_of_the_yaml_lists_its_keys():
+    assert "`environment (kind: lamps)`" in reference()
+    assert "| `length` | whole number | `5` | > 0 | Steps of an episode. |" in reference()
+
+
 def test_what_the_entries_name_is_there():
     for kind in ENVIRONMENT_KINDS.values():
-        for reference in (kind.group, kind.settings, kind.check, kind.references, kind.description):
-            assert reference is None or callable(load_entry(reference))
+        for entry in (kind.group, kind.settings, kind.check, kind.references, kind.description):
+            assert entry is None or callable(load_entry(entry))
