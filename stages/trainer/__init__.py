@@ -2,5 +2,6 @@
 
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.schedules import Schedule
+from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
 
-__all__ = ["Schedule", "Trainer", "TrainerContext"]
+__all__ = ["Schedule", "Trainer", "TrainerContext", "TrainerPort", "TrainerReport", "TrainerStage"]
