@@ -26,10 +26,9 @@ def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -
     if off_policy:
         return agents * longest_piece(settings, agents, off_policy)
     hyperparameters: Any = settings.hyperparameters
-    if isinstance(hyperparameters, Mapping):
-        size = hyperparameters.get("buffer_size")
-        return size if isinstance(size, int) and size > 0 else USUAL_BUFFER_SIZE
-    return int(hyperparameters.buffer_size)
+    plain = isinstance(hyperparameters, Mapping)
+    size = hyperparameters.get("buffer_size") if plain else getattr(hyperparameters, "buffer_size", None)
+    return size if isinstance(size, int) and size > 0 else USUAL_BUFFER_SIZE
 
 
 def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:

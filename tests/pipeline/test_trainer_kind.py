@@ -25,7 +25,7 @@ from stages.trainer import Trainer, TrainerContext
 class WanderHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `wander`."""
 
-    buffer_size: Int = Field(400, gt=0, description="Steps before each change of the weights.")
+    rows: Int = Field(400, gt=0, description="Steps before each change of the weights.")
     stride: Int = Field(3, gt=0, description="How far the weights move.")
 
 
@@ -49,7 +49,7 @@ class WanderingTrainer(Trainer):
 
     @property
     def rows_per_update(self) -> int:
-        return self._hyperparameters.buffer_size
+        return self._hyperparameters.rows
 
     def add(self, batch: TrajectoryBatch) -> None:
         self._step += batch.num_rows
@@ -87,7 +87,7 @@ def wander(**hyperparameters: Any) -> dict[str, Any]:
 
 
 def test_a_trainer_trains_by_its_entry_alone(tmp_path):
-    result = run_here(wander(buffer_size=600), tmp_path, "run").behaviors["CartPole"]
+    result = run_here(wander(rows=600), tmp_path, "run").behaviors["CartPole"]
     assert result.step >= 3000
     assert result.version >= 3
     state = read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]
@@ -98,7 +98,7 @@ def test_its_settings_model_checks_fills_in_and_explains():
     settings = RunConfig.from_plain(wander(stride=5)).behavior_settings("CartPole")
     assert settings.hyperparameters == WanderHyperparameters(stride=5)
     assert RunConfig.from_plain(wander()).to_plain()["behaviors"]["CartPole"]["hyperparameters"] == {
-        "buffer_size": 400,
+        "rows": 400,
         "stride": 3,
     }
     with pytest.raises(ConfigError, match=r"hyperparameters\.strid: unknown key; did you mean 'stride'\?"):

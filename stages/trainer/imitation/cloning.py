@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import BehavioralCloningSettings, OnPolicyHyperparameters, PPOHyperparameters, SACHyperparameters
+from config import BehavioralCloningSettings, PPOHyperparameters, SACHyperparameters
 from stages.errors import NotFiniteError
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
@@ -170,7 +170,7 @@ def make_cloning(
     # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
     model = SACHyperparameters if actor.design.squashed else PPOHyperparameters
     given = context.settings.hyperparameters
-    hyperparameters = given if isinstance(given, OnPolicyHyperparameters) else model.model_validate(given)
+    hyperparameters: Any = model.model_validate(given) if isinstance(given, Mapping) else given
     demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
     return BehavioralCloning(
         examples_of(demonstrations, actor.design),
