@@ -58,7 +58,6 @@ def tick(t: int, members: list[Member], shared: dict[int, list[float]]) -> StepB
     told = ending + going_on
     return StepBatch(
         behavior_id="Test",
-        group=0,
         agent_ids=np.array([m.agent for m in told], np.int64),
         env_ids=np.zeros(len(told), np.int32),
         episode_ids=np.zeros(len(told), np.int64),
