@@ -24,7 +24,7 @@ class Adam:
 
     Args:
         values: the parameters, changed in place.
-        gradients: where their gradients are.
+        gradients: their gradients.
         epsilon: added to the root of the second moment.
     """
 
@@ -76,7 +76,7 @@ class Adam:
     def load_state_dict(
         self, named_views: Callable[[Tensor], Mapping[str, Tensor]], state: Mapping[str, Any], what: str = "optimizer"
     ) -> None:
-        """Continue from `state_dict()`; `what` it is called in messages.
+        """Continue from `state_dict()`, which messages call `what`.
 
         Raises:
             StageError: naming the tensor that does not fit.

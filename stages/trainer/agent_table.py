@@ -1,4 +1,4 @@
-"""What a trainer keeps of each agent from one of its trajectories to the next, and which trajectories follow which."""
+"""Numbers that a trainer keeps per agent from one trajectory to the next, and the chains that trajectories form."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from stages.errors import StageError
 
 PATIENCE = 100
-"""Updates after which an agent that no trajectory came from is forgotten: it vanished without an episode's end, or it
-is one of so many that starting its memory anew now and then does no harm."""
+"""Updates after which an agent without a new trajectory is forgotten: it vanished without an episode's end, or there
+are so many agents that starting its memory anew now and then does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The order in which trajectories can be worked through. Axis letter: K trajectories, in order of arrival."""
+    """The order in which trajectories continue each other. Axis letter: K trajectories, in order of arrival."""
 
     rounds: tuple[NDArray[np.int64], ...]
     """Numbers of trajectories; each one's predecessor, if any, is in the round before."""
     previous: NDArray[np.int64]
-    """[K] the trajectory that it continues: of the same agent and episode; -1 for none."""
+    """[K] the trajectory that each one continues, of the same agent and episode; -1 for none."""
     latest: NDArray[np.bool_]
-    """[K] whether it is the last one of its agent."""
+    """[K] true for the last one of an agent."""
 
     @classmethod
     def of(cls, agents: NDArray[np.int64], episodes: NDArray[np.int64], ended: NDArray[np.bool_]) -> Chains:
@@ -46,12 +46,12 @@ class Chains:
 
     @classmethod
     def unlinked(cls, count: int) -> Chains:
-        """Trajectories that are worked through all at once."""
+        """Trajectories of which none continues another: one round."""
         return cls((np.arange(count),), np.full(count, -1, np.int64), np.ones(count, np.bool_))
 
 
 class AgentTable:
-    """Numbers [width] per agent that is in the middle of an episode."""
+    """Numbers [width] of each agent in the middle of an episode."""
 
     def __init__(self, width: int, dtype: str) -> None:
         self._agents = np.empty(0, np.int64)  # rising
@@ -62,8 +62,8 @@ class AgentTable:
     def __len__(self) -> int:
         return len(self._agents)
 
-    def of(self, agents: NDArray[np.int64], episodes: NDArray[np.int64]) -> NDArray[Any]:
-        """What is known [n, width] of agents in these episodes; zeros of all others. A new array."""
+    def values_of(self, agents: NDArray[np.int64], episodes: NDArray[np.int64]) -> NDArray[Any]:
+        """Numbers [n, width] of agents in these episodes; zeros for unknown ones. A new array."""
         found = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
         if not len(self):
             return found
@@ -80,13 +80,13 @@ class AgentTable:
         ended: NDArray[np.bool_],
         update: int,
     ) -> None:
-        """Take up the newest of n agents, and forget who ended an episode or was not heard of for `PATIENCE` updates.
+        """Keep the numbers of n agents, and forget agents whose episode ended or without news for `PATIENCE` updates.
 
         Args:
             agents: [n] each once.
             episodes: [n] the episode of each.
             values: [n, width]
-            ended: [n] whether that episode is over.
+            ended: [n] true if that episode is over.
             update: number of the update, rising.
         """
         stay = ~np.isin(self._agents, agents) & (self._heard > update - PATIENCE)
@@ -111,7 +111,7 @@ class AgentTable:
         """Continue from `state_dict()`.
 
         Raises:
-            StageError: if its rows are of another width.
+            StageError: if its rows have another width.
         """
         got, expected = np.shape(state["values"])[1:], self._values.shape[1:]
         if got != expected:
@@ -134,11 +134,11 @@ def add_to_episodes(
     """Add up amounts over episodes that came in K pieces.
 
     Args:
-        table: the sums of episodes that go on; takes up those of the pieces.
-        agents: [K] whose piece it is.
-        episodes: [K] of which of its episodes.
-        ended: [K] whether the episode ends with it.
-        amounts: [K, width] what each piece adds.
+        table: the sums of episodes that go on; updated by the pieces.
+        agents: [K] the agent of each piece.
+        episodes: [K] the episode of each piece.
+        ended: [K] true if the episode ends with the piece.
+        amounts: [K, width] the amounts that each piece adds.
         update: number of the update, rising; see `AgentTable.keep`.
         chains: which piece continues which, if that is known already.
 
@@ -147,7 +147,7 @@ def add_to_episodes(
     """
     chains = chains or Chains.of(agents, episodes, ended)
     sums = np.array(amounts)
-    so_far = table.of(agents, episodes)
+    so_far = table.values_of(agents, episodes)
     for which in chains.rounds:
         before = chains.previous[which]
         sums[which] += np.where(before[:, None] < 0, so_far[which], sums[before])

@@ -16,7 +16,7 @@ def make_trainer(context: TrainerContext) -> Trainer:
     """Make a behaviour's trainer.
 
     Args:
-        context: what it is built from.
+        context: the trainer's arguments.
 
     Raises:
         LoadError: if the class can't be imported, is no Trainer, needs columns that no policy adds, or does not accept

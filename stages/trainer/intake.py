@@ -1,4 +1,4 @@
-"""What every built-in trainer does with a batch first: encode its observations, refuse bad numbers, normalise."""
+"""The first step of every built-in trainer: encode a batch's observations, refuse bad numbers, normalise."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stages.policy.normalizer import Normalizer
 from stages.policy.observations import EncodedObservations, ObservationLayout
 
 EXPORTED_STEPS = 100_000
-"""Observations that the normaliser of an exported policy is taken to have seen, as the export does not say: so many
-that it moves on slowly from what the policy is used to, and few enough to follow another environment in time."""
+"""Observations that count as seen by the normaliser of an exported policy, as the export has no number: so many that
+its mean moves slowly from the policy's, and few enough to follow another environment in time."""
 
 
 def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:
-    """The batch as trainers take it that know of no groups: what its group got is each agent's own reward as well."""
+    """The batch for a trainer that ignores groups: a group's reward is added to each member's own."""
     of_groups = batch.rows.get("group_rewards")
     return batch if of_groups is None else batch.replace(rewards=batch.rewards + of_groups)
 
@@ -29,15 +29,15 @@ def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:
 class Intake:
     """Encodes batches of one behaviour.
 
-    What follows a terminated episode is not trained on by those who learn from the task's rewards, and simulators that
-    blew up give NaN there: its vectors become zeros. With `beyond_termination` it is kept, for values that go on where
-    episodes terminate (`RewardSignal.ignores_termination`); only where it is not finite, the last observation before it
-    stands in: as far as is known, nothing changed.
+    Trainers that learn from the task's rewards alone ignore the observation after a terminated episode, and simulators
+    that blew up return NaN there: its vectors become zeros. With `beyond_termination` it is kept, for values that go on
+    where episodes terminate (`RewardSignal.ignores_termination`); where it is not finite, the last observation before
+    it takes its place: as far as is known, nothing changed.
 
     Args:
         spec: observations and actions.
-        normalize: whether vectors are to be normalised by their running mean and variance.
-        beyond_termination: whether what is observed after a terminated episode is looked at.
+        normalize: normalise vectors by their running mean and variance.
+        beyond_termination: keep the observation after a terminated episode.
     """
 
     def __init__(self, spec: BehaviorSpec, normalize: bool, beyond_termination: bool = False) -> None:
@@ -47,7 +47,7 @@ class Intake:
         self._spec = spec
         self._beyond_termination = beyond_termination
 
-    def take(self, batch: TrajectoryBatch, step: int) -> tuple[EncodedObservations, EncodedObservations]:
+    def encode(self, batch: TrajectoryBatch, step: int) -> tuple[EncodedObservations, EncodedObservations]:
         """Encode a batch, and let the normaliser see its vectors.
 
         Args:
@@ -71,11 +71,11 @@ class Intake:
         return rows, finals
 
     def normalized(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Vectors [n, V] as the networks get them; the same array where nothing is normalised."""
+        """Vectors [n, V] as networks take them in; the same array where nothing is normalised."""
         return vectors if self.normalizer is None else self.normalizer.apply(vectors)
 
     def acting_weights(self, acting: Mapping[str, Array], layout: Layout) -> NDArray[np.float32]:
-        """All that acting needs as one vector, in the layout's order: the network's tensors and the normaliser's."""
+        """The weights of a policy as one vector, in the layout's order: the network's tensors and the normaliser's."""
         tensors = dict(acting)
         if self.normalizer is not None:
             tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
@@ -89,18 +89,18 @@ class Intake:
         """Continue from `normalizer_state()`.
 
         Raises:
-            StageError: if only one of both normalises, or it normalised other observations.
+            StageError: if only one of both normalises, or the state is of other observations.
         """
         if (self.normalizer is None) != (state is None):
             raise StageError(self._mismatch("the saved state"))
         if self.normalizer is not None and state is not None:
             self.normalizer.load_state_dict(state)
 
-    def take_normalizer(self, tensors: Mapping[str, Any]) -> None:
+    def load_exported_normalizer(self, tensors: Mapping[str, Any]) -> None:
         """Start from the normaliser of an exported policy, by the names of `PolicyUpdate.layout`.
 
         Raises:
-            StageError: if only one of both normalises, or it normalised other observations.
+            StageError: if only one of both normalises, or the policy is of other observations.
         """
         if (self.normalizer is None) == (NORMALIZER_MEAN in tensors):
             raise StageError(self._mismatch("the policy"))
@@ -119,7 +119,7 @@ class Intake:
     def _sound_at_ends(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations
     ) -> EncodedObservations:
-        """`finals` with what follows a terminated episode made fit to be computed with; see the class."""
+        """`finals`, with the observations after terminated episodes made fit to be computed with; see the class."""
         ended = batch.terminated
         checked = [other for other in finals.others if other.dtype.kind == "f"]
         if self._beyond_termination:
@@ -138,9 +138,9 @@ class Intake:
             finals.vectors[unsound] = rows.vectors[last]
         others = []
         for final, row in zip(finals.others, rows.others, strict=True):
-            mended = final.copy()  # it belongs to the batch
-            mended[unsound] = row[last]
-            others.append(mended)
+            sound = final.copy()  # `final` belongs to the batch
+            sound[unsound] = row[last]
+            others.append(sound)
         return EncodedObservations(finals.vectors, tuple(others))
 
     def _check(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int) -> None:
@@ -168,10 +168,10 @@ class Intake:
 
     def _refuse(self, batch: TrajectoryBatch, k: int, name: str, value: Array, at: str, step: int) -> NoReturn:
         agent, episode = (int(batch.trajectories[column][k]) for column in ("agent_ids", "episode_ids"))
-        said = value.tolist() if value.size <= 64 else f"{int((~np.isfinite(value)).sum())} of {value.size} numbers"
+        shown = value.tolist() if value.size <= 64 else f"{int((~np.isfinite(value)).sum())} of {value.size} numbers"
         raise NotFiniteError(
             f"{batch.behavior_id}: agent {agent}, episode {episode}: {name} is not finite at {at}: "
-            f"{said} (after {step} steps of training); nothing was learned from it"
+            f"{shown} (after {step} steps of training); nothing was learned from it"
         )
 
 

@@ -1,4 +1,4 @@
-"""How many steps go from actors to a trainer at a time: both know it, from the settings and the trainer's class."""
+"""The number of steps that actors send to a trainer at a time: both compute it, from settings and trainer type."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from config import BehaviorSettings
 
 USUAL_BUFFER_SIZE = 1024
-"""What a trainer of the user's own is taken to need that does not call it `buffer_size`; flow control copes."""
+"""Assumed of a trainer of the user's own without a `buffer_size`; flow control copes with another number."""
 
 _OFF_POLICY_ROWS = 8
-"""Steps between two policies of an off-policy trainer: few, that they act by what was learned; not so few that
-messages cost more than learning."""
+"""Steps between two policies of an off-policy trainer: so few that policies are new, and so many that messages don't
+cost more than learning."""
 
 
 def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
@@ -20,8 +20,8 @@ def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -
 
     Args:
         settings: the behaviour's settings.
-        agents: how many agents act at a time.
-        off_policy: whether its trainer learns from steps of any age.
+        agents: number of agents that act at a time.
+        off_policy: the trainer learns from steps of any age.
     """
     if off_policy:
         return agents * longest_piece(settings, agents, off_policy)
@@ -34,7 +34,7 @@ def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -
 def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
     """Steps at which an agent's trajectory is cut: `time_horizon`, or less for an off-policy trainer.
 
-    It need not wait for long trajectories; with memory, a piece is one sequence.
+    An off-policy trainer need not wait for long trajectories; with memory, a piece is one sequence.
     """
     if not off_policy:
         return settings.time_horizon

@@ -1,4 +1,4 @@
-"""The Trainer: what learns from trajectories, as the trainer stage drives it.
+"""The `Trainer`, which learns from trajectories; the trainer stage drives it.
 
 Any class with this interface can be named in the YAML (`trainer_type: "module:Class"`). A trainer knows nothing of
 queues, credits, hosts or files; it depends on nothing but its constructor's arguments and the order of `add` calls.
@@ -22,7 +22,7 @@ from stages.stage import NoStatistics, Statistics
 
 @dataclass(frozen=True)
 class TrainerContext:
-    """What a trainer is built from."""
+    """The arguments of a trainer."""
 
     behavior: str
     """The behaviour name."""
@@ -33,11 +33,11 @@ class TrainerContext:
     seed: int = 0
     device: str = "cpu"
     agents: int = 1
-    """How many agents act at a time, as far as it is known before: environments × actors."""
+    """Number of agents that act at a time, as far as it is known in advance: environments × actors."""
     folder: Path | None = None
     """The YAML's folder: modules named in the settings lie there, and relative paths start there."""
     teacher_squashed: bool = False
-    """Whether the trajectories are of a teacher that acts as SAC does (tanh), in continuous actions of its own."""
+    """True if the trajectories come from a teacher that draws continuous actions as SAC does (tanh)."""
     statistics: Statistics = field(default_factory=NoStatistics)
 
     @contextmanager
@@ -53,11 +53,11 @@ class Trainer(ABC):
     """Learns one behaviour. The class attributes are static properties: `config.trainers.TrainerKind`."""
 
     squashed: ClassVar[bool] = False
-    """Whether its policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
+    """True if its policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
     off_policy: ClassVar[bool] = False
-    """Whether it learns from steps of any age: they come a few at a time then (`pacing`), not a buffer."""
+    """True if it learns from steps of any age: these come a few at a time (`pacing`), not by the buffer."""
     imitates: ClassVar[bool] = False
-    """Whether somebody else's policy made what it learns from: the returns in it say nothing of its own."""
+    """True if it learns from another policy's trajectories, whose returns are not its own policy's."""
 
     def __init__(self, context: TrainerContext) -> None:
         self.context = context
@@ -79,7 +79,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def add(self, batch: TrajectoryBatch) -> None:
-        """Take trajectories in, copying what is kept; may compute values, normalise, report statistics.
+        """Add trajectories, copying what is kept; may compute values, normalise, report statistics.
 
         Raises:
             NotFiniteError: if observations or rewards are NaN or infinite.
@@ -87,11 +87,11 @@ class Trainer(ABC):
 
     @abstractmethod
     def ready(self) -> bool:
-        """Whether there is enough to learn from."""
+        """Return True if there is enough to learn from."""
 
     @abstractmethod
     def learn(self) -> int:
-        """Learn from what was added; returns how many rows are now used up (and may be given back as credits).
+        """Learn from the added trajectories; returns the number of rows used up, which return as credits.
 
         Raises:
             NotFiniteError: if a loss is NaN or infinite; the weights are then those before the update.
@@ -110,7 +110,7 @@ class Trainer(ABC):
         """Continue from `state_dict()`.
 
         Raises:
-            StageError: if the state belongs to another network or spec; the message says which tensor differs.
+            StageError: if the state belongs to another network or spec; the message names the tensor that differs.
         """
 
     def save_bulk(self, folder: Path) -> None:  # noqa: B027 - most trainers have nothing to write
@@ -126,12 +126,12 @@ class Trainer(ABC):
         """Read what `save_bulk` wrote; called after `load_state_dict`.
 
         Returns:
-            a warning if there was something to read and it is missing or broken: what it goes on without; else None.
+            a warning if the file is missing or broken, about the training that continues without it; else None.
         """
         return None
 
     def warm_state(self) -> dict[str, Any]:
-        """What a new run of the same trainer may start from, beside the policy: critics, normaliser. Kept in exports.
+        """State that a new run of the same trainer may start from, beside the policy: critics, normaliser. Exported.
 
         Plain values and NumPy arrays of numbers, nested in dicts.
         """

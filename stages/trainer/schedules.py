@@ -9,7 +9,7 @@ from stages.errors import StageError
 LEARNING_RATE_FLOOR = 1e-10
 EPSILON_FLOOR = 0.1
 BETA_FLOOR = 1e-5
-"""Where linear schedules end, as ML-Agents has them."""
+"""The ends of linear schedules, as in ML-Agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Schedule:
             raise StageError(f"a schedule needs max_steps of at least 1, got {self.max_steps}")
 
     def at(self, step: int) -> float:
-        """The value at an agent step of the run."""
+        """Return the value at an agent step of the run."""
         if self.kind == "constant" or self.start <= self.floor:
             # ML-Agents lets a value below the floor rise to it: an entropy bonus of 0 would come to life.
             return self.start

@@ -1,7 +1,7 @@
 """The trainer stage: feeds a trainer with trajectories, lets it learn, emits its policies, returns credits.
 
-Whatever the trainer learns depends only on the order of what comes in: a recording of the inlet, played again, gives
-the same weights.
+What the trainer learns depends only on the order of its inlet: a recording of the inlet, replayed, ends in the same
+weights.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ RESTORED_SOURCE = -1
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
-    """What a trainer has reached; sent after each update, and now and then between two."""
+    """The progress of a trainer; sent after each update, and now and then between two."""
 
     behavior: str
     step: int
     version: int
     done: bool
-    """It has reached max_steps and only drains from now on."""
+    """True once it has reached max_steps and only drains its inlet."""
     recent_return: float | None
     """Mean return of the last (up to) 100 finished episodes, None before the first."""
     episodes: int
     returned: Mapping[int, int]
     """Flow credits returned so far, by source, cumulative."""
     held: int = 0
-    """Flow credits of the steps that it holds and has not learned from."""
+    """Flow credits of held steps that were not learned from yet."""
     returns: tuple[float, ...] = ()
-    """Returns of episodes that ended since the report before, as far as a curriculum needs them: the newest ones, all
+    """Returns of episodes that ended since the last report, as far as a curriculum needs them: the newest ones, all
     begun under the same environment parameters."""
     parameter_generation: int = 0
     """Generation of the environment parameters under which the episodes of `returns` began."""
@@ -50,7 +50,7 @@ class TrainerReport:
 
 @dataclass(frozen=True)
 class TrainerPort:
-    """How the stage speaks to its host."""
+    """The stage's connection to its host."""
 
     report: Callable[[TrainerReport], None] = lambda report: None
 
@@ -58,17 +58,17 @@ class TrainerPort:
 class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     """Drives one trainer.
 
-    Takes TrajectoryBatches of one behaviour name; yields a PolicyUpdate after each update. Once `max_steps` is reached
-    it goes on draining its inlet, so that nobody upstream gets stuck, but learns no more.
+    Consumes TrajectoryBatches of one behaviour name; yields a PolicyUpdate after each update. Once `max_steps` is
+    reached it goes on draining its inlet, so that no stage before it gets stuck, but learns no more.
 
     Args:
-        trainer: what learns.
+        trainer: the trainer.
         behavior: the behaviour name.
         max_steps: agent steps after which it learns no more.
         strength: strength of the extrinsic reward, for its statistic; 0 if it is not learned from.
-        port: how it speaks to its host.
-        reports_each: report after each batch, however small: who waits for all to be at rest has to know.
-        kept_returns: how many episodes' returns a report brings at most.
+        port: the connection to its host.
+        reports_each: report after each batch, however small, for a main that waits until all are at rest.
+        kept_returns: number of episodes' returns in a report at most.
     """
 
     may_block = True
@@ -101,12 +101,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     @property
     def done(self) -> bool:
-        """Whether it has reached max_steps."""
+        """True once it has reached max_steps."""
         return self.trainer.step >= self._max_steps
 
     @property
     def held_rows(self) -> int:
-        """Rows taken in and not learned from yet."""
+        """Rows added and not learned from yet."""
         return sum(amount for _, amount in self._unlearned)
 
     @property
@@ -115,7 +115,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return float(np.mean(self._recent)) if self._recent else None
 
     def start(self, context: StageContext) -> None:
-        """Take up the context."""
+        """Keep the context."""
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[PolicyUpdate]:
@@ -123,7 +123,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._count_episodes(item)
         if self.done:
             self._give_back(item.source, item.credits)
-        elif item.num_trajectories:  # a batch may bring nothing but episodes or games that ended
+        elif item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
             if not self.trainer.imitates:  # versions are of its own policy
                 lag = self.trainer.version - item.trajectories["first_version"]
                 self._context.statistics.add(self._behavior, "Policy/Lag", float(np.mean(lag)))
@@ -134,7 +134,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 self._unreported_rows = self.trainer.rows_per_update
         if self.done:
             self._give_back_learned(self.held_rows)
-        # A report costs main and this host a wake-up, and between two updates says little.
+        # A report costs main and this host a wake-up, and has little news between two updates.
         self._unreported_rows += item.num_rows
         if self._reports_each or self.done or 2 * self._unreported_rows >= self.trainer.rows_per_update:
             self._report()
@@ -142,8 +142,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def policy(self) -> PolicyUpdate:
         """The policy last emitted, which is what actors act by; before the first update, the untrained one.
 
-        Not what the trainer would give now: its step, and the normaliser's state, have gone on with what it took in
-        since, and a resumed run would act otherwise than one that was never interrupted.
+        Not the trainer's present policy: its step and the normaliser's state have moved on with the rows added since,
+        and a resumed run would act otherwise than one that was never interrupted.
         """
         if self._policy is None:
             self._policy = self.trainer.policy()
@@ -154,7 +154,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._report()
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The trainer's whole state, the policy that it last emitted, and how many of its rows are not learned from."""
+        """The trainer's whole state, the policy that it last emitted, and the number of rows not learned from."""
         policy = self.policy()
         return {
             "trainer": self.trainer.state_dict(),
@@ -194,7 +194,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return self._policy
 
     def _give_back_learned(self, rows: int) -> None:
-        """Rows are used up in the order in which they came."""
+        """Return the credits of rows, which are used up in order of arrival."""
         while rows > 0 and self._unlearned:
             source, amount = self._unlearned.popleft()
             self._give_back(source, min(rows, amount))
@@ -213,7 +213,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         lengths = batch.episodes["episode_lengths"][learning].tolist()
         self._episodes += len(returns)
         self._keep_returns(returns, batch.episodes.get("episode_parameters"), learning)
-        if self.trainer.imitates:  # they are somebody else's, who reports them
+        if self.trainer.imitates:  # the teacher's trainer reports them
             return
         self._recent.extend(returns)
         statistics = self._context.statistics
@@ -228,7 +228,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
 
     def _keep_returns(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
-        """Note returns for the next report; those of episodes begun under older parameters go when newer ones come."""
+        """Keep returns for the next report; those of episodes begun under older parameters go when newer ones come."""
         begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
         newest = int(begun.max(initial=0))
         if newest > self._parameter_generation:

@@ -1,4 +1,4 @@
-"""Transitions as reward signals and imitation take them: rows of a rollout, of a replay memory, of demonstrations."""
+"""Transitions for reward signals and imitation: rows of a rollout, of a replay memory, of demonstrations."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from stages.policy.network.inputs import Inputs
 
 @dataclass(frozen=True, slots=True)
 class Transitions:
-    """B steps, in no order. Observations are not normalised: who wants that keeps a normaliser of its own."""
+    """B steps, in no order. Observations are not normalised: a signal that needs it keeps a normaliser of its own."""
 
     inputs: Inputs
-    """What was observed; without memory."""
+    """Observations; without memory."""
     next_inputs: Inputs
-    """What was observed after it. Where the episode terminated, what `Intake` makes of that: the observation itself or,
+    """Observations after the step. Where the episode terminated, as `Intake` returns them: the observation itself, or
     if it was not sound, the one before; zeros in the vectors if none of the trainer's signals goes on there."""
     continuous: Tensor
-    """[B, C] continuous actions as the environment gets them: in [-1, 1] where bounded."""
+    """[B, C] continuous actions in the environment's form: in [-1, 1] where bounded."""
     choices: Tensor
     """[B, branches] int64 choices of the discrete branches."""
     rewards: Tensor

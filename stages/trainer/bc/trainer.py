@@ -11,24 +11,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from config import BCHyperparameters
-from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.messages import Array, TrajectoryBatch
 from stages.errors import StageError
-from stages.policy.design import design_of
-from stages.policy.layout import policy_layout
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.trainer.bc.example_buffer import ExampleBuffer
 from stages.trainer.bc.held_out import held_out
 from stages.trainer.bc.likelihood import MaximumLikelihood
+from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.intake import Intake
-from stages.trainer.protocol import Trainer, TrainerContext
-from stages.trainer.randomness import new_random, random_state, restore_random
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.randomness import random_state, restore_random
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
 
 log = logging.getLogger(__name__)
 
 
-class BCTrainer(Trainer):
+class BCTrainer(BuiltinTrainer):
     """Learns one behaviour by the likelihood of an expert's actions.
 
     Continuous actions come in the form of the expert: a plain Gaussian's, or with `context.teacher_squashed` those of
@@ -47,13 +46,11 @@ class BCTrainer(Trainer):
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
         if not spec.actions.log_prob_size:
             raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
-        design = design_of(spec, settings, context.folder)
-        self._random = new_random(context.seed)
+        design = self._design
         self._intake = Intake(spec, settings.network_settings.normalize)
         self._held_out_intake = Intake(spec, normalize=False)
         """Encodes the held-out episodes, which no normaliser may see."""
         self._actor = FlatParameters(seeded(self._random, lambda: ActorNetwork(design)), context.device)
-        self._layout = policy_layout(design)
         self._likelihood = MaximumLikelihood(design, self._actor)
         self._examples = ExampleBuffer(design, context.teacher_squashed)
         self._held_out = ExampleBuffer(design, context.teacher_squashed)
@@ -63,19 +60,7 @@ class BCTrainer(Trainer):
         )
         self._waiting = 0
         """Rows added since the last update, held out or not."""
-        self._step = 0
-        self._version = 0
         self._warned = False
-
-    @property
-    def step(self) -> int:
-        """Steps added so far, those held out among them."""
-        return self._step
-
-    @property
-    def version(self) -> int:
-        """Updates made so far."""
-        return self._version
 
     @property
     def rows_per_update(self) -> int:
@@ -94,8 +79,8 @@ class BCTrainer(Trainer):
         chosen = held_out(trajectories["agent_ids"], trajectories["episode_ids"], self.context.seed, h.held_out)
         to_evaluate, to_learn = batch.select(chosen), batch.select(~chosen)
         # Checked one after the other, before anything is kept.
-        evaluated = self._held_out_intake.take(to_evaluate, self._step)[0]
-        learned = self._intake.take(to_learn, self._step)[0]
+        evaluated = self._held_out_intake.encode(to_evaluate, self._step)[0]
+        learned = self._intake.encode(to_learn, self._step)[0]
         self._held_out.add(to_evaluate, evaluated)
         self._examples.add(to_learn, learned)
         self._held_out.forget(keep=h.buffer_size)
@@ -135,11 +120,6 @@ class BCTrainer(Trainer):
         for name, value in report.items():
             self.context.statistics.add(self.context.behavior, name, value)
         return rows
-
-    def policy(self) -> PolicyUpdate:
-        """The actor's weights and the normaliser's state."""
-        weights = self._intake.acting_weights(self._actor.module.acting_tensors(), self._layout)
-        return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, normaliser, counters, randomness, and the rows that wait or are held out."""
@@ -191,7 +171,10 @@ class BCTrainer(Trainer):
         """
         with self.context.naming_behavior():
             self._actor.module.load_acting(tensors)
-            self._intake.take_normalizer(tensors)
+            self._intake.load_exported_normalizer(tensors)
+
+    def _acting_tensors(self) -> Mapping[str, Array]:
+        return self._actor.module.acting_tensors()
 
     def _warn(self) -> None:
         """Warn once if no episode is held out although some should be, or if all are."""

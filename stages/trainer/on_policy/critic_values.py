@@ -196,7 +196,7 @@ class CriticMemories:
     def before(self, buffer: RolloutBuffer) -> NDArray[np.float32]:
         """[K, m] before each trajectory that continues no other of the buffer; zeros for unknown agents."""
         trajectories = buffer.trajectories
-        found: NDArray[np.float32] = self._table.of(trajectories["agent_ids"], trajectories["episode_ids"])
+        found: NDArray[np.float32] = self._table.values_of(trajectories["agent_ids"], trajectories["episode_ids"])
         return found
 
     def keep(self, buffer: RolloutBuffer, after: Tensor, chains: Chains, update: int) -> None:

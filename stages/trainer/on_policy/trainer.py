@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from config import OnPolicyHyperparameters
-from queues.messages import Array, PolicyUpdate, TrajectoryBatch
+from queues.messages import Array, TrajectoryBatch
 from stages.errors import StageError
-from stages.policy.design import design_of
-from stages.policy.layout import MASK_PENALTY, policy_layout
+from stages.policy.layout import MASK_PENALTY
 from stages.trainer.agent_table import Chains
+from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake
 from stages.trainer.on_policy.advantages import advantages, normalized
@@ -31,8 +31,8 @@ from stages.trainer.on_policy.minibatches import AnyMinibatch, InputRows, Miniba
 from stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer, SequenceCuts
 from stages.trainer.on_policy.signals import Signals
 from stages.trainer.on_policy.update import Coefficients, Losses, OnPolicyUpdate
-from stages.trainer.protocol import Trainer, TrainerContext
-from stages.trainer.randomness import new_random, random_state, restore_random
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.randomness import random_state, restore_random
 from stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Prepared(Generic[AnyMinibatch]):
     """[N, S] each, by the names under which their means are reported."""
 
 
-class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
+class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
     """Learns one behaviour from whole buffers of on-policy trajectories.
 
     Raises:
@@ -72,11 +72,7 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = self.hyperparameters.model_validate(settings.hyperparameters)
         _check(context, self._hyperparameters)
-        self._spec = spec
-        self._random = new_random(context.seed)
-        self._design = design_of(spec, settings, context.folder)
         self._memory = settings.network_settings.memory
-        self._layout = policy_layout(self._design)
         self._signals = Signals(context)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
         self._update = self._make_update()
@@ -94,18 +90,6 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
             self._follows_agents,
             grouped=self.follows_groups and spec.grouped,
         )
-        self._step = 0
-        self._version = 0
-
-    @property
-    def step(self) -> int:
-        """Agent steps added so far."""
-        return self._step
-
-    @property
-    def version(self) -> int:
-        """Updates made so far."""
-        return self._version
 
     @property
     def rows_per_update(self) -> int:
@@ -121,7 +105,7 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
         """
         if not batch.num_rows:
             return
-        observations, finals = self._intake.take(batch, self._step)
+        observations, finals = self._intake.encode(batch, self._step)
         self._signals.observe(observations.vectors)
         self._buffer.append(batch, observations, finals)
         self._step += batch.num_rows
@@ -150,11 +134,6 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
         self._buffer.clear()
         self._report(losses, coefficients, prepared.estimates)
         return rows
-
-    def policy(self) -> PolicyUpdate:
-        """The actor's weights and the normaliser's state."""
-        weights = self._intake.acting_weights(self._network.acting_tensors(), self._layout)
-        return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
@@ -223,7 +202,10 @@ class OnPolicyTrainer(Trainer, Generic[AnyMinibatch]):
         """
         with self.context.naming_behavior():
             self._network.load_acting(tensors)
-            self._intake.take_normalizer(tensors)
+            self._intake.load_exported_normalizer(tensors)
+
+    def _acting_tensors(self) -> Mapping[str, Array]:
+        return self._network.acting_tensors()
 
     @abstractmethod
     def _make_update(self) -> OnPolicyUpdate[AnyMinibatch]:

@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from config import SACHyperparameters
-from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.messages import Array, TrajectoryBatch
 from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
-from stages.policy.design import design_of
-from stages.policy.layout import policy_layout
+from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake, with_group_rewards
 from stages.trainer.pacing import rows_per_update
-from stages.trainer.protocol import Trainer, TrainerContext
-from stages.trainer.randomness import new_random, random_state, restore_random
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.randomness import random_state, restore_random
 from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.episode_rewards import EpisodeRewards
@@ -38,7 +37,7 @@ from stages.trainer.sac.update_ratio import UpdateRatio
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
 
 
-class SACTrainer(Trainer):
+class SACTrainer(BuiltinTrainer):
     """Learns one behaviour from a memory of its newest steps.
 
     Raises:
@@ -55,9 +54,6 @@ class SACTrainer(Trainer):
         _check_actions(context.behavior, spec.actions)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
-        self._design = design_of(spec, settings, context.folder)
-        self._layout = policy_layout(self._design)
-        self._random = new_random(context.seed)
         self._signals = make_signals(context)
         beyond = any(signal.ignores_termination for signal in self._signals)
         self._intake = Intake(spec, settings.network_settings.normalize, beyond)
@@ -85,19 +81,7 @@ class SACTrainer(Trainer):
         self._ends = torch.tensor(ends, device=context.device)
         self._ratio = UpdateRatio(h.steps_per_update, h.buffer_init_steps)
         self._signal_ratio = UpdateRatio(h.reward_signal_steps_per_update, h.buffer_init_steps)
-        self._step = 0
-        self._version = 0
         self._unlearned = 0
-
-    @property
-    def step(self) -> int:
-        """Agent steps added so far."""
-        return self._step
-
-    @property
-    def version(self) -> int:
-        """Calls of `learn` so far."""
-        return self._version
 
     @property
     def rows_per_update(self) -> int:
@@ -113,7 +97,7 @@ class SACTrainer(Trainer):
         """
         if not batch.num_rows:
             return
-        rows, finals = self._intake.take(batch, self._step)
+        rows, finals = self._intake.encode(batch, self._step)
         for signal in self._signals:
             signal.observe(rows.vectors)
         for name, sums in self._episode_rewards.add(batch, rows, finals, self._version).items():
@@ -140,11 +124,6 @@ class SACTrainer(Trainer):
         rows, self._unlearned = self._unlearned, 0
         self._version += 1
         return rows
-
-    def policy(self) -> PolicyUpdate:
-        """The actor's weights and the normaliser's state."""
-        weights = self._intake.acting_weights(self._update.actor.module.acting_tensors(), self._layout)
-        return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:
         """Networks, optimizers, normaliser, reward signals, counters, randomness; not the replay memory."""
@@ -235,7 +214,10 @@ class SACTrainer(Trainer):
         """
         with self.context.naming_behavior():
             self._update.actor.module.load_acting(tensors)
-            self._intake.take_normalizer(tensors)
+            self._intake.load_exported_normalizer(tensors)
+
+    def _acting_tensors(self) -> Mapping[str, Array]:
+        return self._update.actor.module.acting_tensors()
 
     def _owes(self, ratio: UpdateRatio) -> bool:
         wanted = 1 if self._memory.sequence_length else self._hyperparameters.batch_size

@@ -31,7 +31,7 @@ def test_unlinked_trajectories_are_worked_through_at_once():
 
 
 def known(table, agents, episodes):
-    return table.of(agents, episodes)[:, 0].tolist()
+    return table.values_of(agents, episodes)[:, 0].tolist()
 
 
 def test_what_is_kept_of_an_agent_is_found_in_the_same_episode_only():
@@ -65,7 +65,7 @@ def test_a_loaded_table_knows_what_was_saved():
     state = table.state_dict()
     other.load_state_dict(state)
     state["values"][:] = 0
-    assert other.of(ids(4, 5), ids(2, 1)).tolist() == [[0.3, 0.4], [0.1, 0.2]]
+    assert other.values_of(ids(4, 5), ids(2, 1)).tolist() == [[0.3, 0.4], [0.1, 0.2]]
     with pytest.raises(StageError, match=r"expected rows of shape \(3,\), got \(2,\)"):
         AgentTable(3, "float64").load_state_dict(state)
 

@@ -21,7 +21,7 @@ def batch(lengths=(3, 2), terminated=(True, False)):
 
 def test_vectors_stand_side_by_side_and_images_stay_what_they_are():
     given = batch()
-    rows, finals = Intake(SPEC, False).take(given, 0)
+    rows, finals = Intake(SPEC, False).encode(given, 0)
     np.testing.assert_array_equal(rows.vectors[:, :2], given.rows["obs_0"])
     np.testing.assert_array_equal(rows.vectors[:, 2], given.rows["obs_2"])
     assert rows.vectors.dtype == np.float32
@@ -32,7 +32,7 @@ def test_vectors_stand_side_by_side_and_images_stay_what_they_are():
 
 def test_the_normalizer_sees_the_rows_and_nothing_that_follows_them():
     intake, reference = Intake(SPEC, True), Normalizer(3)
-    rows, _ = intake.take(batch(), 0)
+    rows, _ = intake.encode(batch(), 0)
     reference.update(rows.vectors)
     np.testing.assert_array_equal(intake.normalized(rows.vectors), reference.apply(rows.vectors))
 
@@ -52,7 +52,7 @@ def test_what_follows_termination_is_zeros_where_nobody_looks_at_it():
     given.trajectories["next_obs_0"][0] = np.nan
     given.trajectories["next_obs_1"][0, 0, 0] = np.inf
     image = given.trajectories["next_obs_1"].copy()
-    _, finals = Intake(SPEC, False).take(given, 0)
+    _, finals = Intake(SPEC, False).encode(given, 0)
     assert finals.vectors[0].tolist() == [0, 0, 0]
     np.testing.assert_array_equal(finals.others[0][0], given.rows["obs_1"][2])
     np.testing.assert_array_equal(finals.others[0][1], image[1])
@@ -61,7 +61,7 @@ def test_what_follows_termination_is_zeros_where_nobody_looks_at_it():
 
 def test_it_is_kept_for_values_that_go_on_beyond_termination():
     given = batch()
-    _, finals = Intake(SPEC, False, beyond_termination=True).take(given, 0)
+    _, finals = Intake(SPEC, False, beyond_termination=True).encode(given, 0)
     np.testing.assert_array_equal(finals.vectors[0, :2], given.trajectories["next_obs_0"][0])
 
 
@@ -69,7 +69,7 @@ def test_it_is_kept_for_values_that_go_on_beyond_termination():
 def test_the_whole_last_observation_stands_in_where_part_of_what_follows_is_not_finite(column):
     given = batch()
     given.trajectories[column][0].reshape(-1)[0] = np.nan
-    _, finals = Intake(SPEC, False, beyond_termination=True).take(given, 0)
+    _, finals = Intake(SPEC, False, beyond_termination=True).encode(given, 0)
     np.testing.assert_array_equal(finals.vectors[0, :2], given.rows["obs_0"][2])
     np.testing.assert_array_equal(finals.others[0][0], given.rows["obs_1"][2])
     np.testing.assert_array_equal(finals.vectors[1, :2], given.trajectories["next_obs_0"][1])
@@ -91,7 +91,7 @@ def test_numbers_that_are_not_finite_are_refused_before_anything_is_kept(column,
     given = given.replace(memories=np.zeros((5, 2), np.float32))
     given.rows[column][row] = value
     with pytest.raises(NotFiniteError, match=message):
-        intake.take(given, 7)
+        intake.encode(given, 7)
     assert intake.normalizer.steps == 1
 
 
@@ -101,7 +101,7 @@ def test_what_follows_a_trajectory_that_goes_on_has_to_be_finite(column, beyond)
     given = batch()
     given.trajectories[column][1] = np.inf
     with pytest.raises(NotFiniteError, match="agent 101, episode 0: next_obs .* at the end of its trajectory of 2"):
-        Intake(SPEC, False, beyond).take(given, 0)
+        Intake(SPEC, False, beyond).encode(given, 0)
 
 
 def test_a_large_observation_is_not_printed_number_by_number():
@@ -109,12 +109,12 @@ def test_a_large_observation_is_not_printed_number_by_number():
     given = experience(spec, [2])
     given.rows["obs_0"][1, 0] = np.nan
     with pytest.raises(NotFiniteError, match=r"400 of 1200 numbers \(after 7 steps of training\)"):
-        Intake(spec, False).take(given, 7)
+        Intake(spec, False).encode(given, 7)
 
 
 def test_a_normalizer_goes_on_from_its_state():
     one, other = Intake(SPEC, True), Intake(SPEC, True)
-    rows, _ = one.take(batch(), 0)
+    rows, _ = one.encode(batch(), 0)
     other.load_normalizer(one.normalizer.state_dict())
     np.testing.assert_array_equal(one.normalized(rows.vectors), other.normalized(rows.vectors))
     with pytest.raises(StageError, match="normalize is false, but the saved state was made with true"):
@@ -129,7 +129,7 @@ def test_the_normalizer_of_an_exported_policy_gives_the_same_and_moves_on_slowly
         "normalizer.inverse_std": np.array([0.5, 2.0, 1.0], np.float32),
     }
     intake = Intake(SPEC, True)
-    intake.take_normalizer(tensors)
+    intake.load_exported_normalizer(tensors)
     mean, inverse_std = intake.normalizer.tensors()
     np.testing.assert_allclose(mean, tensors["normalizer.mean"], rtol=1e-6)
     np.testing.assert_allclose(inverse_std, tensors["normalizer.inverse_std"], rtol=1e-6)
@@ -139,7 +139,9 @@ def test_the_normalizer_of_an_exported_policy_gives_the_same_and_moves_on_slowly
 
 def test_an_exported_policy_has_to_normalize_as_this_one_does():
     with pytest.raises(StageError, match="normalize is true, but the policy was made with false; set it to false"):
-        Intake(SPEC, True).take_normalizer({})
+        Intake(SPEC, True).load_exported_normalizer({})
     with pytest.raises(StageError, match="normalize is false, but the policy was made with true; set it to true"):
-        Intake(SPEC, False).take_normalizer({"normalizer.mean": np.zeros(3), "normalizer.inverse_std": np.ones(3)})
-    Intake(SPEC, False).take_normalizer({})
+        Intake(SPEC, False).load_exported_normalizer(
+            {"normalizer.mean": np.zeros(3), "normalizer.inverse_std": np.ones(3)}
+        )
+    Intake(SPEC, False).load_exported_normalizer({})

@@ -103,7 +103,7 @@ def filled(lengths, memory_size=0, beyond_termination=False, **trajectories):
     )
     batch = experience(SPEC, lengths, memory_size=memory_size)
     batch.trajectories.update({name: np.array(column) for name, column in trajectories.items()})
-    buffer.append(batch, *Intake(SPEC, False, beyond_termination).take(batch, 0))
+    buffer.append(batch, *Intake(SPEC, False, beyond_termination).encode(batch, 0))
     return buffer, batch
 
 

@@ -1,0 +1,47 @@
+"""The common parts of the built-in trainers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+from queues.messages import Array, PolicyUpdate
+from stages.policy.design import design_of
+from stages.policy.layout import policy_layout
+from stages.trainer.intake import Intake
+from stages.trainer.protocol import Trainer, TrainerContext
+from stages.trainer.randomness import new_random
+
+
+class BuiltinTrainer(Trainer):
+    """Counts steps and updates, and makes policies of an actor's tensors and the intake's normaliser."""
+
+    _intake: Intake
+
+    def __init__(self, context: TrainerContext) -> None:
+        super().__init__(context)
+        self._spec = context.spec
+        self._design = design_of(context.spec, context.settings, context.folder)
+        self._layout = policy_layout(self._design)
+        self._random = new_random(context.seed)
+        self._step = 0
+        self._version = 0
+
+    @property
+    def step(self) -> int:
+        """Agent steps added so far."""
+        return self._step
+
+    @property
+    def version(self) -> int:
+        """Calls of `learn` so far."""
+        return self._version
+
+    def policy(self) -> PolicyUpdate:
+        """The actor's weights and the normaliser's state."""
+        weights = self._intake.acting_weights(self._acting_tensors(), self._layout)
+        return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
+
+    @abstractmethod
+    def _acting_tensors(self) -> Mapping[str, Array]:
+        """The actor's parameters by the names of the layout."""
