@@ -1,7 +1,7 @@
 """The ghost stage: self-play. One team learns at a time, against frozen policies of the others (docs/self-play.md)."""
 
 from stages.ghost.controller import GhostController
-from stages.ghost.opponents import Candidate, OpponentSampler, PrioritisedSampler, UniformSampler
+from stages.ghost.opponents import Candidate, OpponentSampler, PrioritisedOpponents, UniformOpponents
 from stages.ghost.policy_history import NEWEST, PolicyHistory
 from stages.ghost.stage import GhostPolicies, GhostStage
 
@@ -13,6 +13,6 @@ __all__ = [
     "GhostStage",
     "OpponentSampler",
     "PolicyHistory",
-    "PrioritisedSampler",
-    "UniformSampler",
+    "PrioritisedOpponents",
+    "UniformOpponents",
 ]

@@ -29,7 +29,7 @@ from queues.messages import Columns, Matchup, PolicyUpdate, TrajectoryBatch
 from queues.specs import behavior_name, behavior_team
 from stages.ghost.assignments import Assignments
 from stages.ghost.league import League, report
-from stages.ghost.opponents import OpponentSampler, UniformSampler
+from stages.ghost.opponents import OpponentSampler, UniformOpponents
 from stages.ghost.policy_history import NEWEST, PolicyHistory
 from stages.ghost.resume_wait import POLICY, REPORT, ResumeWait
 from stages.ghost.swap_balance import SwapBalance
@@ -106,7 +106,9 @@ class GhostController:
             sampler: chooses the snapshots that it plays with as an opponent; all are equally likely if None.
             max_steps: of its trainer.
         """
-        history = self._histories[behavior] = PolicyHistory(behavior, settings, sampler or UniformSampler(), max_steps)
+        history = self._histories[behavior] = PolicyHistory(
+            behavior, settings, sampler or UniformOpponents(), max_steps
+        )
         saved = self._saved.pop(behavior, None)
         if saved is not None:
             history.load_state_dict(saved)

@@ -50,7 +50,7 @@ class OpponentSampler(Protocol):
         ...
 
 
-class UniformSampler:
+class UniformOpponents:
     """ML-Agents' rule: all snapshots are equally likely."""
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
@@ -58,7 +58,7 @@ class UniformSampler:
         return candidates[int(random.integers(len(candidates)))].number
 
 
-class PrioritisedSampler:
+class PrioritisedOpponents:
     """Prioritised fictitious self-play: snapshots that the learner loses to are more likely.
 
     A snapshot that the learner beats with probability p is chosen in proportion to f(p) = (1 - p) ^ power (Vinyals et
@@ -79,5 +79,5 @@ class PrioritisedSampler:
         return candidates[int(random.choice(len(candidates), p=weights / weights.sum()))].number
 
 
-BUILT_IN_SAMPLERS: dict[str, type[Any]] = {"latest_or_uniform": UniformSampler, "prioritised": PrioritisedSampler}
+BUILT_IN_SAMPLERS: dict[str, type[Any]] = {"latest_or_uniform": UniformOpponents, "prioritised": PrioritisedOpponents}
 """Value of `self_play.opponents` → class; `config.self_play.SAMPLERS` lists each one's arguments."""

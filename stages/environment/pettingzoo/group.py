@@ -41,7 +41,7 @@ _SEEDS = 2**31
 
 
 @dataclass(slots=True)
-class _Game:
+class _RunningGame:
     """The running episode of an instance, and so the game between its teams."""
 
     score: TeamScores
@@ -100,7 +100,7 @@ class PettingZooGroup:
         self._spaces: dict[str, BehaviorSpaces] = {}
         self._numbers: dict[str, int] = {}
         self._episodes: dict[int, int] = {}
-        self._games: list[_Game] = []
+        self._games: list[_RunningGame] = []
         self._played = [0] * self.num_envs
         self._actors: dict[str, list[tuple[int, str]]] = {}
         self._random = np.random.default_rng()
@@ -261,9 +261,9 @@ class PettingZooGroup:
     def _new_seed(self) -> int:
         return int(self._random.integers(_SEEDS))
 
-    def _new_game(self, env_id: int) -> _Game:
+    def _new_game(self, env_id: int) -> _RunningGame:
         rotation = (env_id + self._played[env_id]) % self._teams if self._rotates else 0
-        return _Game(TeamScores(self._teams), rotation)
+        return _RunningGame(TeamScores(self._teams), rotation)
 
     def _end_game(self, env_id: int, tick: _Tick) -> None:
         """Note the result of a finished episode, and begin the next one."""
@@ -306,7 +306,7 @@ class PettingZooGroup:
             rows.add(env_id, episode, time_step, mates_rewards - episode.mates_rewards)
             episode.decided, episode.mates_rewards = True, mates_rewards
 
-    def _add_group_rewards(self, env_id: int, game: _Game, time_steps: Sequence[TimeStep]) -> None:
+    def _add_group_rewards(self, env_id: int, game: _RunningGame, time_steps: Sequence[TimeStep]) -> None:
         """Add the members' rewards to their groups, before rows are made of them."""
         received = [(time_step.agent, time_step.reward, True) for time_step in time_steps]
         seen = {time_step.agent for time_step in time_steps}

@@ -17,7 +17,7 @@ from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from pipeline.run_folder.folder import RunFolder
 from stages.errors import LoadError
-from stages.ghost.opponents import PrioritisedSampler, UniformSampler
+from stages.ghost.opponents import PrioritisedOpponents, UniformOpponents
 from stages.publisher import PolicyPublisher, PublisherPort
 from stages.trainer.stage import TrainerReport
 
@@ -203,9 +203,9 @@ def config(**self_play):
 
 
 def test_built_in_samplers_go_by_their_word():
-    assert isinstance(make_sampler(config(), "Ball"), UniformSampler)
+    assert isinstance(make_sampler(config(), "Ball"), UniformOpponents)
     made = make_sampler(config(opponents="prioritised", opponents_with={"power": 3}), "Ball")
-    assert isinstance(made, PrioritisedSampler)
+    assert isinstance(made, PrioritisedOpponents)
     assert made._power == 3
 
 
@@ -217,6 +217,6 @@ def test_a_sampler_without_choose_is_refused():
 
 
 def test_arguments_that_a_class_does_not_take_are_told():
-    wrong = config(opponents="stages.ghost.opponents:UniformSampler", opponents_with={"power": 1})
+    wrong = config(opponents="stages.ghost.opponents:UniformOpponents", opponents_with={"power": 1})
     with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not take .*power"):
         make_sampler(wrong, "Ball")

@@ -9,12 +9,12 @@ from fakes import policy_update
 from config import SelfPlaySettings
 from stages.ghost import league
 from stages.ghost.league import League, Match, report
-from stages.ghost.opponents import UniformSampler
+from stages.ghost.opponents import UniformOpponents
 from stages.ghost.policy_history import NEWEST, PolicyHistory
 
 
 def history(name, snapshots=3, **settings):
-    made = PolicyHistory(name, SelfPlaySettings(**({"save_steps": 1} | settings)), UniformSampler())
+    made = PolicyHistory(name, SelfPlaySettings(**({"save_steps": 1} | settings)), UniformOpponents())
     for step in range(0, 2 * snapshots, 2):
         made.add(policy_update(name, step, step))
     return made

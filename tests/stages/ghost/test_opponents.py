@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from config.self_play import SAMPLERS
-from stages.ghost.opponents import BUILT_IN_SAMPLERS, Candidate, PrioritisedSampler, UniformSampler
+from stages.ghost.opponents import BUILT_IN_SAMPLERS, Candidate, PrioritisedOpponents, UniformOpponents
 
 
 def candidate(number, wins=0, draws=0, losses=0):
@@ -33,7 +33,7 @@ def test_how_probably_a_candidate_is_beaten_is_smoothed_by_a_win_and_a_loss(wins
 
 
 def test_by_the_uniform_rule_each_is_as_likely():
-    found = shares(UniformSampler(), [candidate(3, wins=90), candidate(4), candidate(7, losses=90)])
+    found = shares(UniformOpponents(), [candidate(3, wins=90), candidate(4), candidate(7, losses=90)])
     assert found == pytest.approx({3: 1 / 3, 4: 1 / 3, 7: 1 / 3}, abs=0.02)
 
 
@@ -42,9 +42,9 @@ def test_by_the_prioritised_rule_shares_are_powers_of_how_probably_the_learner_l
     candidates = [candidate(0, wins=8), candidate(1), candidate(2, losses=8)]  # beaten with 0.9, 0.5, 0.1
     weights = np.array([0.1, 0.5, 0.9]) ** power
     expected = dict(zip(range(3), weights / weights.sum(), strict=True))
-    assert shares(PrioritisedSampler(power), candidates) == pytest.approx(expected, abs=0.02)
+    assert shares(PrioritisedOpponents(power), candidates) == pytest.approx(expected, abs=0.02)
 
 
 def test_a_power_beyond_what_numbers_hold_chooses_the_hardest():
     candidates = [candidate(0, wins=10**6), candidate(1, wins=10**6 - 1, losses=1)]
-    assert shares(PrioritisedSampler(10000.0), candidates, draws=10) == {1: 1.0}
+    assert shares(PrioritisedOpponents(10000.0), candidates, draws=10) == {1: 1.0}

@@ -10,13 +10,13 @@ from fakes import policy_update
 
 from config import SelfPlaySettings
 from stages.errors import StageError
-from stages.ghost.opponents import UniformSampler
+from stages.ghost.opponents import UniformOpponents
 from stages.ghost.policy_history import NEWEST, PolicyHistory
 
 
 def make(sampler=None, **settings):
     defaults = {"save_steps": 100, "play_against_latest_model_ratio": 0.0}
-    return PolicyHistory("Ball", SelfPlaySettings(**(defaults | settings)), sampler or UniformSampler())
+    return PolicyHistory("Ball", SelfPlaySettings(**(defaults | settings)), sampler or UniformOpponents())
 
 
 def policy(step):
@@ -136,7 +136,7 @@ def test_steps_of_the_turn_before_are_no_steps_towards_a_swap():
 
 def test_a_first_turn_that_is_the_whole_run_has_a_swap_at_each_swap_steps():
     """ML-Agents' acceptance cases count on it: with more swap_steps than max_steps nothing is swapped."""
-    history = PolicyHistory("Ball", SelfPlaySettings(team_change=400, swap_steps=50), UniformSampler(), max_steps=400)
+    history = PolicyHistory("Ball", SelfPlaySettings(team_change=400, swap_steps=50), UniformOpponents(), max_steps=400)
     assert due(history, 1, 200) == [50, 100, 150, 200]
     history.begin_turn(True)
     assert due(history, 1, 100) == [25, 75], "a turn did end, for somebody was done"

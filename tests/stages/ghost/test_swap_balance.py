@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from config import SelfPlaySettings
-from stages.ghost.opponents import UniformSampler
+from stages.ghost.opponents import UniformOpponents
 from stages.ghost.policy_history import PolicyHistory
 from stages.ghost.swap_balance import SwapBalance
 
 
 def history(name, **settings):
-    return PolicyHistory(name, SelfPlaySettings(**settings), UniformSampler())
+    return PolicyHistory(name, SelfPlaySettings(**settings), UniformOpponents())
 
 
 def play(pace, learner, ghost, learned, made):
