@@ -24,7 +24,7 @@ from stages.loading import load_callable
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRequest:
-    """What an actor asks of the maker of its environments."""
+    """A request of an actor for its environments, which the maker of their kind answers."""
 
     config: RunConfig
     seed: int = 0

@@ -26,7 +26,7 @@ _MANY_TEAMS = "game_outcomes"
 
 
 @dataclass(frozen=True, slots=True)
-class _Game:
+class _EndedGame:
     """A game that has ended."""
 
     lineup: Lineup
@@ -55,7 +55,7 @@ class GameTracker:
         self._lineups = lineups
         self._declares = False
         self._decided: dict[str, dict[int, set[int]]] = {}
-        self._unreported: list[_Game] = []
+        self._unreported: list[_EndedGame] = []
 
     def begin(self, result: StepResult) -> None:
         """Begin with what a reset of all instances returned."""
@@ -89,7 +89,7 @@ class GameTracker:
             self._remember(result)
         return self._report(result) if self._unreported else {}
 
-    def _declared(self, games: GameResults, environment: str) -> Iterator[_Game]:
+    def _declared(self, games: GameResults, environment: str) -> Iterator[_EndedGame]:
         teams = games.outcomes.shape[1]
         for env_id, outcomes in zip(games.env_ids, games.outcomes, strict=True):
             lineup = self._lineups.games[env_id]
@@ -103,11 +103,11 @@ class GameTracker:
                     f"but team {highest} plays; give a column for each team id from 0 to {highest}"
                 )
             if teams > 2:  # any ranking in numbers, from which wins and losses are made
-                yield _Game(lineup, _beaten(outcomes, lineup.learning_team, playing), outcomes.copy())
+                yield _EndedGame(lineup, _beaten(outcomes, lineup.learning_team, playing), outcomes.copy())
             else:
-                yield _Game(lineup, float(outcomes[lineup.learning_team]))
+                yield _EndedGame(lineup, float(outcomes[lineup.learning_team]))
 
-    def _inferred(self, result: StepResult) -> list[_Game]:
+    def _inferred(self, result: StepResult) -> list[_EndedGame]:
         """Infer games: one is over when no agent of the learning team goes on, or one of them begins a new episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
@@ -129,7 +129,7 @@ class GameTracker:
             over.append(env_id)
             first = min(mine, key=lambda ending: ending.agent_id, default=None)
             if first is not None and first.terminated:
-                found.append(_Game(lineup, float(np.sign(first.reward) + 1) / 2))
+                found.append(_EndedGame(lineup, float(np.sign(first.reward) + 1) / 2))
         self._lineups.restart_games(np.array(over, np.int32))
         return found
 
@@ -163,7 +163,7 @@ class GameTracker:
         if not carriers:
             return {}
         games, self._unreported = self._unreported, []
-        by_carrier: dict[str, list[_Game]] = {}
+        by_carrier: dict[str, list[_EndedGame]] = {}
         for game in games:
             mine = [i for i in carriers if behavior_team(i) == game.lineup.learning_team]
             by_carrier.setdefault((mine or carriers)[0], []).append(game)
@@ -190,7 +190,7 @@ def _ending(behavior_id: str, steps: AgentSteps, row: int) -> _Ending:
     return _Ending(behavior_id, int(steps.agent_ids[row]), reward, bool(steps.terminated[row]))
 
 
-def _columns(games: list[_Game]) -> Columns:
+def _columns(games: list[_EndedGame]) -> Columns:
     rows = [(g.lineup.generation, g.lineup.learning_team, g.lineup.opponent, g.outcome) for g in games]
     columns = {column.name: np.array([row[i] for row in rows], column.dtype) for i, column in enumerate(GAME_COLUMNS)}
     if games[0].outcomes is not None:

@@ -19,7 +19,7 @@ from stages.games.pursuit.rules import CATCH_DISTANCE, EVADER_SPEED, HALF_WIDTH,
 _LEAD: Final = 0.6
 """Share of the time to the evader over which a pursuer believes in the evader's present speed."""
 _FLANK: Final = 0.35
-"""How far beyond the evader the farther pursuer aims, as a share of the mate's distance from it."""
+"""Distance beyond the evader at which the farther pursuer aims, as a share of the mate's distance from it."""
 _GRID: Final = 7
 """Places that the evader considers, along each side of the arena."""
 _ON_THE_WAY: Final = (0.25, 0.5, 1.0)

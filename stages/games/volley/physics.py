@@ -60,16 +60,6 @@ class Courts:
         """Return courts at zero, to be filled by a serve."""
         return cls(np.zeros((4, courts), np.float32), np.zeros((4, 2, courts), np.float32))
 
-    def mirrored(self) -> Courts:
-        """Return a copy with teams swapped, and the ball's x and vx negated."""
-        ball = self.ball.copy()
-        ball[[X, VX]] *= -1
-        return Courts(ball, self.players[:, ::-1].copy())
-
-    def copy(self) -> Courts:
-        """Return a copy."""
-        return Courts(self.ball.copy(), self.players.copy())
-
 
 def advance(
     courts: Courts, move: Floats, jump: NDArray[np.bool_], ball_gravity: Floats | float = BALL_GRAVITY

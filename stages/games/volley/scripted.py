@@ -23,7 +23,7 @@ _CONTACT_HEIGHT: Final = 0.85
 _FORESIGHT: Final = 0.7
 """Share of the remaining flight that it expects."""
 _BEHIND: Final = 0.17
-"""How far behind the ball it stands, so that the ball goes forward."""
+"""Distance behind the ball at which it stands, so that the ball goes forward."""
 _STEADY: Final = 0.08
 """A target nearer than this is not walked to."""
 _JUMP_REACH: Final = (0.4, 0.75, 1.3)
