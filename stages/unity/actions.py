@@ -18,7 +18,7 @@ _SHORT_CHOICES = 128
 """Choices of a branch up to which each is one byte."""
 
 
-def action_spec(brain: Any, who: str) -> ActionSpec:
+def action_spec(brain: Any, owner: str) -> ActionSpec:
     """The action spec of a behaviour's `BrainParametersProto`, whose fields differ in packages before 2.0.
 
     Raises:
@@ -34,12 +34,12 @@ def action_spec(brain: Any, who: str) -> ActionSpec:
             branches = sizes
     elif stated.num_discrete_actions != len(branches):
         raise UnityRefused(
-            f"{who}: announces {stated.num_discrete_actions} discrete actions and the sizes of {len(branches)} "
+            f"{owner}: announces {stated.num_discrete_actions} discrete actions and the sizes of {len(branches)} "
             f"({list(branches)}); expected one size for each"
         )
     if continuous < 0 or any(size < 1 for size in branches):
         raise UnityRefused(
-            f"{who}: announces {continuous} continuous actions and discrete branches of sizes {list(branches)}; "
+            f"{owner}: announces {continuous} continuous actions and discrete branches of sizes {list(branches)}; "
             "expected at least 1 choice in each branch: look at Actions in its Behavior Parameters"
         )
     return ActionSpec(continuous, branches, masked=bool(branches))

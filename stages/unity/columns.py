@@ -58,20 +58,20 @@ class BehaviorReader:
     Args:
         brain: its `BrainParametersProto`.
         first: the `AgentInfoProto` of one of its agents.
-        where: its sender (`Unity worker 3`), for messages.
+        owner: its sender (`Unity worker 3`), for messages.
 
     Raises:
         UnityRefused: if the behaviour is not supported.
         UnityBroken: if the first agent's observations can't be read.
     """
 
-    def __init__(self, brain: Any, first: Any, where: str) -> None:
-        self._who = f"{where}, behaviour {brain.brain_name!r}"
-        who = f"{self._who}, agent {first.id}"
+    def __init__(self, brain: Any, first: Any, owner: str) -> None:
+        self._owner = f"{owner}, behaviour {brain.brain_name!r}"
+        agent = f"{self._owner}, agent {first.id}"
         self.spec = BehaviorSpec(
             brain.brain_name,
-            tuple(observation_spec(proto, index, who) for index, proto in enumerate(first.observations)),
-            action_spec(brain, self._who),
+            tuple(observation_spec(proto, index, agent) for index, proto in enumerate(first.observations)),
+            action_spec(brain, self._owner),
             grouped=True,
         )
         pairs = zip(self.spec.observations, first.observations, strict=True)
@@ -107,8 +107,8 @@ class BehaviorReader:
         if len(set(ids)) != len(ids):
             double = next(agent for at, agent in enumerate(ids) if agent in ids[:at])
             raise UnityBroken(
-                f"{self._who}, agent {double}: {what} {ids.count(double)} times in one step; an agent's id must be its "
-                "own"
+                f"{self._owner}, agent {double}: {what} {ids.count(double)} times in one step; an agent's id must be "
+                "its own"
             )
 
     def _rewards(self, values: list[float], ids: list[int], what: str) -> NDArray[np.float32]:
@@ -117,7 +117,7 @@ class BehaviorReader:
         if not finite.all():
             row = int(np.argmin(finite))
             raise UnityBroken(
-                f"{self._who}, agent {ids[row]}: its {what} is {rewards[row]}, expected a finite number; look for a "
+                f"{self._owner}, agent {ids[row]}: its {what} is {rewards[row]}, expected a finite number; look for a "
                 "division by zero where the agent's script adds rewards"
             )
         return rewards
@@ -128,7 +128,7 @@ class BehaviorReader:
         if any(len(observations) != wanted for observations in per_agent):
             row = next(row for row, observations in enumerate(per_agent) if len(observations) != wanted)
             raise UnityMisobserved(
-                f"{self._who}, agent {ids[row]}: has {len(per_agent[row])} observations, expected {wanted} as of the "
+                f"{self._owner}, agent {ids[row]}: has {len(per_agent[row])} observations, expected {wanted} as of the "
                 f"first agent of the behaviour ({', '.join(o.name for o in self.spec.observations)}); give its agents "
                 "the same sensors, or a behaviour name of their own"
             )
@@ -140,7 +140,7 @@ class BehaviorReader:
             return reader.read([observations[index] for observations in per_agent])
         except WrongObservation as error:
             raise UnityMisobserved(
-                f"{self._who}, agent {ids[error.row]}: observation {reader.spec.name!r} {error.problem}"
+                f"{self._owner}, agent {ids[error.row]}: observation {reader.spec.name!r} {error.problem}"
             ) from error
 
     def _masks(self, rows: list[Any]) -> NDArray[np.bool_] | None:
@@ -155,8 +155,8 @@ class BehaviorReader:
         if lengths:
             row = next(row for row, mask in enumerate(masks) if len(mask) in lengths)
             raise UnityBroken(
-                f"{self._who}, agent {rows[row].id}: its action mask has {len(masks[row])} entries, expected {width}: "
-                f"one for each choice of the branches {list(self.spec.actions.discrete_branches)}"
+                f"{self._owner}, agent {rows[row].id}: its action mask has {len(masks[row])} entries, expected {width}"
+                f": one for each choice of the branches {list(self.spec.actions.discrete_branches)}"
             )
         nothing = [False] * width
         forbidden = np.array([mask[:] or nothing for mask in masks], np.bool_).reshape(len(rows), width)
@@ -164,7 +164,7 @@ class BehaviorReader:
         if stuck.any():
             row, branch = (int(index) for index in np.argwhere(stuck)[0])
             raise UnityBroken(
-                f"{self._who}, agent {rows[row].id}: its action mask forbids every choice of branch {branch}; leave it "
-                "at least one"
+                f"{self._owner}, agent {rows[row].id}: its action mask forbids every choice of branch {branch}; leave "
+                "it at least one"
             )
         return ~forbidden

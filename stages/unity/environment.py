@@ -106,7 +106,7 @@ class UnityEnvironment:
                 no_graphics=no_graphics or (no_graphics_monitor and worker_id > 0),
                 log_folder=Path(log_folder) if log_folder is not None else None,
             )
-        self._where = f"Unity worker {worker_id}"
+        self._name = f"Unity worker {worker_id}"
         self._brains: dict[str, Any] = {}
         self._behaviors: dict[str, _AnnouncedBehavior] = {}
         self._begun = self._closed = False
@@ -120,7 +120,7 @@ class UnityEnvironment:
                     seed,
                     num_areas,
                     timeout_wait,
-                    SideChannels(side_channels or (), self._where),
+                    SideChannels(side_channels or (), self._name),
                 )
                 self._loop_thread.call(self._worker.start())
         except BaseException:
@@ -222,7 +222,7 @@ class UnityEnvironment:
     def _receive(self, exchange: Coroutine[Any, Any, Any]) -> None:
         if self._closed:
             exchange.close()
-            raise UnityEnvironmentException(f"{self._where} was closed")
+            raise UnityEnvironmentException(f"{self._name} was closed")
         with as_low_level():
             output = self._loop_thread.call(exchange)
             for behavior in self._behaviors.values():
@@ -243,8 +243,8 @@ class UnityEnvironment:
         behavior = self._behaviors.get(name)
         if behavior is None:
             if name not in self._brains:
-                raise UnityEnvironmentException(f"{self._where} sends agents of {name!r}, which it never announced")
-            reader = BehaviorReader(self._brains[name], infos[0], self._where)
+                raise UnityEnvironmentException(f"{self._name} sends agents of {name!r}, which it never announced")
+            reader = BehaviorReader(self._brains[name], infos[0], self._name)
             spec = _spec(reader, infos[0])
             behavior = _AnnouncedBehavior(reader, spec, DecisionSteps.empty(spec), TerminalSteps.empty(spec))
             self._behaviors[name] = behavior

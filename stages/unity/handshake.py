@@ -75,19 +75,19 @@ def _numbers(version: str) -> tuple[int, int] | None:
     return (int(major), int(minor)) if (major + minor).isascii() and major.isdecimal() and minor.isdecimal() else None
 
 
-def check(greeting: UnityGreeting, who: str) -> None:
+def check(greeting: UnityGreeting, worker: str) -> None:
     """Refuse a Unity with another protocol version, and warn of one without the base capabilities.
 
     Args:
         greeting: Unity's.
-        who: names the worker.
+        worker: its name, for messages.
 
     Raises:
         UnityRefused: for a version that isn't compatible.
     """
     if not compatible(COMMUNICATION_VERSION, greeting.communication_version):
         raise UnityRefused(
-            f"{who} speaks version {greeting.communication_version or 'unknown'} of the communication protocol (its "
+            f"{worker} speaks version {greeting.communication_version or 'unknown'} of the communication protocol (its "
             f"package com.unity.ml-agents is {greeting.package_version or 'of unknown version'}), and here it is "
             f"{COMMUNICATION_VERSION}: the first number must be the same. Put a release of com.unity.ml-agents "
             "from 1.0 on into the Unity project, and build it again"
@@ -96,7 +96,7 @@ def check(greeting: UnityGreeting, who: str) -> None:
         log.warning(
             "%s doesn't declare %s: its package com.unity.ml-agents (%s) is from before 1.1 and may lack features. "
             "Training goes on; a newer package is better.",
-            who,
+            worker,
             _BASE,
             greeting.package_version,
         )

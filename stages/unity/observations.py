@@ -52,7 +52,7 @@ class WrongObservation(Exception):
         self.problem = problem
 
 
-def observation_spec(proto: Any, index: int, who: str) -> ObservationSpec:
+def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
     """The spec of a behaviour's observation number `index`, from its first `ObservationProto`.
 
     Raises:
@@ -61,7 +61,7 @@ def observation_spec(proto: Any, index: int, who: str) -> ObservationSpec:
     """
     shape = tuple(proto.shape)
     name = proto.name or f"observation_{index}"
-    what = f"{who}: observation {name!r} of shape {shape}"
+    what = f"{owner}: observation {name!r} of shape {shape}"
     properties = tuple(proto.dimension_properties) or (_UNSPECIFIED,) * len(shape)
     if len(properties) != len(shape) or properties not in _KINDS or min(shape) < 0:
         words = " | ".join(_word(flags) for flags in properties)

@@ -53,13 +53,13 @@ class ExchangeServer:
 
     Args:
         port: to listen on; 0 for any free one.
-        who: name of the worker, for errors.
+        name: name of the worker, for errors.
         cure: advice for the error of a port in use.
     """
 
-    def __init__(self, port: int, who: str, cure: str) -> None:
+    def __init__(self, port: int, name: str, cure: str) -> None:
         self._wanted = port
-        self._who = who
+        self._name = name
         self._cure = cure
         self._server: grpc.aio.Server | None = None
         self._call: _Call | None = None
@@ -89,7 +89,7 @@ class ExchangeServer:
     def _check_port(self) -> None:
         """Try to bind the port: gRPC's own error has no cause, and is missing where one address of two is free."""
         if not 0 <= self._wanted <= 65_535:
-            raise UnityRefused(f"{self._who}: {self._wanted} isn't a port, which is at most 65535; {self._cure}")
+            raise UnityRefused(f"{self._name}: {self._wanted} isn't a port, which is at most 65535; {self._cure}")
         for family, address, _ in _ADDRESSES:
             try:
                 with closing(socket.socket(family, socket.SOCK_STREAM)) as trial:
@@ -105,8 +105,8 @@ class ExchangeServer:
 
     def _unusable(self, error: OSError) -> str:
         if error.errno == errno.EADDRINUSE:
-            return f"{self._who} can't listen on port {self._wanted}: another program uses it. {self._cure}"
-        return f"{self._who} can't listen on port {self._wanted}: {error.strerror}. {self._cure}"
+            return f"{self._name} can't listen on port {self._wanted}: another program uses it. {self._cure}"
+        return f"{self._name} can't listen on port {self._wanted}: {error.strerror}. {self._cure}"
 
     def _bind(self, server: grpc.aio.Server) -> int:
         for _, _, address in _ADDRESSES:
@@ -176,7 +176,7 @@ class ExchangeServer:
         if self._call is not None or self._interruption is not None:  # a second program
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"{self._who} is connected with another Unity already: close it, or use another port",
+                f"{self._name} is connected with another Unity already: close it, or use another port",
             )
         call = self._call = _Call(request)
         self._news.set()

@@ -98,7 +98,7 @@ class UnityWorker:
         """True while the call that follows our greeting is unread; later each exchange reads the next call."""
 
     @property
-    def who(self) -> str:
+    def name(self) -> str:
         """The worker's name in log messages and errors."""
         if self.executable is None:
             return f"the Unity Editor (port {self.port})"
@@ -170,11 +170,11 @@ class UnityWorker:
             if self.greeting is not None and not (answered or self._ended or self._released):
                 await server.farewell_delivered(_EDITOR_FAREWELL_S)
         elif self.greeting is not None and not self._released and not await process.exited(patience_s):
-            log.warning("%s didn't end within %g s of being asked, and is killed", self.who, patience_s)
+            log.warning("%s didn't end within %g s of being asked, and is killed", self.name, patience_s)
         await self._abandon()
 
     async def _connect(self) -> None:
-        self._server = ExchangeServer(self.port, self.who, self._cure_for_port())
+        self._server = ExchangeServer(self.port, self.name, self._cure_for_port())
         self.port = await self._server.start()
         if self.executable is None:
             log.info("Listening on port %d. Start training by pressing the Play button in the Unity Editor.", self.port)
@@ -189,7 +189,7 @@ class UnityWorker:
         self.greeting = handshake.read_greeting(output.rl_initialization_output)
         await self._greet()
         try:
-            handshake.check(self.greeting, self.who)
+            handshake.check(self.greeting, self.name)
         except UnityRefused:
             await self._refuse()
             raise
@@ -252,16 +252,15 @@ class UnityWorker:
             async with asyncio.timeout(self.timeout_s):
                 request = await self._listening().receive()
         except TimeoutError:
-            raise UnityLate(
-                f"{self.who} {describe_timeout(self._state, self.executable is None, self.timeout_s)}{self._log_tail()}"
-            ) from None
+            problem = describe_timeout(self._state, self.executable is None, self.timeout_s)
+            raise UnityLate(f"{self.name} {problem}{self._log_tail()}") from None
         except ConnectionLost:
             raise await self._connection_lost() from None
         return await self._parse(request)
 
     def _listening(self) -> ExchangeServer:
         if self._server is None or self._released or self._ended:
-            raise UnityBroken(f"{self.who} isn't connected: it has been closed, has failed, or was never started")
+            raise UnityBroken(f"{self.name} isn't connected: it has been closed, has failed, or was never started")
         return self._server
 
     async def _parse(self, request: bytes) -> Any:
@@ -278,7 +277,7 @@ class UnityWorker:
             await self._answer(_farewell())  # its call waits for an answer
             await self._listening().close()
             self._ended = True
-            raise UnityEnded(f"{self.who} has closed the connection")
+            raise UnityEnded(f"{self.name} has closed the connection")
         if message.header.status != messages.OK:
             raise self._protocol_error(
                 f"its message has the status {message.header.status} {message.header.message!r}, expected 200 or 400"
@@ -287,7 +286,7 @@ class UnityWorker:
 
     def _protocol_error(self, what: str) -> UnityBroken:
         return UnityBroken(
-            f"{self.who} doesn't keep to the protocol: {what}. Is it really Unity's package com.unity.ml-agents that "
+            f"{self.name} doesn't keep to the protocol: {what}. Is it really Unity's package com.unity.ml-agents that "
             f"speaks on this port?{self._log_tail()}"
         )
 
@@ -296,7 +295,7 @@ class UnityWorker:
         if self._process is not None and await self._process.exited(_LAST_WORDS_S):
             assert self._process.returncode is not None
             return self._death(self._process.returncode)
-        return UnityBroken(f"{self.who} dropped the connection without a word{self._log_tail()}")
+        return UnityBroken(f"{self.name} dropped the connection without a word{self._log_tail()}")
 
     def _on_exit(self, returncode: int) -> None:
         assert self._server is not None
@@ -304,7 +303,7 @@ class UnityWorker:
 
     def _death(self, returncode: int) -> UnityBroken:
         connected = "" if self.greeting is not None else " before it had connected"
-        return UnityDied(f"{self.who} ended with {describe_exit(returncode)}{connected}{self._log_tail()}")
+        return UnityDied(f"{self.name} ended with {describe_exit(returncode)}{connected}{self._log_tail()}")
 
     def _log_tail(self) -> str:
         if self.executable is None:

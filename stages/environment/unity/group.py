@@ -186,7 +186,7 @@ class UnityGroup:
         while len(waiting) > 1 and (everyone or not done):
             finished, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self._given_up in finished:
-                names = [self._instances[self._under_way[task]].where for task in waiting]
+                names = [self._instances[self._under_way[task]].name for task in waiting]
                 raise EnvironmentEnded(f"{', '.join(names) or 'Unity'} was still in a step when the run was to end")
             done |= finished
         return done
@@ -207,7 +207,7 @@ class UnityGroup:
         log.warning(
             "%s\nRestarting %s (restart %d)%s.",
             error,
-            instance.where,
+            instance.name,
             budget.count,
             "; the others go on" if self.num_envs > 1 else "",
         )
@@ -244,10 +244,10 @@ class UnityGroup:
                 known = self._specs.get(behavior_id)
                 if known is None:
                     self._specs[behavior_id] = spec
-                    self._announced_by[behavior_id] = instance.where
+                    self._announced_by[behavior_id] = instance.name
                 elif known is not spec and known != spec:
                     raise StageError(
-                        f"{instance.where}: behaviour {behavior_id!r} has {spec.seen} and {spec.actions}, but "
+                        f"{instance.name}: behaviour {behavior_id!r} has {spec.seen} and {spec.actions}, but "
                         f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all Unity "
                         "programs of a run must be builds of one scene"
                     )

@@ -80,7 +80,7 @@ class UnityInstance:
         self._episodes: dict[str, EpisodeTracker] = {}
 
     @property
-    def where(self) -> str:
+    def name(self) -> str:
         """Its name in log messages and errors."""
         return f"Unity worker {self.worker_id}"
 
@@ -122,7 +122,7 @@ class UnityInstance:
             try:
                 await worker.close(patience_s)
             except Exception as error:  # a broken connection may not even close, which must not hinder the others
-                log.debug("%s: closing it failed: %s", self.where, error)
+                log.debug("%s: closing it failed: %s", self.name, error)
 
     def _updated_worker(self) -> Worker:
         assert self._worker is not None, "begin comes first"
@@ -169,10 +169,10 @@ class UnityInstance:
         if brain is None:
             known = ", ".join(sorted(self._brains)) or "none"
             raise UnityBroken(
-                f"{self.where} sends agents of a behaviour {behavior_id!r} that it has never announced (announced: "
+                f"{self.name} sends agents of a behaviour {behavior_id!r} that it has never announced (announced: "
                 f"{known}); is its package com.unity.ml-agents whole, and of one version?"
             )
-        reader = BehaviorReader(brain, first, self.where)
+        reader = BehaviorReader(brain, first, self.name)
         if self._without_graphics and behavior_id not in self.specs:
             self._warn_of_black_images(reader.spec)
         self.specs[behavior_id] = reader.spec
@@ -185,5 +185,5 @@ class UnityInstance:
                 "%s, behaviour %r, observes pictures (%s), and without graphics Unity's cameras see nothing but black. "
                 "Unless they are no cameras' (but grids, say), leave --no-graphics out; where there is no display, "
                 "xvfb-run before the command makes one",
-                *(self.where, spec.behavior_id, ", ".join(pictures)),
+                *(self.name, spec.behavior_id, ", ".join(pictures)),
             )

@@ -28,21 +28,21 @@ class SideChannels:
 
     Args:
         channels: all of the worker.
-        where: the worker's name (`Unity worker 3`), for messages.
+        worker: its name (`Unity worker 3`), for messages.
 
     Raises:
         ChannelMisused: if two have one id.
     """
 
-    def __init__(self, channels: Iterable[SideChannel], where: str = "Unity") -> None:
-        self._where = where
+    def __init__(self, channels: Iterable[SideChannel], worker: str = "Unity") -> None:
+        self._worker = worker
         self._by_id: dict[uuid.UUID, SideChannel] = {}
         self._warned = {TRAINING_ANALYTICS}
         for channel in channels:
             other = self._by_id.setdefault(channel.channel_id, channel)
             if other is not channel:
                 raise ChannelMisused(
-                    f"{where}: the side channels {_named(other)} and {_named(channel)} have one id, "
+                    f"{worker}: the side channels {_named(other)} and {_named(channel)} have one id, "
                     f"{channel.channel_id}; give each its own"
                 )
 
@@ -73,7 +73,7 @@ class SideChannels:
                 log.warning(
                     "%s sends messages on the side channel %s, which no class here handles; they are dropped. If it "
                     "is your own, name its class under env_settings.side_channels",
-                    self._where,
+                    self._worker,
                     channel_id,
                 )
 
@@ -91,7 +91,7 @@ class SideChannels:
 
     def _broken(self, data: bytes, at: int, expected: str) -> UnityBroken:
         return UnityBroken(
-            f"{self._where}: what it sent on its side channels can't be read: expected {expected} at byte {at}, and "
+            f"{self._worker}: what it sent on its side channels can't be read: expected {expected} at byte {at}, and "
             f"{len(data) - at} bytes are left of {len(data)}"
         )
 
@@ -102,7 +102,7 @@ class SideChannels:
             raise
         except Exception as error:
             raise StageError(
-                f"{self._where}: the side channel {_named(channel)} ({channel.channel_id}) failed with a message of "
+                f"{self._worker}: the side channel {_named(channel)} ({channel.channel_id}) failed with a message of "
                 f"{len(message)} bytes: {describe_error(error)}"
             ) from error
 
