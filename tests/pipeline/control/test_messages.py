@@ -20,6 +20,7 @@ from virtual_time import until_blocked
 from pipeline.control import messages as control
 from pipeline.control.channel import CONTROL_BOUND, MAX_FRAME, ControlError, SocketControl, decode, encode, local_pair
 from pipeline.control.messages import ControlMessage, HostFinished, LogLine, Stop
+from queues.errors import QueueFull
 
 KINDS = typing.get_args(ControlMessage)
 
@@ -155,18 +156,17 @@ async def test_what_is_said_after_the_other_end_has_gone_is_lost_quietly():
 
 async def test_the_channel_is_bounded():
     main, _ = local_pair("actor-0")
-    assert main._outbox.maxlen == CONTROL_BOUND
+    for _ in range(CONTROL_BOUND):
+        main.send(Stop())
+    with pytest.raises(QueueFull):
+        main.send(Stop())
 
 
 # Between processes. ---------------------------------------------------------------------------------------------------
 
 
 async def socket_pair():
-    ends = []
-    for end in socket.socketpair():
-        reader, writer = await asyncio.open_connection(sock=end)
-        ends.append(SocketControl(reader, writer))
-    return ends
+    return [SocketControl(*await asyncio.open_connection(sock=end)) for end in socket.socketpair()]
 
 
 @pytest.mark.virtual_time
@@ -202,11 +202,13 @@ async def test_a_socket_carries_both_ways():
 
 @pytest.mark.virtual_time
 async def test_a_host_that_dies_ends_the_messages():
-    main, host = await socket_pair()
+    ours, theirs = socket.socketpair()
+    main = SocketControl(*await asyncio.open_connection(sock=ours))
+    reader, writer = await asyncio.open_connection(sock=theirs)
     listening = asyncio.create_task(heard(main))
-    host.send(HostFinished())
+    SocketControl(reader, writer).send(HostFinished())
     await until_blocked()
-    host._writer.transport.abort()
+    writer.transport.abort()
     assert await listening == [HostFinished()]
     main.send(Stop())
     await main.drain()

@@ -1,0 +1,11 @@
+"""The variables that bound the threads of numeric libraries."""
+
+from __future__ import annotations
+
+from pipeline.common.threads import VARIABLES, use_one_thread
+
+
+def test_numeric_libraries_use_one_thread_unless_the_user_has_set_another_number():
+    environment = {"OMP_NUM_THREADS": "4"}
+    use_one_thread(environment)
+    assert environment == {**dict.fromkeys(VARIABLES, "1"), "OMP_NUM_THREADS": "4"}
