@@ -35,6 +35,9 @@ class EnvironmentKind:
     references: str = "stages.environment.factory:named_in_section"
     """Function that yields, for a `RunConfig`, calls that import what the YAML names; each raises a `StageError` if
     it is not there."""
+    preflight: str | None = None
+    """Function that checks, for a `RunConfig`, what a run needs on the disk, before a folder is made for the run; it
+    raises a `StageError`."""
     description: str = "pipeline.command.description:describe_environment"
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
     takes_engine_settings: bool = False
@@ -80,6 +83,7 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         group="stages.environment.unity.making:make_unity_group",
         check="config.section_checks:check_unity",
         references="stages.environment.unity.custom_channels:named_channels",
+        preflight="stages.environment.unity.preflight:check_executable",
         description="pipeline.command.description:describe_unity",
         takes_engine_settings=True,
     ),

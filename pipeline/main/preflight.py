@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config import RunConfig
+from config.environment_kinds import load_entry
 from pipeline.common.errors import RunError
 from pipeline.common.graph import offline_demonstrations
 from pipeline.main.references import names_of_main
@@ -33,10 +34,10 @@ def check_run(config: RunConfig) -> None:
             f"{next(iter(offline))} learns from demonstrations alone, and {others[0]} does not: they can't be trained "
             f"in one run; train {', '.join(offline)} in a run of its own, or let it imitate a `teacher` of this run."
         )
-    if config.environment is None and config.replay is None and not offline:
-        _check_unity(config)
     if config.replay is not None:
         _check_streams(config.replay.streams)
+    elif not offline:
+        _check_environment(config)
     if config.checkpoint_settings.resume:
         _check_origin(Path(config.checkpoint_settings.results_dir) / config.checkpoint_settings.run_id)
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
@@ -47,14 +48,11 @@ def check_run(config: RunConfig) -> None:
         raise RunError("\n".join(mistakes))
 
 
-def _check_unity(config: RunConfig) -> None:
-    """Check that the Unity executable is there."""
-    from stages.unity.executable import find_executable
-
-    path = config.env_settings.env_path
+def _check_environment(config: RunConfig) -> None:
+    check = config.environment_kind.preflight
     try:
-        if path is not None:
-            find_executable(Path(path))
+        if check is not None:
+            load_entry(check)(config)
     except StageError as error:
         raise RunError(str(error)) from error
 
