@@ -19,6 +19,9 @@ from queues.errors import ShapeError
 from queues.specs import behavior_name
 
 Array = NDArray[Any]
+
+FREE = 2**62
+"""A cap of credits that no actor reaches."""
 Columns = Mapping[str, Array]
 
 

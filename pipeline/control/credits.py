@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stages.actor.credit_gate import FREE
+from queues.messages import FREE
 
 
 class FlowError(ValueError):

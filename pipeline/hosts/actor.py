@@ -33,6 +33,7 @@ from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
 from stages.loop import run_source
+from stages.policy.protocol import ActingPolicy
 from stages.restarts import RestartBudget
 from stages.trainer.pacing import longest_piece
 
@@ -47,9 +48,16 @@ class ActorHost:
         plan: what it is told to be.
         control: its end of the control channel.
         edges: opens queue ends.
+        make_policy: makes the acting policies; None: those of the trainers' designs, or what is played.
     """
 
-    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+    def __init__(
+        self,
+        plan: HostPlan,
+        control: ControlEnd,
+        edges: HostEdges,
+        make_policy: Callable[[BehaviorSpec], ActingPolicy] | None = None,
+    ) -> None:
         self._runtime = HostRuntime(plan, control, edges)
         config = self._runtime.config
         self._router = Router()
@@ -58,7 +66,7 @@ class ActorHost:
         self._parameters_set = asyncio.Event()
         if not config.environment_parameters:
             self._parameters_set.set()
-        lineups = Lineups(policy_maker(config, plan.folder), self_play_of(config))
+        lineups = Lineups(make_policy or policy_maker(config, plan.folder), self_play_of(config))
         environment = EnvironmentStage(
             partial(make_group, EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)),
             lineups,

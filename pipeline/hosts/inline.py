@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from config import RunConfig
-from pipeline.control.channel import local_pair
+from pipeline.control.channel import ControlEnd, local_pair
 from pipeline.control.messages import OpenEdge
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import Feed, HostHandle
@@ -46,19 +46,21 @@ class InlineHost:
     Args:
         plan: the host.
         maxlen: bound of queues in which items wait in line.
-        tasks: the group that owns its task.
+        control: main's end of the control channel.
+        edges: where the host's ends of queues are put down.
+        task: runs the host.
     """
 
     may_hang = False
 
-    def __init__(self, plan: HostPlan, maxlen: int, tasks: asyncio.TaskGroup) -> None:
-        from pipeline.hosts.serve import serve
-
+    def __init__(
+        self, plan: HostPlan, maxlen: int, control: ControlEnd, edges: LocalEdges, task: asyncio.Task[bool]
+    ) -> None:
         self.plan = plan
-        self.control, theirs = local_pair(plan.name)
-        self._edges = LocalEdges()
+        self.control = control
         self._maxlen = maxlen
-        self._task = tasks.create_task(serve(plan, theirs, self._edges), name=plan.name)
+        self._edges = edges
+        self._task = task
 
     async def inlet(self, name: str) -> Inlet[Any]:
         """Make a queue from this host."""
@@ -114,8 +116,13 @@ class InlineHosts:
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
         """Start a host; its feed may be of any kind."""
+        from pipeline.hosts.serve import serve
+
         inlet = await feed.open() if feed is not None else None
-        host = InlineHost(plan, self._maxlen, self._tasks)
+        control, theirs = local_pair(plan.name)
+        edges = LocalEdges()
+        task = self._tasks.create_task(serve(plan, theirs, edges), name=plan.name)
+        host = InlineHost(plan, self._maxlen, control, edges, task)
         if inlet is not None:
             host.hand(inlet.name, inlet)
         return host

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pipeline.control.channel import ControlEnd
@@ -10,35 +11,16 @@ from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import describe_failure
 
 
-async def serve(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> bool:
-    """Be this host until it has nothing left to do; main is told of every way to end.
-
-    Returns:
-        whether it ended well.
-    """
-    try:
-        host = _build(plan, control, edges)
-    except Exception as error:
-        control.send(describe_failure(plan.name, error))
-        await control.drain()
-        control.close()
-        return False
-    try:
-        return await host.run()
-    finally:
-        await control.drain()
-        control.close()
-
-
 class Host(Protocol):
-    """What every kind of host is to its process."""
+    """A host to its process."""
 
     async def run(self) -> bool:
-        """Run to the end; whether it ended well."""
+        """Run to the end; True if it ended well."""
         ...
 
 
-def _build(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
+def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
+    """Make the host of a plan's role."""
     # Imported here: a learner needs no environment library, an actor no torch.
     if plan.role == "actor":
         from pipeline.hosts.actor import ActorHost
@@ -55,3 +37,28 @@ def _build(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
     from pipeline.hosts.evaluation import EvaluationHost
 
     return EvaluationHost(plan, control, edges)
+
+
+async def serve(
+    plan: HostPlan,
+    control: ControlEnd,
+    edges: HostEdges,
+    build: Callable[[HostPlan, ControlEnd, HostEdges], Host] = build_host,
+) -> bool:
+    """Be this host until it has nothing left to do; main receives a message about every way to end.
+
+    Returns:
+        True if it ended well.
+    """
+    try:
+        host = build(plan, control, edges)
+    except Exception as error:
+        control.send(describe_failure(plan.name, error))
+        await control.drain()
+        control.close()
+        return False
+    try:
+        return await host.run()
+    finally:
+        await control.drain()
+        control.close()

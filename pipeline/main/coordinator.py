@@ -60,6 +60,7 @@ class Coordinator:
         starter: the behaviours that were seen, and the run's self-play.
         shutdown: the run's end, and what failed.
         checkpointing: its checkpoints.
+        ledger: the account of credits.
         reporter: informs people.
         interrupted: true if it was asked to end before it was done.
     """
@@ -99,7 +100,7 @@ class Coordinator:
             None if plan.playing else lambda: self._begin_checkpoint(then_stop=True),
             lambda: self.checkpointing.save_now(stages.save_part),
         )
-        self._ledger = CreditLedger(at_rest=plan.deterministic)
+        self.ledger = CreditLedger(at_rest=plan.deterministic)
         self._supervisor = Supervisor(plan.config.env_settings)
         self._starvation = StarvationWatch()
         self._returned: dict[tuple[str, str, int], int] = {}
@@ -147,7 +148,7 @@ class Coordinator:
 
     async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
         slot = await self._launcher.start_actor(replica, name, old)
-        self._ledger.add_source(slot.source)
+        self.ledger.add_source(slot.source)
         if self._curricula:  # it waits for them before it builds its environments
             slot.handle.control.send(self._curricula.current_parameters())
         if old is not None:
@@ -198,7 +199,7 @@ class Coordinator:
             case TrainerReport():
                 self._on_trainer_report(message)
             case CreditRequest():
-                self._grant(self._ledger.request(message))
+                self._grant(self.ledger.request(message))
             case control.CreditsReturned():
                 self._on_credits_returned(message)
             case control.StatisticsReport():
@@ -230,7 +231,7 @@ class Coordinator:
             return
         log.info("Connected new brain: %s", spec.behavior_id)
         if self._plan.playing and spec.name not in self.starter.behaviors:
-            self._ledger.open_unbounded(spec.name)  # nobody learns from its steps
+            self.ledger.open_unbounded(spec.name)  # nobody learns from its steps
         await self.starter.agents_seen(slot, spec)
 
     def _on_learner_ready(self, message: control.LearnerReady) -> None:
@@ -239,10 +240,10 @@ class Coordinator:
         imitates = teacher_of(self._config, message.behavior) is not None
         if not self._plan.replay_edge and not imitates:
             lag = self._config.pipeline.max_policy_lag
-            self._ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
+            self.ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
         else:
-            self._ledger.open_unbounded(message.behavior)
-        self._grant(self._ledger.resume())
+            self.ledger.open_unbounded(message.behavior)
+        self._grant(self.ledger.resume())
 
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.starter.behaviors
@@ -258,9 +259,9 @@ class Coordinator:
             self.shutdown.finish()
         elif checkpoint_due and not self.checkpointing.busy and not self.shutdown.begun:
             self._begin_checkpoint()
-        grants = self._ledger.learned(report.behavior, report.version, report.held)
+        grants = self.ledger.learned(report.behavior, report.version, report.held)
         for source, total in report.returned.items():
-            grants += self._ledger.returned("trainer", report.behavior, source, total)
+            grants += self.ledger.returned("trainer", report.behavior, source, total)
         self._grant(grants)
         for parameter, lesson in self._lessons().items():
             self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")
@@ -270,7 +271,7 @@ class Coordinator:
         key = (message.by, message.behavior, message.source)
         self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
         self._returned[key] = message.total
-        self._grant(self._ledger.returned(*key, message.total))
+        self._grant(self.ledger.returned(*key, message.total))
 
     def _on_stage_of_main(self, message: control.ControlMessage) -> None:
         if isinstance(message, control.CreditsReturned):
@@ -316,7 +317,7 @@ class Coordinator:
 
     def _begin_checkpoint(self, then_stop: bool = False) -> None:
         if self._plan.deterministic:
-            self._ledger.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
+            self.ledger.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
         if self.starter.self_play is not None:
             self.starter.self_play.begin_checkpoint()
         self.checkpointing.begin(self._launcher.sources(), then_stop)
@@ -324,7 +325,7 @@ class Coordinator:
     def _checkpoint_ended(self, problem: str | None) -> None:
         if problem is not None:
             self.shutdown.checkpoint_failed(problem)
-        self._grant(self._ledger.resume())
+        self._grant(self.ledger.resume())
 
     def _progress(self) -> dict[str, Any]:
         if self._plan.deterministic:
@@ -367,7 +368,7 @@ class Coordinator:
             self.shutdown.fail(control.HostFailed(text, "", name))
             return False
         log.warning("The process of %s %s. Starting it again; its half-made trajectories are lost.", name, how)
-        self._grant(self._ledger.remove_source(slot.source))
+        self._grant(self.ledger.remove_source(slot.source))
         await self._start_actor(slot.replica, name, slot)
         return True
 

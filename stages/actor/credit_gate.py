@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-FREE = 2**62
-"""A cap that is never reached."""
+from queues.messages import FREE
 
 
 class CreditGate:

@@ -1,8 +1,9 @@
 """Flow control: it never hangs, loses nothing, doubles nothing, and bounds how far actors run ahead.
 
-Everything differs between examples: behaviours, teams, episodes, horizons, buffer sizes, lags, queue bounds, replicas,
-custom stages that drop and double, environments that crash, actors that are killed, and delays on every way a message
-can take. Time is virtual, so a hang is a `DeadlockError` and not a wait.
+The runs are whole ones: the real coordinator starts, joins, watches and ends its hosts. Everything differs between
+examples: behaviours, teams, episodes, horizons, buffer sizes, lags, queue bounds, replicas, checkpoints, custom stages
+that drop and double, environments that crash, actors that are killed, and delays on every way a message can take. Time
+is virtual, so a hang is a `TimeoutError` and not a wait.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import TICK, Cast
-from flow_harness import ActorRun, Flow, Line, Scenario, Trained, run_flow
+from fakes import TICK, Cast, check_trajectories
+from flow_harness import ActorRun, Flow, Scenario, Trained, run_flow
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 from properties import examples
 
 from config import SelfPlaySettings
+from pipeline.hosts.actor import AGENT_ID_RANGE
 from queues.messages import TrajectoryBatch
 from queues.specs import behavior_name, behavior_team
 
@@ -28,7 +31,7 @@ pytestmark = pytest.mark.lengthy
 
 Steps = list[tuple[Any, ...]]
 
-DELAYS_S = st.lists(st.sampled_from([0.0, 0.05, 1.0, 20.0]), min_size=1, max_size=4).map(tuple)
+DELAYS_S = st.lists(st.sampled_from([0.0, 5e-5, 1e-3, 2e-2]), min_size=1, max_size=4).map(tuple)
 
 
 def trained(name: str) -> st.SearchStrategy[Trained]:
@@ -73,7 +76,7 @@ def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True, gho
     kind = draw(st.sampled_from(list(names) if ghosts else list(names)[:2]))
     count = draw(replicas if replicas is not None else st.integers(1, 4))
     self_play = draw(SELF_PLAY) if "?" in names[kind][0] else None
-    deaths = st.lists(st.tuples(st.floats(0.1, 10.0), st.integers(0, count - 1)), max_size=3).map(tuple)
+    deaths = st.lists(st.tuples(st.floats(1e-4, 1e-2), st.integers(0, count - 1)), max_size=3).map(tuple)
     return Scenario(
         trained=tuple(draw(trained(name)) for name in dict.fromkeys(map(behavior_name, names[kind]))),
         casts=tuple(draw(casts(name)) for name in names[kind]),
@@ -89,6 +92,7 @@ def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True, gho
         slowness_s=draw(DELAYS_S),
         meddling=draw(st.sampled_from([0.0, 0.3, 0.9])) if accidents else 0.0,
         deaths_s=draw(deaths) if accidents else (),
+        checkpoint_interval=draw(st.sampled_from([10**6, 10**6, 20])),
         breaks_at=draw(st.sampled_from([(), (), (3, 9, 10)])) if accidents else (),
     )
 
@@ -103,7 +107,7 @@ OPEN_STEPS_AT_A_CHANGE_OF_TURNS = Scenario(
     self_play=SelfPlaySettings(save_steps=7, team_change=53, swap_steps=6, window=2),
     min_rows=12,
     bound=3,
-    slowness_s=(0.05, 1.0, 0.05, 20.0),
+    slowness_s=(5e-5, 1e-3, 5e-5, 2e-2),
 )
 """One actor stands still when the turn of its hiders ends, another has used up the window: what is open is beyond it."""
 A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS = Scenario(
@@ -127,13 +131,14 @@ A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS = Scenario(
 def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenario: Scenario) -> None:
     flow = run_flow(scenario)
     event(f"{scenario.replicas} replicas, self-play: {scenario.self_play is not None}")
-    for line in flow.lines.values():
-        assert line.trainer.version >= line.trained.updates
-        for run in flow.actors:
-            check_account(line, run)
-            check_credits(flow, line, run)
-        check_learners(flow, line)
-        check_bounds(flow, line)
+    assert flow.coordinator.checkpointing.newest >= 0, "the last checkpoint is whole"
+    for each in seen(flow):
+        assert flow.trainers[each.name].step >= each.updates * each.rows_per_update
+        for run in flow.actors.values():
+            check_account(flow, each.name, run)
+            check_credits(flow, each.name, run)
+        check_learners(flow, each.name)
+        check_bounds(flow, each.name)
 
 
 @examples(60)
@@ -146,12 +151,11 @@ def test_an_actor_s_steps_are_learned_from_at_most_max_policy_lag_updates_late(s
     tick than the others for an update is overtaken by them, so nothing is said of that here.
     """
     flow = run_flow(scenario)
-    for line in flow.lines.values():
-        rows = line.trained.rows_per_update
-        others = line.window + overshoot(scenario, line.trained.name) - 1
-        lag = max(lags(flow, line), default=0)
+    for each in seen(flow):
+        others = flow.window(each.name) + overshoot(scenario, each.name) - 1
+        lag = max(lags(flow, each.name), default=0)
         event(f"lag {lag} of {scenario.max_policy_lag}")
-        assert lag <= others // rows
+        assert lag <= others // each.rows_per_update
 
 
 @examples(60)
@@ -159,36 +163,50 @@ def test_an_actor_s_steps_are_learned_from_at_most_max_policy_lag_updates_late(s
 def test_a_deterministic_run_learns_the_same_however_quick_its_parts_are(
     scenario: Scenario, other_slowness_s: tuple[float, ...]
 ) -> None:
-    """Not so with ghosts: which of assignment and opponent's policy comes first is fixed within one event loop only."""
-    scenario = replace(scenario, deterministic=True, max_policy_lag=0)
+    """Not so with ghosts: which of assignment and opponent's policy comes first is fixed within one event loop only.
+
+    Nor with checkpoints and several behaviours: which trainer's report comes first decides when one begins.
+    """
+    scenario = replace(scenario, deterministic=True, max_policy_lag=0, checkpoint_interval=10**6)
     first = run_flow(scenario)
     second = run_flow(replace(scenario, slowness_s=other_slowness_s))
-    for name, line in first.lines.items():
-        assert learned(line) == learned(second.lines[name])
+    for each in seen(first):
+        assert learned(first, each) == learned(second, each)
 
 
-def learned(line: Line) -> list[Any]:
-    """Everything of the steps that the asked for updates were made from, in their order."""
+def seen(flow: Flow) -> list[Trained]:
+    """The behaviours of a run: one that appears when all others are done is not waited for."""
+    there = {behavior_name(cast.behavior_id) for cast in flow.scenario.casts if not cast.joins_at}
+    assert there <= flow.trainers.keys()
+    return [each for each in flow.scenario.trained if each.name in flow.trainers]
+
+
+def learned(flow: Flow, each: Trained) -> list[Any]:
+    """Everything of the steps that the updates were made from, in their order."""
+    trainer = flow.trainers[each.name]
     rows: list[Any] = []
-    for batch in line.trainer.batches:
+    for batch in trainer.batches:
         columns = [batch.rows[name].tolist() for name in sorted(batch.rows)]
         rows += zip(*columns, strict=True)
-    return rows[: sum(line.trainer.updates[: line.trained.updates])]
+    return rows[: sum(trainer.updates)]
 
 
-def steps_of(batches: Iterable[TrajectoryBatch], source: int) -> Steps:
-    """(agent, episode, decision) of each step of a source, in order."""
-    return [tuple(row) for b in batches if b.source == source for row in b.rows["obs_0"][:, :3].tolist()]
+def steps_of(batches: Iterable[TrajectoryBatch], name: str, source: int) -> Steps:
+    """(agent, episode, decision) of each step of a behaviour and source, in order."""
+    mine = [batch for batch in batches if (batch.behavior, batch.source) == (name, source)]
+    return [tuple(row) for batch in mine for row in batch.rows["obs_0"][:, :3].tolist()]
 
 
-def of_behavior(batches: Iterable[TrajectoryBatch], name: str) -> list[TrajectoryBatch]:
-    return [batch for batch in batches if batch.behavior == name]
-
-
-def check_account(line: Line, run: ActorRun) -> None:
+def check_account(flow: Flow, name: str, run: ActorRun) -> None:
     """Where each step that an actor emitted has gone."""
-    name = line.trained.name
-    emitted = steps_of(of_behavior(run.emitted, name), run.source)
+
+    def steps(batches: Iterable[TrajectoryBatch]) -> Steps:
+        return steps_of(batches, name, run.source)
+
+    for batch in flow.came["emitted"]:
+        if batch.source == run.source:
+            check_trajectories(batch, run.replica * AGENT_ID_RANGE)
+    emitted = steps(flow.came["emitted"])
     assert len(set(emitted)) == len(emitted), "emitted twice"
     by_episode: dict[Any, list[int]] = {}
     for agent, episode, decision in emitted:
@@ -196,40 +214,51 @@ def check_account(line: Line, run: ActorRun) -> None:
     for decisions in by_episode.values():
         assert decisions == list(range(len(decisions))), "steps of an episode are missing or out of order"
 
-    doubled = [*of_behavior(run.meddler.doubled, name), *line.meddler.doubled]
-    ended = [*line.turned_away, *of_behavior(run.meddler.dropped, name), *line.meddler.dropped, *line.stage.drained]
-    came = Counter(emitted) + Counter(steps_of(doubled, run.source))
-    learned = steps_of(line.trainer.batches, run.source)
-    went = Counter(learned) + Counter(steps_of(ended, run.source))
+    repeated, arrived = Counter(steps(flow.doubled)), Counter(steps(arrivals(flow, name)))
+    turned_away = Counter(steps(flow.came["unjudged"])) - Counter(steps(flow.came["judged"]))
+    went = arrived + turned_away + Counter(steps(flow.dropped))
+    came = Counter(emitted) + repeated
     assert went == came if run.alive else went <= came
     last: dict[Any, int] = {}
-    repeated = set(steps_of(doubled, run.source))
+    learned = steps(flow.trainers[name].batches)
     for step in learned:
         agent, episode, decision = step
         assert decision > last.get((agent, episode), -1) or step in repeated, "learned out of order"
         last[agent, episode] = decision
 
 
-def check_credits(flow: Flow, line: Line, run: ActorRun) -> None:
-    """Each step that was emitted came back, and what the environment told has been emitted."""
+def arrivals(flow: Flow, name: str) -> list[TrajectoryBatch]:
+    """Everything that has come to a trainer: what it did not take in came when it was done."""
+    delivered = flow.network.delivered
+    arrived = delivered.get(f"learn/{name}", []) if flow.came["judged"] else delivered.get(f"trajectories/{name}", [])
+    taken = flow.trainers[name].batches
+    whole = [batch for batch in arrived if batch.num_trajectories]
+    for got, sent in zip(taken, whole, strict=False):
+        assert (got.source, got.num_rows) == (sent.source, sent.num_rows), "lost on its way to the trainer"
+    assert len(taken) <= len(whole)
+    return arrived
+
+
+def check_credits(flow: Flow, name: str, run: ActorRun) -> None:
+    """What the environment told has been emitted; all credits that were spent have come back."""
     if not run.alive:
         return
-    name = line.trained.name
-    assert run.processor.pending(name) == 0
-    assert sum(flow.returned.get((name, run.source), {}).values()) == run.processor.emitted(name)
-    if len(flow.lines) == len(run.groups) == 1:
+    if len(flow.trainers) == len(run.groups) == 1:
         told = run.groups[0].told
         # The last tick may have come after the actor was told to stop.
-        assert sum(batch.num_rows for batch in run.emitted) in told[-2:]
+        assert len(steps_of(flow.came["emitted"], name, run.source)) in told[-2:]
 
 
-def check_learners(flow: Flow, line: Line) -> None:
+def check_learners(flow: Flow, name: str) -> None:
     """Only what the learning team played, by the policy that was learning, has been learned from."""
+    teams = [(generation, a.learning_team) for generation, a in sorted(flow.assignments.items())]
+    assert [generation for generation, _ in teams] == list(range(1, len(teams) + 1)), "generations rise by one"
+    rotations = [0, *(now for (_, before), (now, team) in pairwise(teams) if team != before)]
     era = 0
-    for batch in line.trainer.batches:
+    for batch in flow.trainers[name].batches:
         assert batch.trajectories["learning"].all()
         assert (batch.rows["acted_snapshot"] == -1).all()
-        if line.controller is None:
+        if not flow.scenario.plays_itself(name):
             assert not batch.trajectories["generation"].any()
             continue
         for generation, first in zip(
@@ -238,20 +267,17 @@ def check_learners(flow: Flow, line: Line) -> None:
             assignment = flow.assignments[generation]
             assert behavior_team(batch.behavior_id) == assignment.learning_team, "a ghost was learned from"
             assert first >= assignment.policies[batch.behavior_id][1]
-            now = sum(rotation <= generation for rotation in flow.rotations)
+            now = sum(rotation <= generation for rotation in rotations)
             assert now >= era, "a step from before the rotation was learned from after it"
             era = now
 
 
-def check_bounds(flow: Flow, line: Line) -> None:
+def check_bounds(flow: Flow, name: str) -> None:
     """No queue was fuller than it may be, and no more steps were under way than the window allows."""
-    policies = [queue for run in flow.actors for queue in run.policies.values()]
-    for queue in [*line.queues, *policies]:
+    for queue in flow.network.queues:
         assert queue.statistics().high_water <= queue.maxlen
-    doubled = sum(b.credits for m in (line.meddler, *(run.meddler for run in flow.actors)) for b in m.doubled)
-    most = line.window + overshoot(flow.scenario, line.trained.name) + doubled
-    assert line.granted_peak <= most
-    assert line.made_peak <= most
+    doubled = sum(batch.credits for batch in flow.doubled if batch.behavior == name)
+    assert flow.peak[name] <= flow.window(name) + overshoot(flow.scenario, name) + doubled
 
 
 def overshoot(scenario: Scenario, name: str) -> int:
@@ -260,17 +286,18 @@ def overshoot(scenario: Scenario, name: str) -> int:
     return scenario.replicas * (agents * scenario.num_envs - 1)
 
 
-def lags(flow: Flow, line: Line) -> Sequence[int]:
+def lags(flow: Flow, name: str) -> Sequence[int]:
     """Of each step learned from: updates made since its actor acted by the version that it completed the step under."""
-    ends = np.cumsum(line.trainer.updates)
+    trainer = flow.trainers[name]
+    ends = np.cumsum(trainer.updates)
     found, taken = [], 0
-    for batch in line.trainer.batches:
+    for batch in trainer.batches:
         learned_at = np.searchsorted(ends, np.arange(taken, taken + batch.num_rows), side="right")
         taken += batch.num_rows
         last = np.cumsum(batch.lengths) - 1
         completed = np.roll(batch.rows["obs_0"][:, TICK], -1)
         completed[last] = batch.trajectories["next_obs_0"][:, TICK]
-        versions = flow.actors[batch.source].versions(line.trained.name)
+        versions = flow.actors[batch.source].versions(name)
         for tick, version in zip(completed.tolist(), learned_at.tolist(), strict=True):
             if version < len(ends):
                 found.append(version - versions[tick])
