@@ -199,15 +199,17 @@ def test_environments_in_processes_of_their_own_can_t_be_told_and_that_is_said(c
         group.close()
 
 
-def test_where_there_is_a_choice_environments_that_are_told_are_single_ones():
+def test_where_there_is_a_choice_environments_with_parameters_are_single_ones(caplog):
     settings = EnvironmentSettings(kind="gymnasium", id="CartPole-v1")
     groups = [group_of(settings, "CartPole", 2, environment_parameters=each) for each in (None, {"low": 0.0})]
-    assert not isinstance(groups[0]._envs, SyncVectorEnv)
     parameters = EpisodeParameters()
-    parameters.receive(
-        EnvironmentParameters(0, {"low": 0.04, "high": 0.04})
-    )  # CartPole's own: bounds of its first state
+    # CartPole's own options: bounds of its first state.
+    parameters.receive(EnvironmentParameters(0, {"low": 0.04, "high": 0.04}))
+    connect_parameters(groups[0], parameters)
+    assert "starts episodes by itself" in caplog.text, "the vectorised implementation"
+    caplog.clear()
     connect_parameters(groups[1], parameters)
+    assert not caplog.text
     steps = groups[1].reset(0).steps["CartPole"]
     assert steps.observations[0] == pytest.approx(np.full((2, 4), 0.04))
     for group in groups:

@@ -23,6 +23,10 @@ def guess(**options):
     return MADE[-1]
 
 
+def numbered(agents, seed, worker_id):
+    return guess(agents=agents, seed=seed, worker_id=worker_id)
+
+
 def through_unity(folder, worker_id, seed, side_channels, arguments=()):
     return UnityEnvironment(
         str(BUILD),
@@ -56,19 +60,16 @@ def factories(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "low_level_factories", sys.modules[__name__])
-    monkeypatch.setitem(sys.modules, "low_level_env_factories", sys.modules["low_level_env"])
     MADE.clear()
 
 
 def test_each_instance_is_made_with_the_options_and_a_number_of_its_own():
     settings = EnvironmentSettings(
-        kind="mlagents", factory="low_level_env_factories:GuessEnv", num_envs=2, options={"agents": 5}
+        kind="mlagents", factory="low_level_factories:numbered", num_envs=2, options={"agents": 5}
     )
-    made = make_low_level_group(request_of(settings, seed=100, replica=2))
-    assert [env.made_with for env in made._envs] == [
-        {"agents": 5, "length": 3, "seed": 104, "worker_id": 4},
-        {"agents": 5, "length": 3, "seed": 105, "worker_id": 5},
-    ]
+    make_low_level_group(request_of(settings, seed=100, replica=2))
+    made_with = [{name: env.made_with[name] for name in ("agents", "seed", "worker_id")} for env in MADE]
+    assert made_with == [{"agents": 5, "seed": 104, "worker_id": 4}, {"agents": 5, "seed": 105, "worker_id": 5}]
 
 
 def test_a_factory_that_takes_no_numbers_is_given_none():
