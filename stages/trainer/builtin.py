@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from queues.messages import Array, PolicyUpdate
+from stages.errors import StageError
 from stages.policy.design import design_of
 from stages.policy.layout import policy_layout
 from stages.trainer.intake import Intake
@@ -14,12 +15,18 @@ from stages.trainer.randomness import new_random
 
 
 class BuiltinTrainer(Trainer):
-    """Counts steps and updates, and makes policies of an actor's tensors and the intake's normaliser."""
+    """Counts steps and updates, and makes policies of an actor's tensors and the intake's normaliser.
+
+    Raises:
+        StageError: if the behaviour has no actions to learn.
+    """
 
     _intake: Intake
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
+        if not context.spec.actions.log_prob_size:
+            raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
         self._spec = context.spec
         self._design = design_of(context.spec, context.settings, context.folder)
         self._layout = policy_layout(self._design)

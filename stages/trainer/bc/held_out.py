@@ -15,7 +15,7 @@ def held_out(
     """Return true for each of K trajectories of a held-out episode; the same whenever the episode comes.
 
     Along an agent's episodes it steps round a circle by the golden ratio (Knuth, TAOCP 3, §6.4, "Fibonacci hashing"),
-    from a place that agent and seed give; a `share` of the circle is held out. Steps of that size spread evenly: of 20
+    from a place set by agent and seed; a `share` of the circle is held out. Steps of that size spread evenly: of 20
     episodes in a row a share of a tenth holds out 1 to 3, where dice would hold out none in every eighth case.
 
     Args:

@@ -12,7 +12,6 @@ from typing import Any
 
 from config import BCHyperparameters
 from queues.messages import Array, TrajectoryBatch
-from stages.errors import StageError
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.trainer.bc.example_buffer import ExampleBuffer
@@ -44,8 +43,6 @@ class BCTrainer(BuiltinTrainer):
         settings, spec = context.settings, context.spec
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
-        if not spec.actions.log_prob_size:
-            raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
         design = self._design
         self._intake = Intake(spec, settings.network_settings.normalize)
         self._held_out_intake = Intake(spec, normalize=False)

@@ -199,7 +199,7 @@ class RolloutBuffer:
         return ended
 
     def chains(self) -> Chains:
-        """Which trajectory continues which; of a buffer that follows agents."""
+        """The chains of trajectories of one agent and episode; of a buffer that follows agents."""
         return Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
 
     def cuts(self) -> SequenceCuts | None:

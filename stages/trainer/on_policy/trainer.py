@@ -37,8 +37,8 @@ from stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FL
 
 log = logging.getLogger(__name__)
 
-
 VALUES = "Value Estimate"
+"""Part of the name of a statistic."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         settings, spec = context.settings, context.spec
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = self.hyperparameters.model_validate(settings.hyperparameters)
-        _check(context, self._hyperparameters)
+        _check_sizes(context, self._hyperparameters)
         self._memory = settings.network_settings.memory
         self._signals = Signals(context)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
@@ -101,7 +101,7 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
 
         Raises:
             NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite; the batch is
-                then not taken.
+                then not added.
         """
         if not batch.num_rows:
             return
@@ -115,7 +115,7 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         return len(self._buffer) >= self._hyperparameters.buffer_size
 
     def learn(self) -> int:
-        """One update from the whole buffer, which is then empty; returns the rows used.
+        """Make one update from the whole buffer, which is then empty; returns the number of rows used.
 
         Raises:
             NotFiniteError: if a loss became NaN or infinite; weights, optimizer and buffer are then as before.
@@ -321,9 +321,7 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
                 add(behavior, f"Policy/{signal.capitalize()} {estimate}", float(mean))
 
 
-def _check(context: TrainerContext, hyperparameters: OnPolicyHyperparameters) -> None:
-    if not context.spec.actions.log_prob_size:
-        raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
+def _check_sizes(context: TrainerContext, hyperparameters: OnPolicyHyperparameters) -> None:
     if hyperparameters.buffer_size < hyperparameters.batch_size:
         raise StageError(
             f"{context.behavior}: hyperparameters.buffer_size: {hyperparameters.buffer_size} is smaller than "

@@ -110,25 +110,25 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
         trajectories, mates = self._buffer.trajectories, final_mates(self._buffer)
         # An agent that terminated is gone; one that was interrupted, or whose trajectory was just cut, is not.
         left = ~trajectories["terminated"]
-        finals, nobody = self._teams_at_end(mates, left, by_turns)
-        over = nobody & ~trajectories["group_left"] if self._buffer.grouped else nobody
+        finals, empty = self._teams_at_end(mates, left, by_turns)
+        over = empty & ~trajectories["group_left"] if self._buffer.grouped else empty
         values, baselines = self._critic_values(teams, finals, cuts, chains)
-        # Mates who are left without a known observation: as far as is known, the group is worth what it was.
+        # Mates are left, but none of their observations is known: as far as is known, the group keeps its value.
         last = np.cumsum(trajectories["lengths"]) - 1
-        final_values = np.where((nobody & ~over)[:, None], values.values[last], values.final_values)
+        final_values = np.where((empty & ~over)[:, None], values.values[last], values.final_values)
         goes_on = self._signals.ignore_termination
-        if goes_on.any():  # for these signals everybody is there still
-            everyone, _ = self._teams_at_end(mates, np.ones_like(left), by_turns)
-            beyond, _ = self._one_step_values(everyone, values.memories_after)
+        if goes_on.any():  # for these signals all members are there still
+            complete, _ = self._teams_at_end(mates, np.ones_like(left), by_turns)
+            beyond, _ = self._one_step_values(complete, values.memories_after)
             final_values = np.where(goes_on, beyond, final_values)
         return replace(values, final_values=final_values), baselines, over
 
     def _teams_at_end(
         self, mates: Mates, left: NDArray[np.bool_], by_turns: bool
     ) -> tuple[TeamRows, NDArray[np.bool_]]:
-        """The teams after each of K trajectories, made of the agents that are left [K]; true where nobody is [K].
+        """The teams after each of K trajectories, made of the agents that are left [K]; true where none is [K].
 
-        Where nobody ever decides beside a mate, the critic has learned only of single agents, so it evaluates one at
+        Where no agent ever decides beside a mate, the critic has learned only of single agents, so it evaluates one at
         the end too: the agent itself, or if it is not left, one of its mates.
         """
         inputs = self._input_rows(self._buffer.trajectories, "next_")

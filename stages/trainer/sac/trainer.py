@@ -51,7 +51,7 @@ class SACTrainer(BuiltinTrainer):
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
-        _check_actions(context.behavior, spec.actions)
+        _check_bounds(context.behavior, spec.actions)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
         self._signals = make_signals(context)
@@ -93,7 +93,7 @@ class SACTrainer(BuiltinTrainer):
 
         Raises:
             NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite; the batch is
-                then not taken.
+                then not added.
         """
         if not batch.num_rows:
             return
@@ -344,9 +344,7 @@ def _learns(signal: RewardSignal) -> bool:
     return type(signal).learn is not RewardSignal.learn
 
 
-def _check_actions(behavior: str, actions: ActionSpec) -> None:
-    if not actions.log_prob_size:
-        raise StageError(f"{behavior}: the behaviour has neither continuous nor discrete actions to learn")
+def _check_bounds(behavior: str, actions: ActionSpec) -> None:
     if actions.unbounded:
         several = len(actions.unbounded) > 1
         which = f"action{'s' * several} {', '.join(map(str, actions.unbounded))} {'have' if several else 'has'}"
