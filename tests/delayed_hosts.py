@@ -102,9 +102,9 @@ class Network:
             outbox.send(message)
         outbox.close()
 
-    def kill_actor(self, replica: int) -> DelayedHost:
-        """Kill the newest actor of a replica; what lies in its queues may be lost with it."""
-        host = next(h for h in reversed(self.hosts) if (h.plan.role, h.plan.replica) == ("actor", replica))
+    def kill(self, name: str) -> DelayedHost:
+        """Kill the newest host of a name; what lies in its queues may be lost with it."""
+        host = next(each for each in reversed(self.hosts) if each.plan.name == name)
         host.kill()
         for way in host.ways if self.random.random() < 0.5 else ():
             for carrier in way.carriers:

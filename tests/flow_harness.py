@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +79,8 @@ class Scenario:
     breaks_at: tuple[int, ...] = ()
     """Ticks at which each actor's environment crashes."""
     checkpoint_interval: int = 10**6
+    restarts: int = -1
+    """Of an actor, or of its environment, in the whole run; -1: any number."""
     deterministic: bool = False
     """True if what is learned must not depend on which part is how quick."""
 
@@ -112,7 +114,11 @@ class Scenario:
         return RunConfig.from_plain(
             {
                 "environment": {"kind": "counting", "num_envs": self.num_envs},
-                "env_settings": {"seed": self.seed, "max_lifetime_restarts": -1, "restarts_rate_limit_n": -1},
+                "env_settings": {
+                    "seed": self.seed,
+                    "max_lifetime_restarts": self.restarts,
+                    "restarts_rate_limit_n": -1,
+                },
                 "torch_settings": {"device": "cpu"},
                 "behaviors": behaviors,
                 "pipeline": {
@@ -174,35 +180,36 @@ class Flow:
         self.assignments: dict[int, Assignment] = {}
         self.peak: dict[str, int] = defaultdict(int)
         """By behaviour: most credits outstanding."""
+        self.stop = asyncio.Event()
+        self.learned = asyncio.Event()
+        """Set after each update."""
         self.coordinator: Coordinator
 
     def window(self, name: str) -> int:
         rows = next(each.rows_per_update for each in self.scenario.trained if each.name == name)
         return (self.scenario.max_policy_lag + 1) * rows
 
-    async def run(self, results: str) -> None:
-        """Run to the end.
+    async def run(self, results: str, during: Callable[[Flow], Awaitable[None]]) -> None:
+        """Run to the end, and `during` beside it.
 
         Raises:
             TimeoutError: if it hangs.
-            AssertionError: if the run fails, or moves and moves and never comes to its end.
         """
         with RunFolder.create(results, "run") as folder:
             plan = RunPlan(self.scenario.config(), folder, self.scenario.seed, None)
             coordinator = self.coordinator = Coordinator(plan, console=False, progress=Progress(enabled=False))
             async with asyncio.timeout(PATIENCE_S), coordinator, asyncio.TaskGroup() as tasks:
-                killing = tasks.create_task(self._kill_some())
-                await coordinator.run(asyncio.Event(), None)
-                killing.cancel()
+                beside = tasks.create_task(during(self))
+                await coordinator.run(self.stop, None)
+                beside.cancel()
                 self.network.close()
-        failure = coordinator.shutdown.failure
-        assert failure is None, failure.traceback or failure.message
 
-    async def _kill_some(self) -> None:
+    async def kill_some(self) -> None:
+        """Kill actors at the scenario's times."""
         for wait_s, replica in self.scenario.deaths_s:
             await asyncio.sleep(wait_s)
             if self.network.hosts and not self.coordinator.shutdown.begun:
-                self.actors[self.network.kill_actor(replica).plan.source].alive = False
+                self.actors[self.network.kill(f"actor-{replica}").plan.source].alive = False
 
     def _build(self, plan: Any, control: Any, edges: Any) -> Any:
         if plan.role != "actor":
@@ -231,11 +238,15 @@ def installed(flow: Flow) -> Iterator[str]:
         del ENVIRONMENT_KINDS["counting"]
 
 
-def run_flow(scenario: Scenario) -> Flow:
-    """Run a scenario to its end."""
+def run_flow(
+    scenario: Scenario, during: Callable[[Flow], Awaitable[None]] = Flow.kill_some, fails: bool = False
+) -> Flow:
+    """Run a scenario to its end, which is a good one unless it `fails`, and `during` beside it."""
     flow = Flow(scenario)
     with installed(flow) as results, asyncio.Runner(loop_factory=FastVirtualLoop) as runner:
-        runner.run(flow.run(results))
+        runner.run(flow.run(results, during))
+    failure = flow.coordinator.shutdown.failure
+    assert fails or failure is None, failure and (failure.traceback or failure.message)
     return flow
 
 
@@ -265,6 +276,10 @@ class CountingTrainer(RememberingTrainer):
         given: Any = context.settings.hyperparameters
         super().__init__(context.behavior, given["rows"], given["uses_all"])
         Flow.current.trainers[context.behavior] = self
+
+    def learn(self) -> int:
+        Flow.current.learned.set()
+        return super().learn()
 
 
 class Meddler(Stage[TrajectoryBatch, TrajectoryBatch]):

@@ -1,0 +1,95 @@
+"""The coordinator with its hosts, in virtual time: what it makes of deaths, failures and requests to stop."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from fakes import Cast
+from flow_harness import Flow, Scenario, Trained, run_flow
+
+ENDLESS = Scenario(trained=(Trained("Walker", 8, 5, 10**6),), casts=(Cast("Walker", agents=2),))
+FINITE = Scenario(trained=(Trained("Walker", 8, 5, 20),), casts=(Cast("Walker", agents=2),), replicas=2)
+
+
+async def until_updated(flow: Flow, updates: int = 3) -> None:
+    while "Walker" not in flow.trainers or flow.trainers["Walker"].version < updates:
+        flow.learned.clear()
+        await flow.learned.wait()
+
+
+def test_a_killed_actor_is_replaced_by_one_with_a_source_of_its_own(caplog):
+    async def kill(flow: Flow) -> None:
+        await until_updated(flow)
+        flow.network.kill("actor-1")
+
+    flow = run_flow(FINITE, kill)
+    assert [(run.source, run.replica) for run in flow.actors.values()] == [(0, 0), (1, 1), (2, 1)]
+    assert {batch.source for batch in flow.trainers["Walker"].batches} == {0, 1, 2}
+    assert "The process of actor-1 ended with status 1. Starting it again" in caplog.text
+
+
+def test_an_actor_that_has_been_restarted_too_often_ends_the_run_which_saves_what_was_learned():
+    async def kill(flow: Flow) -> None:
+        for _ in range(2):
+            await until_updated(flow, flow.trainers["Walker"].version + 3 if flow.trainers else 3)
+            flow.network.kill("actor-0")
+
+    scenario = Scenario(ENDLESS.trained, ENDLESS.casts, restarts=1)
+    flow = run_flow(scenario, kill, fails=True)
+    assert len(flow.actors) == 2
+    assert "ended with status 1. It is not restarted again" in flow.coordinator.shutdown.failure.message
+    assert flow.coordinator.checkpointing.newest == 0
+
+
+def test_a_dead_learner_ends_the_run_and_no_checkpoint_is_made_without_it():
+    async def kill(flow: Flow) -> None:
+        await until_updated(flow)
+        flow.network.kill("learner-Walker")
+
+    flow = run_flow(ENDLESS, kill, fails=True)
+    assert flow.coordinator.shutdown.failure.message == "the process of learner-Walker ended with status 1."
+    assert flow.coordinator.checkpointing.newest == -1
+
+
+def test_an_actor_that_fails_ends_the_run_which_saves_what_was_learned():
+    scenario = Scenario(ENDLESS.trained, ENDLESS.casts, breaks_at=(90,), restarts=0)
+    flow = run_flow(scenario, fails=True)
+    assert "the simulator crashed at tick 90" in flow.coordinator.shutdown.failure.message
+    assert flow.coordinator.shutdown.failure.stage == "actor"
+    assert flow.coordinator.checkpointing.newest == 0
+
+
+def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
+    async def stop(flow: Flow) -> None:
+        await until_updated(flow)
+        flow.stop.set()
+
+    with caplog.at_level(logging.INFO):
+        flow = run_flow(ENDLESS, stop)
+    assert flow.coordinator.interrupted
+    assert flow.coordinator.checkpointing.newest == 0
+    assert "Learning was interrupted." in caplog.text
+
+
+def test_a_run_that_is_asked_to_stop_before_any_agent_is_seen_ends_without_a_checkpoint():
+    async def stop(flow: Flow) -> None:
+        flow.stop.set()
+
+    flow = run_flow(ENDLESS, stop)
+    assert flow.coordinator.starter.behaviors == {}
+    assert flow.coordinator.checkpointing.newest == -1
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_checkpoints_are_made_at_their_intervals(deterministic):
+    scenario = Scenario(
+        FINITE.trained,
+        FINITE.casts,
+        checkpoint_interval=40,
+        deterministic=deterministic,
+        max_policy_lag=0 if deterministic else 1,
+    )
+    flow = run_flow(scenario)
+    assert flow.trainers["Walker"].step >= 160
+    assert flow.coordinator.checkpointing.newest >= 3
