@@ -38,7 +38,29 @@ class QueueStatistics:
     """Items that a newer one pushed out (`overflow="replace_oldest"` only)."""
 
 
-class Outlet(Protocol[T_contra]):
+class ItemSink(Protocol[T_contra]):
+    """An outlet as the loop of stages needs it."""
+
+    async def put(self, item: T_contra) -> None:
+        """Put an item; waits while the queue is full."""
+        ...
+
+    def close(self) -> None:
+        """End this producer's part of the stream."""
+        ...
+
+
+class ItemSource(Protocol[T_co]):
+    """An inlet as the loop of stages needs it; `async for` over it ends when the queue is closed and drained."""
+
+    def __aiter__(self) -> AsyncIterator[T_co]: ...
+
+    def close(self) -> None:
+        """Refuse further items: waiting and later puts raise `QueueClosed`."""
+        ...
+
+
+class Outlet(ItemSink[T_contra], Protocol[T_contra]):
     """The producer's end of a queue."""
 
     @property
@@ -46,16 +68,8 @@ class Outlet(Protocol[T_contra]):
         """The queue's name."""
         ...
 
-    async def put(self, item: T_contra) -> None:
-        """Put an item; waits while the queue is full."""
-        ...
-
     def put_nowait(self, item: T_contra) -> None:
         """Put an item at once, or raise `QueueFull`."""
-        ...
-
-    def close(self) -> None:
-        """End this producer's part of the stream."""
         ...
 
     def qsize(self) -> int:
@@ -67,8 +81,8 @@ class Outlet(Protocol[T_contra]):
         ...
 
 
-class Inlet(Protocol[T_co]):
-    """The consumer's end of a queue; `async for` over it ends when the queue is closed and drained."""
+class Inlet(ItemSource[T_co], Protocol[T_co]):
+    """The consumer's end of a queue."""
 
     @property
     def name(self) -> str:
@@ -83,10 +97,6 @@ class Inlet(Protocol[T_co]):
         """Remove and return the next item at once, or raise `QueueEmpty`."""
         ...
 
-    def close(self) -> None:
-        """Refuse further items: waiting and later puts raise `QueueClosed`."""
-        ...
-
     def qsize(self) -> int:
         """Items put and not yet taken."""
         ...
@@ -94,7 +104,5 @@ class Inlet(Protocol[T_co]):
     def statistics(self) -> QueueStatistics:
         """A snapshot of the counts."""
         ...
-
-    def __aiter__(self) -> AsyncIterator[T_co]: ...
 
     async def __anext__(self) -> T_co: ...

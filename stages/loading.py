@@ -12,7 +12,6 @@ that harmless:
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from config.errors import suggest
 from stages.error_text import error_summary, frames, user_frame
 from stages.errors import LoadError
 
@@ -179,10 +179,8 @@ def _hidden(module: ModuleType, folder: Path | None) -> str:
 
 def _suggestion(name: str, names: Iterable[str], introduction: str) -> str:
     names = sorted(set(names))
-    by_lower = {known.lower(): known for known in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    if close:
-        return f"; did you mean {by_lower[close[0]]!r}?"
+    if close := suggest(name, names):
+        return close
     if not names:
         return ""
     return f"; {introduction}: {', '.join(names[:_NAMES_SHOWN])}{', …' if len(names) > _NAMES_SHOWN else ''}"

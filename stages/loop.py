@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 from config import ConfigError
+from queues.ends import ItemSink, ItemSource
 from queues.errors import QueueClosed, SpecError
 from queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
 from queues.specs import behavior_name
@@ -27,33 +28,6 @@ log = logging.getLogger(__name__)
 
 BLOCKING_S = 0.25
 """A stage that blocks its event loop longer than this is named in a warning."""
-
-T_contra = TypeVar("T_contra", contravariant=True)
-T_co = TypeVar("T_co", covariant=True)
-
-
-class ItemSource(Protocol[T_co]):
-    """An inlet as the loop needs it; the consumer's end of every queue is one."""
-
-    def __aiter__(self) -> AsyncIterator[T_co]:
-        """Items until the queue is closed and drained."""
-        ...
-
-    def close(self) -> None:
-        """Refuse further items, so that producers get QueueClosed instead of waiting for ever."""
-        ...
-
-
-class ItemSink(Protocol[T_contra]):
-    """An outlet as the loop needs it; the producer's end of every queue is one."""
-
-    async def put(self, item: T_contra) -> None:
-        """Wait until the item has a place."""
-        ...
-
-    def close(self) -> None:
-        """End the stream."""
-        ...
 
 
 class Nowhere:

@@ -21,11 +21,11 @@ from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from pipeline.policies.warm_start import initial_policy, warm_start
 from pipeline.run_folder.checkpoint import checkpoint_folder
-from queues.ends import Outlet
+from queues.ends import ItemSource, Outlet
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
-from stages.loop import ItemSource, StageHooks, StageRunner
+from stages.loop import StageHooks, StageRunner
 from stages.policy.design import design_of
 from stages.replay.recording import recorded_agents
 from stages.trainer.factory import make_trainer

@@ -14,7 +14,8 @@ from pipeline.control.messages import ControlMessage, CreditsReturned, PartFaile
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from queues.agent_manager_queue import AgentManagerQueue
-from stages.loop import ItemSink, ItemSource, StageHooks, StageRunner
+from queues.ends import ItemSink, ItemSource
+from stages.loop import StageHooks, StageRunner
 from stages.stage import Stage, StageContext
 
 LOCAL_BOUND = 2

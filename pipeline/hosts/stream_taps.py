@@ -11,11 +11,11 @@ from pipeline.common.graph import TRAINER, teacher_of
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.sizes import kind_of_trainer
 from queues.columns import Column, memory_column
+from queues.ends import ItemSink, ItemSource
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
-from stages.loop import ItemSink, ItemSource
 from stages.replay.recorder import Recorder
 
 AGENT_PROCESSOR = "agent_processor"

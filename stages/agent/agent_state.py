@@ -98,13 +98,9 @@ class AgentState:
         )
 
     def _enlarge(self, total: int) -> None:
-        self.episode_ids = enlarged(self.episode_ids, total)
-        self.learning = enlarged(self.learning, total)
-        self.returns = enlarged(self.returns, total)
-        self.steps_before = enlarged(self.steps_before, total)
-        self._generations = enlarged(self._generations, total)
-        self._opponents = enlarged(self._opponents, total)
-        self._env_ids = enlarged(self._env_ids, total)
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray):
+                setattr(self, name, enlarged(values, total))
         if self.mates is not None:
             self.mates.enlarge(total)
 

@@ -7,7 +7,6 @@ built from `behavior_specs`.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import glob
 import math
 import time
@@ -15,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import closing
 from pathlib import Path
 
+from config.errors import suggest
 from queues.messages import Barrier, Message
 from queues.specs import BehaviorSpec, behavior_name
 from queues.stream_reader import Frame, StreamReader
@@ -125,8 +125,7 @@ class ReplaySource(Source[Message]):
         known = sorted(ids | {behavior_name(behavior_id) for behavior_id in ids})
         for behavior in sorted(self._behaviors or ()):
             if behavior not in known:
-                close = difflib.get_close_matches(behavior, known, 1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                hint = suggest(behavior, known)
                 raise StageError(f"replay: no stream has a behaviour {behavior!r}, they have {known}{hint}")
 
     def _check_agreement(self) -> None:
