@@ -1,4 +1,4 @@
-"""Policies: what acts. What is trained is in `stages.policy.network`, which imports torch."""
+"""Policies: they act. The networks that learn are in `stages.policy.network`, which imports torch."""
 
 from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy

@@ -1,4 +1,4 @@
-"""Actions in their two forms: as the policy drew them (what streams hold), and as environments get them."""
+"""Actions in their two forms: as the policy drew them, which streams hold, and as environments receive them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from queues.specs import ActionSpec
 Floats = NDArray[np.float32]
 
 ACTION_LIMIT = 3.0
-"""A bounded action of a plain Gaussian policy leaves it as clip(a, -3, 3) / 3, as ML-Agents has it."""
+"""A bounded action of a plain Gaussian policy leaves it as clip(a, -3, 3) / 3, as in ML-Agents."""
 
 
 def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> Floats:
-    """What the environment gets for continuous actions [n, C] that a policy drew; a new array.
+    """Convert continuous actions [n, C] that a policy drew to those that the environment receives; a new array.
 
-    Those of a plain Gaussian are clipped and scaled, but for unbounded dimensions, which get what was drawn. Those of a
-    squashed (tanh) policy lie in [-1, 1] already, in all dimensions: beyond it can't reach, so where the environment
-    has no bounds SAC is refused.
+    Those of a plain Gaussian are clipped and scaled, except in unbounded dimensions. Those of a squashed (tanh) policy
+    lie in [-1, 1] already, in all dimensions; SAC is refused where the environment has no bounds.
     """
     if squashed:
         return drawn.copy()
@@ -32,7 +31,7 @@ def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> F
 
 
 def policy_actions(actions: ActionSpec, given: Floats, squashed: bool) -> Floats:
-    """What a policy would have to draw for the environment to get `given` [n, C]: the inverse; a new array."""
+    """The inverse of `environment_actions`, from those `given` [n, C] to those drawn; a new array."""
     if squashed:
         return given.copy()
     drawn = given * np.float32(ACTION_LIMIT)
@@ -43,11 +42,11 @@ def policy_actions(actions: ActionSpec, given: Floats, squashed: bool) -> Floats
 
 
 def action_features(actions: ActionSpec, continuous: Floats, discrete: Array) -> Floats:
-    """Actions as networks take them in, [n, C + choices]: environment-side continuous ones, then one-hots.
+    """Actions as inputs of networks, [n, C + choices]: environment-side continuous ones, then one-hots.
 
     Args:
         actions: the spec.
-        continuous: [n, C] as the environment got them.
+        continuous: [n, C] as the environment received them.
         discrete: [n, branches] choices.
     """
     n, c = len(continuous), actions.continuous_size
@@ -61,9 +60,9 @@ def action_features(actions: ActionSpec, continuous: Floats, discrete: Array) ->
 
 
 def first_action_features(actions: ActionSpec) -> Floats:
-    """What stands for the action before an episode's first one, [C + choices]: zeros, and choice 0 of each branch.
+    """The features in place of the action before an episode's first one, [C + choices]: zeros, and choice 0 per branch.
 
-    That is what `action_features` makes of the zeros which trajectories hold there.
+    They equal `action_features` of the zeros which trajectories hold there.
     """
     nothing = np.zeros((1, actions.continuous_size), np.float32)
     return action_features(actions, nothing, np.zeros((1, len(actions.discrete_branches)), np.int32)).reshape(-1)

@@ -1,4 +1,4 @@
-"""What a policy is built from: the same on the learner's side and on the actors'."""
+"""The design of a policy: all that it is built from, the same on the learner's side and on the actors'."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stages.trainers import trainer_kind
 
 @dataclass(frozen=True)
 class PolicyDesign:
-    """Spec, network settings, and how continuous actions are distributed."""
+    """Spec, network settings, and distribution of continuous actions."""
 
     spec: BehaviorSpec
     settings: NetworkSettings
@@ -21,13 +21,13 @@ class PolicyDesign:
     """Continuous actions are tanh of a Gaussian whose log σ depends on the state (SAC), instead of a plain Gaussian
     with one log σ for all states that is clipped on its way out (PPO)."""
     folder: Path | None = None
-    """The YAML's folder, whose modules may name a network of the user's own."""
+    """The YAML's folder, in which a module with a network of the user's own may lie."""
     key: str = "network_settings"
-    """Where the settings stand in the behaviour's block of the YAML, for messages: reward signals have their own."""
+    """Path of the settings in the behaviour's block of the YAML, for messages: reward signals have their own."""
 
     @property
     def plain(self) -> bool:
-        """Whether it is a feed-forward perceptron over vectors: actors then run it in NumPy (`numpy_policy`)."""
+        """True if it is a feed-forward perceptron over vectors, which actors run in NumPy (`numpy_policy`)."""
         settings = self.settings
         return settings.memory is None and settings.network is None and ObservationLayout(self.spec).plain
 
@@ -38,12 +38,12 @@ class PolicyDesign:
 
     @property
     def memory_size(self) -> int:
-        """m: numbers that a policy remembers per agent, 0 without memory."""
+        """m: numbers in an agent's memory, 0 without memory."""
         return 0 if self.settings.memory is None else self.settings.memory.memory_size
 
     @property
     def previous_action_size(self) -> int:
-        """P: width of the previous action as a network with memory takes it in; 0 without memory."""
+        """P: width of the previous action as an input of a network with memory; 0 without memory."""
         actions = self.spec.actions
         return actions.continuous_size + actions.mask_size if self.memory_size else 0
 
@@ -55,7 +55,7 @@ class PolicyDesign:
 
 
 def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None) -> PolicyDesign:
-    """The design of a behaviour's policy, as its settings and its trainer's class say.
+    """Return the design of a behaviour's policy, by its settings and its trainer's class.
 
     Raises:
         LoadError: if the trainer is one of the user's own and can't be imported.

@@ -1,7 +1,7 @@
 """Names and shapes of the tensors that a policy consists of, in the order of `PolicyUpdate.weights`.
 
-Trainer and actors derive it from the same design; a policy that was made for another is refused by it. The matrices of
-plain designs are stored [in, out], a layer is `inputs @ weight + bias`; all others as their torch modules have them.
+Trainer and actors derive it from the same design; a policy that was made for another is refused. The matrices of plain
+designs are stored [in, out], a layer is `inputs @ weight + bias`; those of all others as in their torch modules.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, 
 
 
 def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
-    """Where each discrete branch lies in a row of choices (logits, masks)."""
+    """Return the columns of each discrete branch in a row of choices (logits, masks)."""
     slices, at = [], 0
     for size in spec.actions.discrete_branches:
         slices.append(slice(at, at + size))
@@ -71,7 +71,7 @@ def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
 
 
 def check_layout(update: PolicyUpdate, expected: Layout) -> None:
-    """Refuse a policy that was made for another network. The order of its tensors does not matter.
+    """Refuse a policy that was made for another network; the order of its tensors does not matter.
 
     Raises:
         StageError: naming the first tensor that differs, what was expected and what came.

@@ -1,7 +1,7 @@
-"""What agents remember between their decisions, for policies that have a memory.
+"""The memories of agents between their decisions, for policies that have a memory.
 
-The policy itself remembers nothing: it is given what its agents remember and says what they will. So policies of one
-behaviour id may take turns (newer ones, self-play snapshots) while the agents' memories stay with the agents.
+The policy itself has no state: it receives the memories of its agents and returns the next ones. So policies of one
+behaviour id may alternate (newer ones, self-play snapshots) while the memories stay with the agents.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from stages.slots import NOBODY, Numbers, Slots, enlarged
 Floats = NDArray[np.float32]
 
 PATIENCE = 10_000
-"""Ticks of a behaviour id after which an agent that did not decide in any of them may be forgotten."""
+"""Ticks of a behaviour id after which an agent without a decision in any of them may be forgotten."""
 
 
 class AgentMemories:
     """The memories of one behaviour id's agents, in columns.
 
-    An agent that is not known, or is known from another episode, remembers nothing. An agent is forgotten by `forget`
-    when its episode ends and by `clear` when all environments start anew. One that vanishes without an ending keeps
-    its place, as it may come back; but before the store grows, it forgets those that have not decided for `patience`
-    ticks. So its size is bounded by the number of agents that decide within so many ticks, whatever environments do;
-    and an agent that comes back later than that starts with an empty memory, as its `memories` column then says.
+    The memory of an agent that is unknown, or known from another episode, is empty. An agent is forgotten by `forget`
+    when its episode ends and by `clear` when all environments are reset. One that vanishes without an ending keeps its
+    place, as it may return; but before the store grows, it forgets those without a decision for `patience` ticks. So
+    its size is bounded by the number of agents that decide within that time, whatever environments do; and an agent
+    that returns later starts with an empty memory, which its `memories` column shows.
 
     Args:
         memory_size: m.
-        first_actions: [P] what stands for the previous action in an episode's first decision.
+        first_actions: [P] the previous action's features in an episode's first decision.
         patience: ticks, see above.
     """
 
@@ -39,7 +39,7 @@ class AgentMemories:
         self._patience = patience
         self._slots = Slots(1)
         total = self._slots.total
-        # Slot NOBODY holds what agents remember that are not known.
+        # Slot NOBODY holds the memory of all unknown agents.
         self._memories = np.zeros((total, memory_size), np.float32)
         self._previous_actions = np.tile(first_actions, (total, 1))
         self._episode_ids = np.zeros(total, np.int64)
@@ -52,17 +52,17 @@ class AgentMemories:
         return cls(policy.memory_size, first_action_features(actions)) if policy.memory_size else None
 
     def __len__(self) -> int:
-        """Number of agents that are known."""
+        """Number of known agents."""
         return len(self._slots)
 
     def recall(self, agent_ids: Numbers, episode_ids: Numbers) -> Recall:
-        """What agents [d] remember in their episodes [d]; new arrays."""
+        """Return the memories of agents [d] in their episodes [d]; new arrays."""
         slots = self._slots.find(agent_ids)
         slots[self._episode_ids[slots] != episode_ids] = NOBODY
         return Recall(self._memories.take(slots, 0), self._previous_actions.take(slots, 0))
 
     def keep(self, agent_ids: Numbers, episode_ids: Numbers, recall: Recall) -> None:
-        """Remember what agents [d] will know at their next decision in these episodes [d]; copied."""
+        """Store the memories of agents [d] for their next decision in these episodes [d]; copied."""
         self._tick += 1
         slots = self._slots.find(agent_ids)
         new = (slots == NOBODY).nonzero()[0]
@@ -77,7 +77,7 @@ class AgentMemories:
         self._last_seen[slots] = self._tick
 
     def forget(self, agent_ids: Numbers) -> None:
-        """These agents' episodes have ended. Agents that are not known may be among them."""
+        """Drop the memories of agents whose episodes have ended; unknown agents may be among them."""
         slots = self._slots.find(np.unique(agent_ids))
         known = slots[slots != NOBODY]
         if len(known):

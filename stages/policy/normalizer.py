@@ -1,7 +1,6 @@
 """Running mean and variance of observations, and their use: clamp((x - mean) / std, -5, 5).
 
-Holds what ML-Agents' normaliser holds and starts as it does, at one imagined observation of 0 with variance
-1.
+Its state and its start are those of ML-Agents' normaliser: one imagined observation of 0 with variance 1.
 """
 
 from __future__ import annotations

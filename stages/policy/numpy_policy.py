@@ -1,7 +1,7 @@
-"""The policy of plain designs as actors hold it: a forward pass in NumPy over flat weights.
+"""The acting policy of plain designs: a forward pass in NumPy over flat weights.
 
-For networks of game-agent size this costs a third of the same pass in torch and needs no thread pool. What is trained
-is a torch network; both follow `layout`, and a test holds their outputs together.
+For networks of game-agent size this costs a third of the same pass in torch and needs no thread pool. The network that
+is trained is a torch module; both follow `layout`, and a test compares their outputs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NumpyPolicy:
         """Version of the loaded weights; -1 before the first `load`."""
 
     def load(self, update: PolicyUpdate) -> None:
-        """Take up the weights of an update (copied).
+        """Load the weights of an update (copied).
 
         Raises:
             StageError: if the update was made for another network; the message names the tensor.
@@ -131,7 +131,7 @@ class NumpyPolicy:
 
 
 def activation(name: str) -> Callable[[Floats, Floats], None]:
-    """The activation of that name, as a function that changes its first argument; the second is scratch.
+    """Return the activation of that name: a function that changes its first argument; the second is scratch.
 
     Raises:
         StageError: if there is none.

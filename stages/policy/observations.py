@@ -1,4 +1,4 @@
-"""From observations as environments give them to what networks take in: one matrix of vectors, and the rest.
+"""From observations of environments to inputs of networks: one matrix of vectors, and the others.
 
 The only place where observation dtypes are cast. All vectors stand side by side in one float32 matrix (which is what
 the normaliser works on); images and sets keep their dtype and go to encoders of their own.
@@ -24,7 +24,7 @@ VECTORS = "vectors"
 
 @dataclass(frozen=True, slots=True)
 class EncodedObservations:
-    """Observations of n agents (or rows) as networks take them in, not normalised."""
+    """Observations of n agents (or rows) as inputs of networks, not normalised."""
 
     vectors: NDArray[np.float32]
     """[n, V]"""
@@ -33,17 +33,17 @@ class EncodedObservations:
 
 
 class ObservationLayout:
-    """Which observations of a behaviour go where.
+    """The place of each observation of a behaviour among the inputs of its network.
 
     Attributes:
         vector_size: V, the width of all vectors side by side.
         vectors: (index in the spec, slice of the V columns) of each vector.
         others: indices in the spec of images and sets, rising.
-        goals: slices of the V columns that tell the goal.
-        plain: whether there are vectors only, and none tells a goal: then a plain perceptron will do.
+        goals: slices of the V columns that hold the goal.
+        plain: true if there are vectors only and none holds a goal, so that a plain perceptron is enough.
 
     Raises:
-        StageError: if there is nothing to observe, or an observation's rank or dtype is none that can be learned from.
+        StageError: if there is no observation, or one has a rank or dtype that can't be learned from.
     """
 
     def __init__(self, spec: BehaviorSpec) -> None:
@@ -68,10 +68,18 @@ class ObservationLayout:
             raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, the spec has none")
 
     def encode(self, observations: Sequence[Array]) -> EncodedObservations:
-        """Of one array [n, *shape] per observation: the vectors in a new matrix, the rest as it is."""
+        """Encode one array [n, *shape] per observation: the vectors in a new matrix, the others as they are."""
         matrix = np.empty((len(observations[0]), self.vector_size), np.float32)
         self.write_vectors(observations, matrix)
         return EncodedObservations(matrix, tuple(observations[index] for index in self.others))
+
+    def decode(self, encoded: EncodedObservations) -> list[Array]:
+        """The inverse of `encode`: one array [n, *shape] per observation, in its own dtype."""
+        arrays: dict[int, Array] = dict(zip(self.others, encoded.others, strict=True))
+        for index, columns in self.vectors:
+            spec = self._specs[index]
+            arrays[index] = encoded.vectors[:, columns].reshape(-1, *spec.shape).astype(spec.dtype)
+        return [arrays[index] for index in range(len(self._specs))]
 
     def write_vectors(self, observations: Sequence[Array], out: NDArray[np.float32]) -> None:
         """Write the vectors of n observations into `out` [n, V]."""
@@ -80,22 +88,22 @@ class ObservationLayout:
             out[:, columns] = observation.reshape(len(observation), columns.stop - columns.start)
 
     def encode_columns(self, columns: Mapping[str, Array], prefix: str = "obs_") -> EncodedObservations:
-        """The same of the columns `obs_0`, `obs_1`, … (or `next_obs_0`, …) of a batch."""
+        """Encode the columns `obs_0`, `obs_1`, … (or `next_obs_0`, …) of a batch."""
         return self.encode([columns[f"{prefix}{index}"] for index in range(len(self._specs))])
 
     def columns(self, prefix: str = "") -> tuple[Column, ...]:
-        """How a buffer keeps encoded observations: `vectors` [V], and `obs_<index>` of images and sets."""
+        """The columns in which a buffer keeps encoded observations: `vectors` [V], and `obs_<index>` of the others."""
         return (
             Column(f"{prefix}{VECTORS}", "float32", (self.vector_size,)),
             *(Column(f"{prefix}obs_{i}", self._specs[i].dtype, self._specs[i].shape) for i in self.others),
         )
 
     def as_columns(self, encoded: EncodedObservations, prefix: str = "") -> dict[str, Array]:
-        """Encoded observations by the names of `columns`."""
+        """Return encoded observations by the names of `columns`."""
         return {column.name: array for column, array in zip(self.columns(prefix), _arrays(encoded), strict=True)}
 
     def from_columns(self, columns: Mapping[str, Array], prefix: str = "") -> EncodedObservations:
-        """The inverse of `as_columns`."""
+        """Return encoded observations from the arrays of `as_columns`."""
         vectors, *others = (columns[column.name] for column in self.columns(prefix))
         return EncodedObservations(vectors, tuple(others))
 

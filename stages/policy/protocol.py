@@ -1,7 +1,7 @@
-"""What acts: the small interface between the environment stage and whatever computes actions.
+"""The acting policy: the interface between the environment stage and the code that computes actions.
 
-Behind it stands a forward pass in NumPy (`numpy_policy`) or in torch (`torch_policy`), or anything else that can load
-the same flat weights. Acting is over columns: one call per tick, group and policy, never per agent.
+It is implemented in NumPy (`numpy_policy`) and in torch (`network.torch_policy`); anything else that can load the same
+flat weights fits as well. Acting is over columns: one call per tick, group and policy, never per agent.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from queues.messages import ActionBatch, Array, PolicyUpdate
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What d agents remember when they decide; in an episode's first decision zeros, and `first_action_features`."""
+    """The memories of d agents before a decision; in an episode's first one zeros, and `first_action_features`."""
 
     memories: NDArray[np.float32]
     """[d, m]"""
     previous_actions: NDArray[np.float32]
-    """[d, P] the agent's last action as the environment got it: continuous values, then a one-hot per branch."""
+    """[d, P] the agent's last action as the environment received it: continuous values, then a one-hot per branch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a policy decided for d agents."""
+    """The decision of a policy for d agents."""
 
     actions: ActionBatch
-    """What goes to the environment: squashed to [-1, 1] where bounded."""
+    """The actions for the environment: squashed to [-1, 1] where bounded."""
     columns: Mapping[str, Array]
-    """[d, ...] what goes into the trajectory: the policy's own actions, log_probs, `memories` before the decision."""
+    """[d, ...] columns of the trajectory: the policy's own actions, log_probs, `memories` before the decision."""
     recall: Recall | None = None
-    """What the agents will remember at their next decision; None without memory."""
+    """The memories for the agents' next decision; None without memory."""
 
 
 class ActingPolicy(Protocol):
-    """A policy of one behaviour id, as an actor holds it."""
+    """A policy of one behaviour id, in an actor."""
 
     @property
     def memory_size(self) -> int:
@@ -52,7 +52,7 @@ class ActingPolicy(Protocol):
         ...
 
     def load(self, update: PolicyUpdate) -> None:
-        """Take up the weights of an update (copied)."""
+        """Load the weights of an update (copied)."""
         ...
 
     def act(
@@ -70,7 +70,7 @@ class ActingPolicy(Protocol):
             masks: [d, sum of branches] true = allowed, or None.
             random: the source of all chance in the decision.
             deterministic: mean and most likely choice instead of a sample.
-            recall: what the agents remember; None counts as the first decision of an episode.
+            recall: the agents' memories; None stands for the first decision of an episode.
 
         Raises:
             NotFiniteError: if the result is not finite.

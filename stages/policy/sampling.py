@@ -1,8 +1,7 @@
 """From a network's action heads to a decision: distributions, sampling and log-probabilities, in NumPy.
 
-All chance comes from the generator that is given, whatever computed the heads (`numpy_policy` or `torch_policy`): one
-generator state and the same heads give the same decision. What trainers compute of the same distributions, in torch, is
-in `distributions`.
+All chance comes from the generator that is passed, whatever computed the heads: one generator state and the same heads
+give the same decision. The same distributions in torch, for trainers, are in `network.distributions`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ActionSampler:
         self._sigma = np.ones(0, np.float32)
 
     def load(self, log_sigma: Floats) -> None:
-        """Take up the log σ [C] of a Gaussian that is not squashed."""
+        """Load the log σ [C] of a Gaussian that is not squashed."""
         self._log_sigma = log_sigma
         self._sigma = np.exp(log_sigma)
 
@@ -63,7 +62,7 @@ class ActionSampler:
             deterministic: mean and most likely choice instead of a sample.
 
         Returns:
-            What goes to the environment, and the columns of the decision; all of it new arrays but for the masks.
+            The environment's actions, and the columns of the decision; all of them new arrays except the masks.
 
         Raises:
             StageError: if a mask forbids all choices of a branch.
@@ -203,7 +202,7 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
 
 
 def _shown(observation: Array) -> str:
-    """An observation in an error message; of an image or a large set only what may be wrong with it."""
+    """Format an observation for an error message; of a large one only what may be wrong with it."""
     if observation.size <= _NUMBERS_SHOWN:
         return str(observation.tolist())
     if observation.dtype.kind != "f" or np.isfinite(observation).all():

@@ -1,4 +1,4 @@
-"""The policy publisher: sends policies to whoever acts with them, as the current assignment says.
+"""The policy publisher: sends policies to the actors, as the current assignment says.
 
 Policy queues keep only the newest item, so publishing never waits.
 """
@@ -15,7 +15,7 @@ from stages.stage import Stage
 
 @dataclass(frozen=True)
 class PublisherPort:
-    """How the publisher reaches the actors. All calls return at once."""
+    """The publisher's interface to the actors. All calls return at once."""
 
     send: Callable[[PolicyUpdate], None] = lambda update: None
     """To every actor, into the policy queue of the update's behaviour id."""
@@ -24,10 +24,10 @@ class PublisherPort:
 
 
 class PolicyPublisher(Stage[PolicyUpdate, None]):
-    """Takes what trainers (or the ghost stage) emit and sends it to the actors.
+    """Sends the policies that trainers (or the ghost stage) emit to the actors.
 
     An update for a behaviour name goes to every behaviour id of that name; one for a full behaviour id to that alone.
-    What was last sent for each id is kept, so that an actor that starts later gets it too.
+    The last one for each id is kept for actors that start later.
     """
 
     def __init__(self, port: PublisherPort | None = None) -> None:
@@ -37,13 +37,13 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
         self.assignment: Assignment | None = None
 
     def add_behavior(self, behavior_id: str) -> None:
-        """Actors have agents of this behaviour id."""
+        """Register a behaviour id of which actors have agents."""
         ids = self._ids.setdefault(behavior_name(behavior_id), [])
         if behavior_id not in ids:
             ids.append(behavior_id)
 
     def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
-        """What an actor that meets this behaviour id only now needs: the policy last sent, if there was one."""
+        """Return the policy last sent, if there was one, for an actor that has agents of this behaviour id only now."""
         update = self._newest.get(behavior_id)
         if update is None and behavior_id in self._ids.get(behavior_name(behavior_id), []):
             others = (self._newest.get(other) for other in self._ids[behavior_name(behavior_id)])
@@ -58,7 +58,7 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
         yield from ()
 
     def publish_matchup(self, matchup: Matchup) -> None:
-        """Send an assignment, and before it the policies that it names."""
+        """Send the policies that an assignment names, then the assignment."""
         for update in matchup.policies:
             self._send(update)
         self.assignment = matchup.assignment

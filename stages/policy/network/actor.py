@@ -46,14 +46,14 @@ class ActorNetwork(nn.Module):
         return self.action(encoding), memories
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """All parameters as `PolicyUpdate.layout` names and shapes them, without the normaliser's; copies, on the host.
+        """All parameters by the names and shapes of `PolicyUpdate.layout`, without the normaliser's; copies.
 
         Of a plain design that is `policy_layout` (matrices [in, out]), else it is the parameters by their own names.
         """
         return {name: view.cpu().numpy().copy() for name, view in self._acting_views().items()}
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Take up `acting_tensors()`, of a policy update or a file; the normaliser's among them are passed over.
+        """Load `acting_tensors()`, of a policy update or a file; the normaliser's among them are ignored.
 
         Raises:
             StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
@@ -83,11 +83,11 @@ def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def untrained_actor(design: PolicyDesign) -> ActorNetwork:
-    """A design's actor, to be loaded; made without touching torch's own randomness."""
+    """Make a design's actor, to be loaded; torch's own randomness stays untouched."""
     actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
     return actor.requires_grad_(False).eval()
 
 
 def without_normalizer(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors of a policy that are weights."""
+    """Return the tensors of a policy that are weights."""
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("normalizer.")}

@@ -1,7 +1,7 @@
 """An actor and a critic over vectors alone: two perceptrons as one stack, for speed (torch).
 
-Actors run the acting part of it in NumPy (`numpy_policy`); names and shapes of what they get are in `layout`. What
-can take in everything else is in `modular`.
+Actors run the acting part of it in NumPy (`numpy_policy`), by the names and shapes in `layout`. The network for all
+other designs is in `modular`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class ActorCritic:
-    """See `protocol.ActorCriticNetwork`; it has no memory, and takes no notice of anything but vectors.
+    """See `protocol.ActorCriticNetwork`; it has no memory, and uses vectors only.
 
     The critic has a body of its own, of the actor's shape, or shares the actor's. Equal bodies are kept as
     one stack of T towers (T = 2: actor, critic; T = 1: shared), so that both are one batched product per
@@ -50,7 +50,7 @@ class ActorCritic:
     Args:
         design: observations, actions, size and activation of the bodies; plain, and not squashed.
         signals: number of reward signals S.
-        shared_critic: whether the critic uses the actor's body.
+        shared_critic: true if the critic uses the actor's body.
         random: draws the initial weights, on any device the same.
         device: where the parameters live, such as `cpu` or `cuda:0`.
 
@@ -78,7 +78,7 @@ class ActorCritic:
         self.values = torch.zeros(size, device=device)
         """All parameters end to end."""
         self.gradients = torch.zeros(size, device=device)
-        """Where backward adds up the gradients of `values`; whoever updates sets it to zero."""
+        """The gradients of `values`, to which backward adds; the caller sets them to zero."""
         self.parameters = self._leaves({name: array.shape for name, array in initial.items()})
         """Leaf tensors by name: `body.<layer>.weight` [T, in, out], …, views into `values`."""
         self.load(initial)
@@ -97,7 +97,7 @@ class ActorCritic:
         return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(self._value[0], x[-1], self._value[1])
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, None]:
-        """The values [B, S] of B rows, and that there is no memory."""
+        """The values [B, S] of B rows, and None for no memory."""
         return self(inputs)[1], None
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -105,7 +105,7 @@ class ActorCritic:
         return {name: view.cpu().numpy().copy() for name, view in self._acting_views().items()}
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Take up `acting_tensors()`; see the protocol."""
+        """Load `acting_tensors()`; see the protocol."""
         write_named(self._acting_views(), without_normalizer(tensors), "policy")
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
@@ -113,7 +113,7 @@ class ActorCritic:
         return {name: parameter.detach().cpu().numpy().copy() for name, parameter in self.parameters.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take up parameters by name.
+        """Load parameters by name.
 
         Raises:
             StageError: naming the tensor that is missing or of another shape.
@@ -125,7 +125,7 @@ class ActorCritic:
         return split_named(flat, {name: tuple(parameter.shape) for name, parameter in self.parameters.items()})
 
     def _acting_views(self) -> dict[str, Tensor]:
-        """The first tower and what is the actor's alone, as `layout.policy_layout` names and shapes them."""
+        """The first tower and the actor's own heads, by the names and shapes of `layout.policy_layout`."""
         views = {}
         for name, parameter in self.parameters.items():
             if name.startswith("body."):
@@ -146,7 +146,7 @@ class ActorCritic:
 def _initial_parameters(
     design: PolicyDesign, signals: int, towers: int, random: np.random.Generator
 ) -> dict[str, NDArray[np.float32]]:
-    """Initial weights as ML-Agents draws them.
+    """Draw initial weights as ML-Agents does.
 
     Bodies: normal with std 1/sqrt(fan_in) (He's initialisation with the gain of a linear layer); the heads of
     continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases and log-sigma 0.

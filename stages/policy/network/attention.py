@@ -1,4 +1,4 @@
-"""Attention among a varying number of things: what encoders of sets and critics of groups have in common."""
+"""Attention among a varying number of things, for encoders of sets and critics of groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stages.policy.network.layers import layer_norm
 
 HEADS = 4
 _NEVER = torch.finfo(torch.float32).min
-"""A score whose weight is exactly 0 beside any other. Unlike -inf it gives no NaN where there is nothing at all."""
+"""A score whose weight is exactly 0 beside any other. Unlike -inf it gives no NaN where all things are missing."""
 
 
 def residual_attention(
@@ -20,8 +20,8 @@ def residual_attention(
     """A residual self-attention block after Vaswani et al. (2017), and the mean over the things that are there.
 
     Args:
-        x: [B, n, W] embedded things; W is a multiple of `HEADS`. Those that are not there may be any finite numbers.
-        there: [B, n] which of them are.
+        x: [B, n, W] embedded things; W is a multiple of `HEADS`. Missing ones may be any finite numbers.
+        there: [B, n] true where a thing is present.
         query: W to W, as are the others.
         key: see above.
         value: see above.
@@ -37,7 +37,7 @@ def residual_attention(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, there: Tensor) -> Tensor:
-    """What each of n things [B, n, W] gathers from those that are there [B, n].
+    """Gather for each of n things [B, n, W] the values of those that are present [B, n].
 
     Written out instead of torch's fused attention, which has no second derivative (gradient penalties need it).
     """

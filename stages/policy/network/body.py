@@ -17,16 +17,16 @@ from stages.policy.network.memory import Memory
 class NetworkBody(nn.Module):
     """Encoders of all observations side by side, then `num_layers` hidden layers, then an LSTM if there is memory.
 
-    Goals make the last hidden layer's weights, if asked for. A network of the user's own stands in place of encoders
-    and hidden layers; where actions come beside the observations, one hidden layer joins them to its encoding.
+    Goals make the last hidden layer's weights, if the settings say so. A network of the user's own replaces encoders
+    and hidden layers; where actions are inputs as well, one hidden layer joins them to its encoding.
 
     Attributes:
-        encoding_size: width E of what it gives.
+        encoding_size: width E of its output.
         memory_size: m, 0 without memory.
 
     Args:
         design: observations, sizes, memory.
-        extra: width of what `forward` gets beside observations (actions, in a Q network).
+        extra: width of the inputs beside observations (actions, in a Q network).
 
     Raises:
         StageError: if an encoder does not fit its observation, or the user's network is not what it should be.

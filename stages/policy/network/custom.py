@@ -21,7 +21,7 @@ from stages.policy.network.inputs import Inputs
 from stages.policy.observations import ObservationLayout
 
 _TRIED_ROWS = 3
-"""Rows of the trial run: more than one, so that a network that mixes up its axes shows it."""
+"""Rows of the trial run: more than one, so that a network that mixes up its axes fails."""
 
 
 def find_network(reference: str, folder: Path | None, path: KeyPath, asked: str) -> type[nn.Module]:
@@ -31,7 +31,7 @@ def find_network(reference: str, folder: Path | None, path: KeyPath, asked: str)
         reference: `module:Class`.
         folder: where the YAML lies, whose modules are importable.
         path: of the key in the YAML.
-        asked: what messages call it.
+        asked: its name in messages.
 
     Raises:
         LoadError: if the module can't be imported or has no such class.
@@ -47,16 +47,16 @@ def find_network(reference: str, folder: Path | None, path: KeyPath, asked: str)
 
 
 class CustomNetwork(nn.Module):
-    """Hands the observations to the user's module as its protocol says (docs/extending.md), after trying it once.
+    """Passes the observations to the user's module by its protocol (docs/extending.md), after one trial run.
 
     Attributes:
         size: width of its encoding.
-        goal_size: 0, since what a goal means is the module's own affair.
+        goal_size: 0, since the module itself decides what a goal means.
 
     Raises:
         LoadError: if the module can't be imported or has no such class.
         StageError: if the class is no torch module, can't be made, has no `encoding_size`, fails on observations of
-            zeros, or gives something of another shape than it says.
+            zeros, or gives an encoding of another shape than `encoding_size` says.
     """
 
     def __init__(self, design: PolicyDesign) -> None:
@@ -117,7 +117,7 @@ class CustomNetwork(nn.Module):
         return size
 
     def _try(self) -> None:
-        """Run it once on zeros, so that what is wrong shows before training."""
+        """Run it once on zeros, so that mistakes show before training."""
         zeros = Inputs(
             torch.zeros(_TRIED_ROWS, self._vector_size),
             tuple(torch.zeros(_TRIED_ROWS, *self._specs[index].shape) for index in self._others),

@@ -1,4 +1,4 @@
-"""Which network trains a design: the fast one where it will do, else the one that can do everything."""
+"""Makes the network that trains a design: the fast one for plain designs, else the general one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stages.policy.network.protocol import ActorCriticNetwork
 def make_actor_critic(
     design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
 ) -> ActorCriticNetwork:
-    """An actor and a critic for a design.
+    """Make an actor and a critic for a design.
 
     Args:
         design: observations, actions, sizes, memory.
         signals: number of reward signals S.
-        shared_critic: whether the critic uses the actor's body, and with it the actor's memory.
+        shared_critic: true if the critic uses the actor's body, and with it the actor's memory.
         random: draws the initial weights, on any device the same.
         device: where the parameters live, such as `cpu` or `cuda:0`.
 

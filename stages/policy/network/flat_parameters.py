@@ -25,7 +25,7 @@ class FlatParameters(Generic[Module]):
 
     Args:
         module: what is trained; its parameters become views into `values`.
-        device: where it is to live.
+        device: where the parameters lie.
     """
 
     def __init__(self, module: Module, device: str | torch.device = "cpu") -> None:
@@ -35,7 +35,7 @@ class FlatParameters(Generic[Module]):
         self.values = torch.zeros(size, device=device)
         """All parameters end to end."""
         self.gradients = torch.zeros(size, device=device)
-        """Where backward adds up the gradients of `values`; whoever updates sets it to zero."""
+        """The gradients of `values`, to which backward adds; the caller sets them to zero."""
         shapes = {name: tuple(parameter.shape) for name, parameter in named}
         views, gradients = split_named(self.values, shapes), split_named(self.gradients, shapes)
         with torch.no_grad():
@@ -55,7 +55,7 @@ class FlatParameters(Generic[Module]):
         return {name: parameter.detach().cpu().numpy().copy() for name, parameter in self.parameters.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take up parameters by name.
+        """Load parameters by name.
 
         Raises:
             StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.

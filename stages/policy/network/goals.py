@@ -1,4 +1,4 @@
-"""Goals that steer the network: a hypernetwork makes the last hidden layer's weights of them."""
+"""Goal conditioning: a hypernetwork makes the last hidden layer's weights from the goals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class HyperLayer(nn.Module):
     other layer. Initial weights are ML-Agents'.
 
     Args:
-        inputs: width of what goes in.
-        outputs: width of what comes out, and of the hypernetwork's layers.
+        inputs: width of its input.
+        outputs: width of its output, and of the hypernetwork's layers.
         goals: width of the goal.
     """
 
@@ -26,7 +26,7 @@ class HyperLayer(nn.Module):
         super().__init__()
         self.hidden = nn.Sequential(linear(goals, outputs), nn.SiLU(), linear(outputs, outputs), nn.SiLU())
         self.matrix = nn.Linear(outputs, inputs * outputs)
-        # So small that the matrix it makes of normalised activations is spread like that of an ordinary layer.
+        # So small that the matrix made from normalised activations is spread like that of an ordinary layer.
         bound = sqrt(1.0 / (outputs * inputs))
         nn.init.uniform_(self.matrix.weight, -bound, bound)
         nn.init.zeros_(self.matrix.bias)
@@ -34,6 +34,6 @@ class HyperLayer(nn.Module):
         self.shape = (inputs, outputs)
 
     def forward(self, x: Tensor, goals: Tensor) -> Tensor:
-        """Map x [B, inputs] to [B, outputs] as the goals [B, goals] of the same rows say."""
+        """Map x [B, inputs] to [B, outputs] by the goals [B, goals] of the same rows."""
         matrices = self.matrix(layer_norm(self.hidden(goals))).view(len(x), *self.shape)
         return torch.bmm(x.unsqueeze(1), matrices).squeeze(1) + self.bias

@@ -1,7 +1,7 @@
 """Encoders of images: convolutions, then one linear layer to `hidden_units` numbers.
 
 Layers, activations and initial weights are those of ML-Agents' encoders of the same names; the table of encoders is
-`config.image_encoders`. What numbers pixels become is decided here alone, in `pixels`.
+`config.image_encoders`. `pixels` alone decides which numbers pixels become.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RESNET_BLOCKS = 2
 
 
 def pixels(image: Tensor) -> Tensor:
-    """Pixels as float32: bytes become 0 to 1, all other numbers stay what they are."""
+    """Pixels as float32: bytes become 0 to 1, all other numbers stay as they are."""
     return image.float().div_(255.0) if image.dtype == torch.uint8 else image.float()
 
 
@@ -36,8 +36,8 @@ class VisualEncoder(nn.Module):
         observation: an image, [channels, height, width] or, `channels_last`, [height, width, channels].
         kind: a key of `IMAGE_ENCODERS`.
         outputs: width of the vector.
-        behavior: whose it is, for messages.
-        key: where its settings stand in the behaviour's block, for messages.
+        behavior: the behaviour id, for messages.
+        key: path of the network's settings in the behaviour's block, for messages.
 
     Raises:
         StageError: if the image is too small for the encoder; the message says which encoders fit.
@@ -89,7 +89,7 @@ class ImageEncoders(nn.ModuleList):
 
 
 class Residual(nn.Module):
-    """What goes in, plus two convolutions of it."""
+    """The input plus two convolutions of it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

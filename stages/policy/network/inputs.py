@@ -1,4 +1,4 @@
-"""What networks take in, as tensors: the one argument of every network body."""
+"""The inputs of networks, as tensors: the one argument of every network body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Inputs(NamedTuple):
     """B rows. With memory they are B / L sequences of L rows each, end to end, padded at their ends."""
 
     vectors: Tensor
-    """[B, V] all vectors side by side, normalised where the trainer normalises."""
+    """[B, V] all vectors side by side, normalised if the trainer normalises."""
     others: tuple[Tensor, ...] = ()
     """[B, *shape] of each image and set, in the order of the spec, in its own dtype."""
     previous_actions: Tensor | None = None
@@ -28,7 +28,7 @@ class Inputs(NamedTuple):
     @classmethod
     def from_encoded(cls, encoded: EncodedObservations, device: str | torch.device = "cpu") -> Inputs:
         """Encoded observations on a device, without memory. Arrays are shared where the device allows it."""
-        # What came from another process may only be read, and torch knows no such memory.
+        # Arrays from another process are read-only, which torch's tensors can't be.
         others = tuple(
             torch.from_numpy(np.require(other, requirements=("C", "W"))).to(device) for other in encoded.others
         )

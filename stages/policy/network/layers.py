@@ -15,7 +15,7 @@ def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
 
 
 def attention_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A layer of an attention block: normal with std sqrt(0.125 / outputs) whatever comes in, biases 0.
+    """A layer of an attention block: normal with std sqrt(0.125 / outputs) for inputs of any width, biases 0.
 
     Small enough for a transformer to learn without warm-up: Huang et al. (2020), "Improving Transformer Optimization
     Through Better Initialization".

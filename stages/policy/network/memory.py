@@ -13,11 +13,11 @@ warnings.filterwarnings("ignore", message="RNN module weights are not part of si
 
 
 class Memory(nn.Module):
-    """Runs over sequences; what it remembers is [h, c] end to end, half of `memory_size` each.
+    """Runs over sequences; a memory is [h, c] end to end, half of `memory_size` each.
 
     Args:
-        inputs: width of what goes in.
-        memory_size: m, even; half of it is the width of what comes out.
+        inputs: width of its input.
+        memory_size: m, even; half of it is the width of the output.
     """
 
     def __init__(self, inputs: int, memory_size: int) -> None:
@@ -31,7 +31,7 @@ class Memory(nn.Module):
                     nn.init.xavier_uniform_(gate)
             else:
                 parameter.detach().zero_()
-                gates[1].fill_(1.0)  # on both biases, as ML-Agents has it: what it remembers stays at first
+                gates[1].fill_(1.0)  # on both biases, as in ML-Agents: memories stay at first
 
     def forward(self, features: Tensor, memories: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
         """Run B / L sequences of L rows each, which lie end to end.

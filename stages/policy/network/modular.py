@@ -1,6 +1,6 @@
 """An actor and a critic of any design: images, sets, goals, memory, a network of the user's own (torch).
 
-Made of the same modules as everything else that learns. For vectors alone `actor_critic` does the same faster.
+For vectors alone `actor_critic` does the same faster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stages.policy.network.inputs import Inputs
 
 
 class WithActor(nn.Module):
-    """What is trained together with an actor."""
+    """A module with an actor, and other parts that are trained together with it."""
 
     actor: ActorNetwork
 
@@ -31,11 +31,11 @@ Trained = TypeVar("Trained", bound=WithActor)
 
 
 class FlatActor(Generic[Trained]):
-    """See `protocol.TrainedActor`: a module with an actor in it, whatever else there is.
+    """See `protocol.TrainedActor`: a module with an actor in it, and any other parts.
 
     Args:
-        module: what is trained.
-        device: where the parameters are to live, such as `cpu` or `cuda:0`.
+        module: the module that is trained.
+        device: where the parameters lie, such as `cpu` or `cuda:0`.
     """
 
     def __init__(self, module: Trained, device: str) -> None:
@@ -51,7 +51,7 @@ class FlatActor(Generic[Trained]):
         return self._module.actor.acting_tensors()
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Take up `acting_tensors()`; see the protocol."""
+        """Load `acting_tensors()`; see the protocol."""
         self._module.actor.load_acting(tensors)
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
@@ -73,7 +73,7 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
     Args:
         design: observations, actions, sizes, memory.
         signals: number of reward signals S.
-        shared_critic: whether the critic uses the actor's body, and with it the actor's memory.
+        shared_critic: true if the critic uses the actor's body, and with it the actor's memory.
         random: draws the initial weights, on any device the same.
         device: where the parameters live, such as `cpu` or `cuda:0`.
 
@@ -101,7 +101,7 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
 
 
 class _ActorAndCritic(WithActor):
-    """What is trained together."""
+    """The two that are trained together."""
 
     def __init__(self, design: PolicyDesign, signals: int, shared_critic: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What trainers of an actor and a critic hold, whatever the network is made of."""
+"""The interface of networks with an actor and a critic, for trainers of any kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stages.policy.network.inputs import Inputs
 
 
 class TrainedActor(Protocol):
-    """An actor and whatever is trained with it.
+    """An actor, and the parts that are trained with it.
 
     All parameters are views into one flat vector, as are their gradients, so that an optimizer, a norm or a copy is one
     operation.
@@ -26,7 +26,7 @@ class TrainedActor(Protocol):
 
     @property
     def gradients(self) -> Tensor:
-        """Where backward adds up the gradients of `values`; whoever updates sets it to zero."""
+        """The gradients of `values`, to which backward adds; the caller sets them to zero."""
         ...
 
     @property
@@ -40,11 +40,11 @@ class TrainedActor(Protocol):
         ...
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """The actor's parameters as `PolicyUpdate.layout` names them, without the normaliser's; copies, on the host."""
+        """The actor's parameters by the names of `PolicyUpdate.layout`, without the normaliser's; copies."""
         ...
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Take up the acting part alone, as `acting_tensors` gives it; the normaliser's tensors are passed over.
+        """Load the acting part alone, as `acting_tensors` gives it; the normaliser's tensors are ignored.
 
         Raises:
             StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
@@ -56,7 +56,7 @@ class TrainedActor(Protocol):
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take up parameters by name.
+        """Load parameters by name.
 
         Raises:
             StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
@@ -80,7 +80,7 @@ class ActorCriticNetwork(TrainedActor, Protocol):
         Args:
             inputs: B rows; its memories are the actor's.
             critic_memories: [B / L, m] of the critic, before the first row of each sequence; None counts as zeros.
-                A critic that shares the actor's body shares its memories as well, and takes no notice of these.
+                A critic that shares the actor's body shares its memories as well, and ignores these.
 
         Returns:
             Action heads [B, H] (means, then the logits of each branch) and values [B, S].

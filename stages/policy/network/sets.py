@@ -1,7 +1,7 @@
 """Observations of a varying number of things (ML-Agents' buffer sensors): attention among them, then their mean.
 
-Each thing is embedded together with what the agent knows of itself, looks at all others, and the mean over the things
-that are there is the encoding. Rows of zeros are padding and never influence anything, nor does the order of the rows.
+Each thing is embedded together with the agent's other observations and attends to all things; the mean over the things
+that are present is the encoding. Rows of zeros are padding without any influence, and the order of rows has none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SetEncoder(nn.Module):
     Args:
         observations: the sets, each of the shape [n, width].
         design: of the policy.
-        beside: width of what the agent knows of itself, 0 for nothing.
+        beside: width of the encodings of the agent's other observations, 0 without any.
 
     Raises:
         StageError: if a set tells a goal for a hypernetwork.
@@ -58,7 +58,7 @@ class SetEncoder(nn.Module):
 
         Args:
             observations: [B, n, width] of each set, of any dtype; only read.
-            beside: [B, beside] what the agent knows of itself, None for nothing.
+            beside: [B, beside] encodings of the agent's other observations, None without any.
 
         Returns:
             [B, EMBEDDING], zeros where all sets are empty.
@@ -69,14 +69,14 @@ class SetEncoder(nn.Module):
         return (residual_attention(embedded, there, self.query, self.key, self.value, self.out),)
 
     def _embed(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
-        """Every thing of every set, beside what the agent knows of itself: [B, N, EMBEDDING]."""
+        """Embed every thing of every set, beside the agent's other observations: [B, N, EMBEDDING]."""
         known = nn.functional.silu(self.own(own)) if self.own is not None else None
         embedded = [embed(each, known) for embed, each in zip(self.embeddings, sets, strict=True)]
         return torch.cat(embedded, dim=1)
 
 
 class _Embedding(nn.Module):
-    """Things of one set, each beside what the agent knows of itself."""
+    """Things of one set, each beside the agent's other observations."""
 
     def __init__(self, width: int, beside: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The policy of all other designs as actors hold it: an `ActorNetwork` in torch, and the same sampling in NumPy.
+"""The acting policy of designs that are not plain: an `ActorNetwork` in torch, and the same sampling in NumPy.
 
-Images, sets, goals, memories and networks of a user's own come here; plain perceptrons are cheaper in `numpy_policy`.
+These have images, sets, goals, memories or a network of the user's own; plain ones are cheaper in `numpy_policy`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 class TorchPolicy:
     """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`.
 
-    It computes in one thread, whatever torch's setting: actors have small batches, and processes beside them.
+    It computes in one thread, whatever torch's setting: batches of actors are small, and other processes need cores.
 
     Attributes:
         memory_size: m, 0 without memory.
@@ -54,7 +54,7 @@ class TorchPolicy:
         self.version = -1
 
     def load(self, update: PolicyUpdate) -> None:
-        """Take up the weights of an update (copied).
+        """Load the weights of an update (copied).
 
         Raises:
             StageError: if the update was made for another network; the message names the tensor.
@@ -102,7 +102,7 @@ class TorchPolicy:
         """
         if self.version < 0:
             raise StageError(f"{self._spec.behavior_id}: no policy was loaded to act with")
-        if not len(observations[0]):  # layers of torch refuse to work on nobody's behalf
+        if not len(observations[0]):  # layers of torch refuse empty batches
             nobody = np.empty((0, self._actor.action.out_features), np.float32)
             return nobody, np.empty((0, self.memory_size), np.float32) if self.memory_size else None
         with np.errstate(over="ignore", invalid="ignore"):
@@ -128,7 +128,7 @@ class TorchPolicy:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute in one thread and leave the setting as it was, as an inline learner may share the process."""
+    """Compute in one thread and restore the setting, as an inline learner may share the process."""
     threads = torch.get_num_threads()
     if threads == 1:
         yield

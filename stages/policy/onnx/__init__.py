@@ -1,4 +1,4 @@
-"""Policies as ONNX models, as Unity runs them. What writes them is in `model`, which imports torch."""
+"""Policies as ONNX models, as Unity runs them. `model` writes them, and imports torch."""
 
 from stages.policy.onnx.onnx_policy import OnnxPolicy
 

@@ -1,4 +1,4 @@
-"""The body of a policy as ONNX nodes: from the model's inputs to an encoding, by way of the network's own modules."""
+"""The body of a policy as ONNX nodes: from the model's inputs to an encoding, by the network's own modules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EncodedValues:
 
 @dataclass(frozen=True)
 class MemoryValues:
-    """What a policy remembers, apart."""
+    """A memory, in its parts."""
 
     h: str
     """[B, m / 2]"""
@@ -64,10 +64,10 @@ def encode_observations(
     """Encode the observations, which become the graph's inputs `obs_0`, `obs_1`, ….
 
     Args:
-        graph: where it is built.
-        design: what the policy is built from.
-        body: its network's body, with the weights.
-        tensors: of the policy; the normaliser's are among them where there is one.
+        graph: the model under construction.
+        design: of the policy.
+        body: of its network, with the weights.
+        tensors: of the policy, the normaliser's included where there is one.
 
     Raises:
         StageError: if a network of the user's own can't be written to ONNX.
@@ -93,13 +93,13 @@ def encode_observations(
 def compute_encoding(
     graph: Graph, design: PolicyDesign, body: NetworkBody, seen: EncodedValues, remembered: MemoryValues | None
 ) -> tuple[str, str | None, str | None]:
-    """From what was seen, and what is remembered, to the encoding [B, E], and the LSTM's h and c after it."""
+    """From encoded observations and a memory to the encoding [B, E], and the LSTM's h and c after it."""
     x = seen.features
     if remembered is not None:
         x = graph.beside([x, remembered.previous_actions])
     x = apply(graph, body.layers, x)
     if body.hyper is not None:
-        assert seen.goals is not None, "whoever has a hypernetwork has goals"
+        assert seen.goals is not None, "a hypernetwork has goals"
         x = apply(graph, body.activation, _hyper(graph, body.hyper, x, seen.goals))
     if remembered is None or body.memory is None:
         return x, None, None
@@ -165,10 +165,10 @@ def _image(graph: Graph, encoder: nn.Module, image: str) -> str:
 def write_sets(
     graph: Graph, encoder: SetEncoder, sets: Sequence[str], shapes: Sequence[tuple[int, ...]], beside: str | None
 ) -> list[str]:
-    """Encode sets, beside what the agent knows of itself."""
+    """Encode sets, beside the agent's other observations."""
     known = None
     if encoder.own is not None:
-        assert beside is not None, "its layer takes what the agent knows of itself"
+        assert beside is not None, "its layer takes them"
         known = swish(graph, apply(graph, encoder.own, beside))
     things, there = [], []
     for each, embedding in zip(sets, encoder.embeddings, strict=True):

@@ -1,4 +1,4 @@
-"""Whether an exported model does what the live policy does: both decide on the same made-up observations."""
+"""Compares an exported model with the live policy: both decide on the same made-up observations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stages.policy.protocol import ActingPolicy, Recall
 TOLERANCE = 1e-4
 _ROWS = 16
 _TICKS = 2
-"""Decisions in a row: what is wrong with a memory shows in the second."""
+"""Decisions in a row: a wrong memory shows in the second."""
 
 
 def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str | None:
-    """What a model does otherwise than the policy that it was made of; None if nothing.
+    """Describe how a model acts differently from the policy that it was made from; None if it does not.
 
-    Compared are deterministic actions. Choices are forbidden by chance, so that not only the best one of each branch
-    has to be the same; and one agent may choose otherwise, as its two best choices may be equal but for rounding.
+    Deterministic actions are compared. Masks are random, so that not only the best choice of each branch has to be the
+    same; and one agent may choose differently, as its two best choices may be equal except for rounding.
 
     Raises:
         StageError: if onnxruntime is not installed.

@@ -1,6 +1,6 @@
-"""The names of ML-Agents' model format, version 3: what Unity looks for in an `.onnx` file.
+"""The names of ML-Agents' model format, version 3, by which Unity reads an `.onnx` file.
 
-Unity runs the model once on zeros and reads the constants among the outputs; then it feeds the inputs by their names.
+Unity runs the model once on zeros and reads the constants among the outputs; then it sets the inputs by their names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DISCRETE_SIZES = "discrete_action_output_shape"
 DETERMINISTIC_DISCRETE = "deterministic_discrete_actions"
 
 FORBIDDEN = 1e8
-"""Taken off the logits of forbidden choices. A mask of zeros forbids all alike, and what is left is no NaN."""
+"""Subtracted from the logits of forbidden choices. A mask of zeros forbids all alike, without NaN."""
 
 
 def observation_name(index: int) -> str:

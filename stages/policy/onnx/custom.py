@@ -1,6 +1,6 @@
 """A network of the user's own as ONNX nodes: written by torch's exporter, then spliced into ours.
 
-Everything else is written without it. It needs the `onnx` package, and it knows what it knows: so this is best effort.
+Everything else is written without it. It needs the `onnx` package, and does not know all layers: this is best effort.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class _OfOne(nn.Module):
 def splice_network(
     graph: Graph, network: nn.Module, specs: Sequence[ObservationSpec], observations: Sequence[str]
 ) -> str:
-    """What a user's network makes of the observations: [B, encoding_size].
+    """Write a user's network: from observations to its encoding [B, encoding_size].
 
     Args:
-        graph: where it goes.
+        graph: the model under construction.
         network: the user's module, with its weights.
         specs: of the observations.
-        observations: their values in the graph, as the module takes them in.
+        observations: their values in the graph, as the module's inputs.
 
     Raises:
         StageError: if torch can't write it, or writes what can't be spliced; the message says why.

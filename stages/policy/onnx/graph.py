@@ -1,6 +1,6 @@
-"""Builds an ONNX graph node by node: values are names, and each operation returns the name of what it gives.
+"""Builds an ONNX graph node by node: values are names, and each operation returns the name of its output.
 
-Only operations that mean the same in operator sets 9 to 17 are used, or are written as the graph's set wants them; and
+Only operations that mean the same in operator sets 9 to 17 are used, or are written in the form of the graph's set; and
 none that Unity's runtimes have trouble with (`Split`, `Expand`, shapes computed at run time).
 """
 
@@ -56,12 +56,12 @@ class Graph:
         return name
 
     def output(self, name: str, value: str, shape: Sequence[int | str], integers: bool = False) -> None:
-        """Give a value as an output of that name, float32 or int64; an axis of open size is `BATCH`."""
+        """Make a value an output of that name, float32 or int64; an axis of open size is `BATCH`."""
         self._graph.node.add(op_type="Identity", name=name, input=[value], output=[name])
         _describe(self._graph.output.add(name=name), INT64 if integers else FLOAT, shape)
 
     def constant(self, array: object) -> str:
-        """Numbers that are part of the model, float32 or (whole numbers) int64; equal ones are kept once."""
+        """Numbers that are part of the model, float32 or (whole numbers) int64; equal ones are stored once."""
         given = np.asarray(array)
         kept: NDArray[Any] = np.ascontiguousarray(given, np.int64 if given.dtype.kind in "iu" else np.float32)
         raw = kept.astype(kept.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -89,7 +89,7 @@ class Graph:
         return name
 
     def name(self, what: str) -> str:
-        """A name that is used for nothing else."""
+        """A new name."""
         self._names += 1
         return f"{what}_{self._names}"
 
@@ -126,11 +126,11 @@ class Graph:
         return self.node("Reshape", x, self.constant(np.array(shape, np.int64)))
 
     def splice(self, nodes: Sequence[object]) -> None:
-        """Take over nodes that were made elsewhere, under names that are used for nothing else here."""
+        """Append nodes that were made elsewhere, under names that are new here."""
         self._graph.node.extend(nodes)
 
     def keep(self, tensor: object) -> None:
-        """Take over an initializer that was made elsewhere."""
+        """Append an initializer that was made elsewhere."""
         self._graph.initializer.add().CopyFrom(tensor)
 
     def to_bytes(self, about: str = "") -> bytes:

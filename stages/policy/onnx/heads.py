@@ -1,4 +1,4 @@
-"""From action heads to the actions that Unity gets, as ONNX nodes: drawn ones, and deterministic ones."""
+"""From action heads to the actions that Unity receives, as ONNX nodes: drawn ones, and deterministic ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INT64 = 7
 
 @dataclass(frozen=True)
 class ActionValues:
-    """Actions as the environment gets them."""
+    """Actions as the environment receives them."""
 
     continuous: str | None
     """[B, C]"""
@@ -30,11 +30,11 @@ class ActionValues:
 
 
 class ActionHeads:
-    """Acts by the heads of one design.
+    """Writes how actions follow from the heads of one design.
 
     Args:
-        graph: where it is built.
-        design: what the policy is built from.
+        graph: the model under construction.
+        design: of the policy.
         log_sigma: [C] of a Gaussian that is not squashed, None for others.
         masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions.
     """
@@ -52,16 +52,16 @@ class ActionHeads:
             self._masks.append((allowed, graph.add(graph.multiply(allowed, FORBIDDEN), -FORBIDDEN)))
 
     def act(self, heads: str, deterministic: bool) -> ActionValues:
-        """Actions by heads [B, H]; drawn by chance, or the mean and the most likely choice."""
+        """Actions by heads [B, H]: drawn ones, or the mean and the most likely choice."""
         return ActionValues(
             self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
             tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),
         )
 
     def features(self, acted: ActionValues) -> str:
-        """Actions as `action_features` has them, less those that stand before an episode's first: [B, P].
+        """Actions as in `action_features`, minus `first_action_features`: [B, P].
 
-        So the zeros that Unity begins an episode with stand for just those.
+        So the zeros with which Unity begins an episode stand for the latter.
         """
         graph, spec = self._graph, self._design.spec.actions
         parts = [acted.continuous] if acted.continuous is not None else []
@@ -72,7 +72,7 @@ class ActionHeads:
         return graph.beside(parts)
 
     def before(self, features: str) -> str:
-        """The inverse: the previous action as the network takes it in."""
+        """The inverse of `features`: the previous action as an input of the network."""
         return self._graph.add(features, first_action_features(self._design.spec.actions))
 
     def _head(self, heads: str, start: int, stop: int) -> str:
@@ -94,7 +94,7 @@ class ActionHeads:
         return self._given(drawn)
 
     def _given(self, drawn: str) -> str:
-        """What the environment gets of a Gaussian that is not squashed; see `environment_actions`."""
+        """Actions for the environment from those of a Gaussian that is not squashed; see `environment_actions`."""
         graph, spec = self._graph, self._design.spec.actions
         limit = graph.constant(np.float32(ACTION_LIMIT))
         given = graph.node("Div", graph.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT), limit)

@@ -1,4 +1,4 @@
-"""Single layers of a network as ONNX nodes, with the weights that they have now."""
+"""Single layers of a network as ONNX nodes, with their present weights."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def array(tensor: Tensor) -> NDArray[np.float32]:
 
 
 def apply(graph: Graph, module: nn.Module, x: str) -> str:
-    """What a layer, or layers in a row, make of `x`.
+    """Apply a layer, or layers in a row, to `x`.
 
     Raises:
-        StageError: if it is none of the layers that our networks are made of.
+        StageError: if it is none of the layers of our networks.
     """
     match module:
         case nn.Sequential():
@@ -77,7 +77,7 @@ def layer_norm(graph: Graph, x: str, axis: int) -> str:
 def lstm_step(graph: Graph, lstm: nn.LSTM, x: str, h: str, c: str) -> tuple[str, str]:
     """One step of an LSTM over rows: its new output and cell [B, size].
 
-    Written out, since there is only ever one step: so no runtime's idea of sequences and layouts matters.
+    Written out, since there is only one step: so no runtime's convention for sequences and layouts matters.
     """
     size = lstm.hidden_size
     weights = [graph.constant(array(getattr(lstm, name))) for name in ("weight_ih_l0", "bias_ih_l0")]
@@ -94,7 +94,7 @@ def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Li
     """`residual_attention` of `stages.policy.network.attention`: [B, W] of `x` [B, things, W].
 
     Args:
-        graph: where it is built.
+        graph: the model under construction.
         x: [B, things, W].
         there: [B, things] 1 where there is a thing, else 0.
         things: their greatest number.

@@ -1,4 +1,4 @@
-"""ONNX's own file format as protobuf messages, made at run time of the few fields that our models use.
+"""ONNX's own file format as protobuf messages, made at run time from the few fields that our models use.
 
 So a model can be written without the `onnx` package and its pins of protobuf. Numbers and types are those of ONNX's
 `onnx.proto`; fields that are not listed here survive reading and writing as unknown ones. The classes live in a pool of
@@ -60,6 +60,6 @@ def _classes() -> dict[str, Any]:
 
 
 _CLASSES = _classes()
-"""All of them are kept: protobuf before 4.25 crashes where the class of a message within a message is gone."""
+"""All are kept: protobuf before 4.25 crashes if the class of a message within a message was collected."""
 
 ModelProto = _CLASSES["ModelProto"]

@@ -1,8 +1,8 @@
 """A policy as an ONNX model that Unity runs: ML-Agents' format, version 3 (see `contract`).
 
-What ML-Agents' policies don't have is a memory of the previous action. Unity can't be asked for it, as it doesn't give
-continuous ones, so it travels in the model's memory. As it depends on which of the two kinds of actions Unity takes
-(drawn or deterministic), there is a memory for each, side by side: [h, c, previous action] of either.
+Unlike ML-Agents' policies, ours have the previous action as an input. Unity does not provide continuous ones, so it is
+part of the model's memory. As it depends on which of the two kinds of actions Unity uses (drawn or deterministic),
+there is a memory for each, side by side: [h, c, previous action] of either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
     """A policy as the content of an `.onnx` file.
 
     Args:
-        design: what it is built from.
+        design: of the policy.
         update: its weights.
 
     Raises:
@@ -55,7 +55,7 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
 
 
 class _Model:
-    """One model, built as it is made."""
+    """One model; its constructor builds it."""
 
     def __init__(self, design: PolicyDesign, actor: ActorNetwork, tensors: dict[str, Array], opset: int) -> None:
         self._graph = Graph(design.spec.name, opset)
@@ -121,6 +121,6 @@ class _Model:
             self._graph.output(contract.RECURRENT_OUT, state, (BATCH, 1, self._state_size))
 
     def _number(self, name: str, numbers: Sequence[object]) -> None:
-        """A constant among the outputs: Unity reads these off the model's first run."""
+        """Add a constant to the outputs: Unity reads these in the model's first run."""
         array = np.array(numbers, np.float32)
         self._graph.output(name, self._graph.constant(array), array.shape)

@@ -1,6 +1,6 @@
 """Acting by an `.onnx` model: one that was exported here, or by ML-Agents (its format of version 3).
 
-The model draws its actions itself, so unlike other policies this one takes no chance from the generator that is given.
+The model draws its actions itself, so unlike other policies this one does not use the generator that is passed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class OnnxPolicy:
     """Acts for one behaviour id: `ActingPolicy` by a model in onnxruntime.
 
     Attributes:
-        memory_size: m, 0 without memory. The memory is the model's own affair, whatever is in it.
+        memory_size: m, 0 without memory. Its content is the model's own.
         previous_action_size: P, 0 without memory.
         version: of the last `load`; -1 before the first.
 
     Args:
         model: the file, or its content.
-        design: of whom it acts for. Its spec says what the model gets; what the network is like, the model says.
+        design: of the behaviour. Its spec says what the model receives; its network settings have no meaning here.
 
     Raises:
         StageError: if onnxruntime is not installed, the file is not such a model, or it was made for other observations
@@ -58,7 +58,7 @@ class OnnxPolicy:
         self.version = -1
 
     def load(self, update: PolicyUpdate) -> None:
-        """Count as this version; the weights are the model's.
+        """Set the version; the weights are the model's.
 
         Raises:
             StageError: if the update brings weights.
@@ -75,7 +75,7 @@ class OnnxPolicy:
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """Decide for d agents; see `ActingPolicy.act`. Log-probabilities are not known: their column is zeros.
+        """Decide for d agents; see `ActingPolicy.act`. Log-probabilities are unknown: their column is zeros.
 
         Raises:
             NotFiniteError: if the actions are NaN or infinite.
@@ -98,7 +98,7 @@ class OnnxPolicy:
     def _decide(
         self, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None, deterministic: bool, memories: Floats
     ) -> tuple[ActionBatch, Floats]:
-        """What d agents do, and their memories [d, m] afterwards."""
+        """Return the actions of d agents, and their memories [d, m] afterwards."""
         d, actions = len(memories), self._spec.actions
         continuous = np.empty((d, actions.continuous_size), np.float32)
         discrete = np.empty((d, len(actions.discrete_branches)), np.int32)
@@ -197,7 +197,7 @@ class OnnxPolicy:
             )
 
     def _named(self, name: str) -> str:
-        """An input's name as the environment has it."""
+        """Return the environment's name of an input."""
         for index, spec in enumerate(self._spec.observations):
             if contract.observation_name(index) == name:
                 return repr(spec.name)
@@ -205,7 +205,7 @@ class OnnxPolicy:
 
 
 def unity_input(spec: ObservationSpec, observation: Array) -> Floats:
-    """An observation [n, *shape] as models take it: float32, images from 0 to 1 with the channels first."""
+    """Convert an observation [n, *shape] to a model's input: float32, images from 0 to 1 with the channels first."""
     if not spec.shape:
         return observation.reshape(-1, 1).astype(np.float32)
     given: Floats = observation.astype(np.float32)

@@ -1,4 +1,4 @@
-"""An ONNX model in onnxruntime, looked at as Unity looks at it: names, shapes, and the constants of a run on zeros."""
+"""An ONNX model in onnxruntime, read as Unity reads it: names, shapes, and the constants of a run on zeros."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MISSING = "playing an .onnx model needs onnxruntime: python -m pip install 'head
 
 
 class Runtime:
-    """A model, ready to run; computes in one thread, as actors have small batches and processes beside them.
+    """A model, ready to run; computes in one thread: batches of actors are small, and other processes need cores.
 
     Args:
         model: the file, or its content.
 
     Attributes:
         shapes: of the inputs by name, without the batch's axis; None stands for a size that is open.
-        outputs: names, in their order.
+        outputs: names, in the model's order.
 
     Raises:
         StageError: if onnxruntime is not installed or can't run the file, or an input is not of float32.
@@ -59,7 +59,7 @@ class Runtime:
             raise StageError(f"{self._where}: the model failed: {error}") from error
 
     def constants(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """The whole numbers that those of these outputs hold which there are, found as Unity finds them."""
+        """Return the whole numbers in these outputs, as far as the model has them, read as Unity reads them."""
         present = [name for name in names if name in self.outputs]
         if not present:
             return {}
@@ -72,7 +72,7 @@ class Runtime:
 
 
 def load_onnxruntime() -> Any:
-    """The package, which from version 1.31 on reports to its makers unless it is told not to before it is imported.
+    """Import the package; from version 1.31 on it reports to its makers unless a variable forbids it before the import.
 
     Raises:
         ImportError: if it is not installed.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 
-from queues.messages import Message
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array, Message, TrajectoryBatch
 from queues.specs import BehaviorSpec
+from stages.policy.actions import policy_actions
+from stages.policy.observations import ObservationLayout
 from stages.stage import Source, StageContext
 from stages.trainer.imitation.demonstrations import Demonstrations
-from stages.trainer.imitation.feeding import demonstration_batches
 from stages.trainer.imitation.loading import load_recorded
 
 
@@ -69,3 +74,130 @@ class DemonstrationSource(Source[Message]):
     def request_stop(self) -> None:
         """End after the batch that is being made."""
         self._stopping = True
+
+
+def demonstration_batches(
+    demonstrations: Demonstrations, rows_per_batch: int, seed: int, seen: int = 0
+) -> Iterator[TrajectoryBatch]:
+    """Batches without end: all episodes over and over, each round in a new random order.
+
+    An episode has the same id each time, by which a trainer may hold it out; whole ones share a batch, and only what
+    is longer than a batch is cut. Actions are those of a plain Gaussian policy (`squashed=False`).
+
+    A round's order depends on the seed and the round's number alone: who has seen so many steps of a feed gets the
+    rest of it as if it had never been interrupted.
+
+    Args:
+        demonstrations: what to feed.
+        rows_per_batch: most steps of a batch.
+        seed: what the orders depend on.
+        seen: steps that came before, and are left out: those of whole batches.
+
+    Raises:
+        ValueError: if `rows_per_batch` is not at least 1.
+    """
+    if rows_per_batch < 1:
+        raise ValueError(f"rows_per_batch: expected at least 1, got {rows_per_batch}")
+    feeder = _Feeder(demonstrations)
+    lengths = demonstrations.episode_lengths
+    first, left_out = divmod(seen, len(demonstrations))
+    for number in count(first):
+        order = np.random.default_rng((seed, number)).permutation(len(lengths))
+        for pieces in _packed(order, lengths, rows_per_batch):
+            if left_out > 0:
+                left_out -= sum(stop - start for _, start, stop in pieces)
+            else:
+                yield feeder.batch(pieces)
+
+
+def _packed(
+    order: NDArray[np.int64], lengths: NDArray[np.int64], rows_per_batch: int
+) -> Iterator[list[tuple[int, int, int]]]:
+    """Lists of (episode, from, to) with at most `rows_per_batch` rows each."""
+    gathered: list[tuple[int, int, int]] = []
+    rows = 0
+    for episode in order.tolist():
+        length = int(lengths[episode])
+        for start in range(0, length, rows_per_batch):
+            stop = min(start + rows_per_batch, length)
+            if gathered and rows + stop - start > rows_per_batch:
+                yield gathered
+                gathered, rows = [], 0
+            gathered.append((episode, start, stop))
+            rows += stop - start
+    yield gathered
+
+
+class _Feeder:
+    """Makes batches of pieces of episodes."""
+
+    def __init__(self, demonstrations: Demonstrations) -> None:
+        spec = demonstrations.spec
+        self._demonstrations = demonstrations
+        self._lengths, self._starts = demonstrations.episode_lengths, demonstrations.episode_starts
+        # Of the last trajectory of each episode, in which trajectories continue each other.
+        self._last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
+        self._actions: dict[str, Array] = {}
+        if spec.actions.continuous_size:
+            self._actions["continuous_actions"] = policy_actions(
+                spec.actions, demonstrations.continuous, squashed=False
+            )
+        if spec.actions.discrete_branches:
+            self._actions["discrete_actions"] = demonstrations.choices.astype(np.int32)
+        layout = ObservationLayout(spec)
+        self._finals = layout.decode(demonstrations.final_observations)
+        self._observations = layout.decode(demonstrations.observations)
+
+    def batch(self, pieces: list[tuple[int, int, int]]) -> TrajectoryBatch:
+        spec = self._demonstrations.spec
+        episodes, starts, stops = (np.array(numbers, np.int64) for numbers in zip(*pieces, strict=True))
+        first = self._starts[episodes]
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(first + starts, first + stops, strict=True)])
+        return TrajectoryBatch(
+            spec.behavior_id,
+            0,
+            self._row_columns(rows),
+            self._trajectory_columns(episodes, starts, stops),
+        )
+
+    def _row_columns(self, rows: NDArray[np.int64]) -> dict[str, Array]:
+        demonstrations, actions = self._demonstrations, self._demonstrations.spec.actions
+        columns = {f"obs_{index}": array[rows] for index, array in enumerate(self._observations)}
+        columns |= {name: array[rows] for name, array in self._actions.items()}
+        columns["log_probs"] = np.zeros((len(rows), actions.log_prob_size), np.float32)  # nobody knows
+        if actions.masked:
+            masks = demonstrations.masks
+            columns["action_masks"] = (
+                np.ones((len(rows), actions.mask_size), np.bool_) if masks is None else masks[rows]
+            )
+        columns["rewards"] = demonstrations.rewards[rows]
+        return columns
+
+    def _trajectory_columns(
+        self, episodes: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]
+    ) -> dict[str, Array]:
+        """Columns [K] as the agent processor gives them, of one agent that played all episodes."""
+        k, ends = len(episodes), stops == self._lengths[episodes]
+        last, before = self._last[episodes], self._starts[episodes] + starts - 1
+        after = self._starts[episodes] + np.where(ends, 0, stops)
+        terminated = ends & self._demonstrations.terminated[last]
+        zeros = np.zeros(k, np.int64)
+        columns: dict[str, Array] = {
+            "lengths": (stops - starts).astype(np.int32),
+            "agent_ids": zeros,
+            "episode_ids": episodes,
+            "terminated": terminated,
+            "truncated": ends & ~terminated,
+            "first_version": zeros,
+            "last_version": zeros,
+            "generation": np.zeros(k, np.int32),
+            "learning": np.ones(k, np.bool_),
+            "opponent": np.full(k, -1, np.int32),
+            "credits": np.zeros(k, np.int32),  # no flow control feeds them
+        }
+        for index, (final, observed) in enumerate(zip(self._finals, self._observations, strict=True)):
+            going_on = ~ends.reshape(-1, *[1] * (final.ndim - 1))
+            columns[f"next_obs_{index}"] = np.where(going_on, observed[after], final[last])
+        for name, array in self._actions.items():
+            columns[f"previous_{name}"] = np.where(starts[:, None] > 0, array[before], array.dtype.type(0))
+        return columns

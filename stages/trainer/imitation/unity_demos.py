@@ -7,6 +7,7 @@ told apart by their ids.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,22 +196,15 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
     )
 
 
-def _by_observation(demonstrations: Demonstrations) -> list[tuple[Array, Array]]:
+def _by_observation(demonstrations: Demonstrations) -> Iterator[tuple[Array, Array]]:
     """[N, *shape] and [K, *shape] of each observation, images with their channels first."""
-    specs, layout = demonstrations.spec.observations, ObservationLayout(demonstrations.spec)
-    observed, final = demonstrations.observations, demonstrations.final_observations
-    found: dict[int, tuple[Array, Array]] = {}
-    for index, columns in layout.vectors:
-        shape = (-1, *(specs[index].shape or (1,)))
-        found[index] = observed.vectors[:, columns].reshape(shape), final.vectors[:, columns].reshape(shape)
-    for at, index in enumerate(layout.others):
-        values, finals = observed.others[at], final.others[at]
-        if specs[index].channels_last:
+    layout = ObservationLayout(demonstrations.spec)
+    both = (layout.decode(each) for each in (demonstrations.observations, demonstrations.final_observations))
+    for spec, *pair in zip(demonstrations.spec.observations, *both, strict=True):
+        values, finals = (each.reshape(len(each), *(spec.shape or (1,))) for each in pair)
+        if spec.channels_last:
             values, finals = np.moveaxis(values, -1, 1), np.moveaxis(finals, -1, 1)
-        if not _is_bytes(specs[index]):
-            values, finals = values.astype(np.float32), finals.astype(np.float32)
-        found[index] = values, finals
-    return [found[index] for index in range(len(specs))]
+        yield (values, finals) if _is_bytes(spec) else (values.astype(np.float32), finals.astype(np.float32))
 
 
 def _as_unity_has_it(spec: ObservationSpec) -> ObservationSpec:

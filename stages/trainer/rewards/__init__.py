@@ -1,4 +1,4 @@
-"""Reward signals: what a behaviour is rewarded for, beside or instead of the environment's own reward.
+"""Reward signals: rewards of a behaviour beside or instead of the environment's own.
 
 The table of built-in ones is `config.RewardSignals`.
 """

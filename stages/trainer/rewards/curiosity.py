@@ -1,8 +1,8 @@
-"""Curiosity: a reward for what could not be foreseen, among what the agent has a hand in.
+"""Curiosity: a reward for transitions that were not predicted, in features that the agent influences.
 
 Pathak, Agrawal, Efros & Darrell (2017), "Curiosity-driven Exploration by Self-supervised Prediction". An encoder f
-turns observations into features. An inverse model tells the action from f(s) and f(s'), which keeps in the features
-what actions influence; a forward model foresees f(s') from f(s) and the action, and its error is the reward.
+turns observations into features. An inverse model predicts the action from f(s) and f(s'), which keeps in the features
+what actions influence; a forward model predicts f(s') from f(s) and the action, and its error is the reward.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class CuriosityNetwork(nn.Module):
 
 
 class Curiosity(NetworkSignal):
-    """Rewards what the forward model did not foresee.
+    """Rewards the error of the forward model.
 
-    The last step of an episode that terminated counts for nothing here, with reward 0 and no part in the losses: what
-    an environment shows then may be no place at all (zeros, the next episode's beginning, a stand-in for numbers that
-    were not finite), and a reward for it would lead the agent to endings that are hard to foresee.
+    The last step of an episode that terminated has reward 0 and no part in the losses: the observation after it may
+    mean nothing (zeros, the next episode's beginning, a substitute for numbers that were not finite), and a reward for
+    it would lead the agent to endings that are hard to predict.
     """
 
     ignores_termination: ClassVar[bool] = True
@@ -72,8 +72,8 @@ class Curiosity(NetworkSignal):
         going_on = transitions.terminated == 0
         if self.network.updates == 0 or not bool(going_on.any()):
             return rewards
-        _, foreseen, after = self._foresee(transitions.rows(going_on))
-        surprise = forward_errors(foreseen, after)
+        _, predicted, after = self._predict(transitions.rows(going_on))
+        surprise = forward_errors(predicted, after)
         if self.strength:
             surprise = surprise.clamp(max=1.0 / abs(self.strength))
         rewards[going_on] = surprise
@@ -82,16 +82,16 @@ class Curiosity(NetworkSignal):
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """10 · (0.2 · forward loss + 0.8 · inverse loss), equation 7 there with β = 0.2 and without the policy."""
         kept = transitions.rows(transitions.terminated == 0)
-        before, foreseen, after = self._foresee(kept)
+        before, predicted, after = self._predict(kept)
         heads = self._module.inverse_model(torch.cat([before, after], dim=1))
-        rows = max(1, len(kept.rewards))  # a minibatch of endings alone teaches nothing, and does no harm
-        forward_loss = forward_errors(foreseen, after).sum() / rows
+        rows = max(1, len(kept.rewards))  # a minibatch of endings alone has no loss
+        forward_loss = forward_errors(predicted, after).sum() / rows
         inverse_loss = inverse_errors(self.design.spec.actions, heads, kept.continuous, kept.choices).sum() / rows
         loss = _LOSS_FACTOR * (_FORWARD_WEIGHT * forward_loss + (1.0 - _FORWARD_WEIGHT) * inverse_loss)
         return loss, {"Losses/Curiosity Forward Loss": forward_loss, "Losses/Curiosity Inverse Loss": inverse_loss}
 
-    def _foresee(self, transitions: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Features [B, E] of s, what is foreseen of those of s', and those of s'."""
+    def _predict(self, transitions: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+        """Features [B, E] of s, the prediction of those of s', and those of s'."""
         inputs, next_inputs = self.normalized(transitions.inputs), self.normalized(transitions.next_inputs)
         before, after = self._module.encode(inputs, next_inputs)
         actions = action_inputs(self.design.spec.actions, transitions.continuous, transitions.choices)
@@ -102,17 +102,17 @@ class Curiosity(NetworkSignal):
         return cast("CuriosityNetwork", self.network.module)
 
 
-def forward_errors(foreseen: Tensor, after: Tensor) -> Tensor:
+def forward_errors(predicted: Tensor, after: Tensor) -> Tensor:
     """0.5·‖f(s') − prediction‖² of each row [B], from features [B, E] (equations 5 and 6)."""
-    return 0.5 * (after - foreseen).square().sum(dim=1)
+    return 0.5 * (after - predicted).square().sum(dim=1)
 
 
 def inverse_errors(actions: ActionSpec, heads: Tensor, continuous: Tensor, choices: Tensor) -> Tensor:
-    """How badly actions were told, for each row [B]: squared errors, plus cross-entropies of the branches (eq. 3).
+    """Errors of predicted actions, for each row [B]: squared errors, plus cross-entropies of the branches (eq. 3).
 
     Args:
         actions: the spec.
-        heads: [B, C + choices] told continuous actions, then logits of each branch.
+        heads: [B, C + choices] predicted continuous actions, then logits of each branch.
         continuous: [B, C] the actions taken.
         choices: [B, branches] the choices taken.
     """

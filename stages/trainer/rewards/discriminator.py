@@ -1,4 +1,4 @@
-"""The network that tells demonstrations from the agent's own steps; what is asked of its gradients and bottleneck."""
+"""GAIL's discriminator of demonstrations and the agent's own steps; its gradient penalty and bottleneck."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stages.policy.network.layers import linear
 
 BOTTLENECK_SIZE = 128
 KL_TARGET = 0.5
-"""What the bottleneck may let through, in nats: both sides' divergences together (see `bottleneck_divergence`)."""
+"""Information that may pass the bottleneck, in nats: both sides' divergences (see `bottleneck_divergence`)."""
 BETA_STEP = 0.0005
 _ESTIMATE_GAIN = 0.2
 _BOTTLENECK_GAIN = 0.1
@@ -23,12 +23,12 @@ _EPSILON = 1e-7
 
 
 class Discriminator(nn.Module):
-    """Gives x, of which sigmoid(x) is the probability that a step was demonstrated.
+    """Computes x, where sigmoid(x) is the probability that a step was demonstrated.
 
     Args:
         design: observations and sizes.
-        extra: width of what it sees beside observations: actions and done flag, or 0.
-        use_vail: whether it sees all that through a variational bottleneck.
+        extra: width of its inputs beside observations: actions and done flag, or 0.
+        use_vail: true for a variational bottleneck behind all inputs.
     """
 
     def __init__(self, design: PolicyDesign, extra: int, use_vail: bool) -> None:
@@ -51,7 +51,7 @@ class Discriminator(nn.Module):
             noise: [B, Z] standard normal noise of the bottleneck; None for none.
 
         Returns:
-            x [B]; and what it was judged by: the bottleneck's means [B, Z], or the encoding.
+            x [B]; and the bottleneck's means [B, Z], or the encoding.
         """
         encoding, _ = self.body(inputs, extra)
         if self.bottleneck is None:
@@ -62,10 +62,10 @@ class Discriminator(nn.Module):
 
 
 def blend(expert: Tensor, own: Tensor, share: Tensor) -> Tensor:
-    """Points [B, …] on the lines between pairs of rows; `share` [B] is how near each is to the expert's.
+    """Points [B, …] on the lines between pairs of rows; `share` [B] is the weight of the expert's.
 
     Gulrajani et al. (2017), "Improved Training of Wasserstein GANs", algorithm 1. Bytes (of images) become 0 to 1
-    before, as encoders take them, so that there is something in between.
+    before, as in encoders, so that there are values in between.
     """
     a, b = pixels(expert), pixels(own)
     return torch.lerp(b, a, share.view(-1, *[1] * (a.ndim - 1)))
@@ -75,10 +75,10 @@ def gradient_penalty(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """(‖gradient‖ − 1)², averaged over rows; differentiable.
 
     Args:
-        outputs: [B] each of its own row of inputs only.
+        outputs: [B], each depends on its own row of inputs only.
         inputs: [B, …] float tensors; the gradient's norm is over all of them together.
     """
-    # allow_unused: a network of the user's own need not look at every observation.
+    # allow_unused: a network of the user's own need not use every observation.
     gradients = torch.autograd.grad(outputs.sum(), inputs, create_graph=True, allow_unused=True)
     squares = sum((each.flatten(1).square().sum(dim=1) for each in gradients if each is not None), torch.zeros(()))
     # The root of exactly 0 would have an infinite gradient.

@@ -9,7 +9,7 @@ from stages.trainer.transitions import Transitions
 
 
 class Extrinsic(RewardSignal):
-    """Hands on what the environment gave; learns nothing."""
+    """Returns the environment's reward; learns nothing."""
 
     def compute(self, transitions: Transitions) -> Tensor:
         """The environment's reward [B] of each transition."""

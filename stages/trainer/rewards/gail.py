@@ -1,8 +1,8 @@
-"""Generative adversarial imitation: a reward for steps that look like the demonstrations.
+"""Generative adversarial imitation: a reward for steps that resemble the demonstrations.
 
-Ho & Ermon (2016), "Generative Adversarial Imitation Learning". A discriminator learns to tell demonstrated steps from
-the agent's own; the agent is rewarded where it is taken for the expert. All rewards are positive: see docs/rewards.md
-on what that means where episodes have no fixed length.
+Ho & Ermon (2016), "Generative Adversarial Imitation Learning". A discriminator learns to distinguish demonstrated steps
+from the agent's own; the agent is rewarded where it is taken for the expert. All rewards are positive: docs/rewards.md
+says what that means where episodes have no fixed length.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _EPSILON = 1e-7
 
 
 class GAIL(NetworkSignal):
-    """Rewards what the discriminator takes for the expert's.
+    """Rewards steps that the discriminator takes for the expert's.
 
     Args:
         name: its key in the YAML.
         settings: its block there.
         context: the trainer's.
         seed: the source of its chance.
-        demonstrations: what the expert did; None: those of `demo_path`.
+        demonstrations: the expert's steps; None: those of `demo_path`.
 
     Raises:
         StageError: if there are no demonstrations, or they can't be read or don't fit.
@@ -75,7 +75,7 @@ class GAIL(NetworkSignal):
             torch.tensor(_terminated_rows(demonstrations), device=context.device),
         )
         if self.normalizer is not None:
-            # The demonstrations never change, so all of them are seen at once, and nothing shifts while learning.
+            # The demonstrations never change, so all are counted at once, and nothing shifts while learning.
             self.normalizer.update(demonstrations.observations.vectors)
 
     def build(self, settings: GAILSettings) -> Discriminator:
@@ -156,14 +156,14 @@ class GAIL(NetworkSignal):
         if expert_extra is not None and own_extra is not None:
             extra = blend(expert_extra, own_extra, share).requires_grad_()
             watched.append(extra)
-        # Without the bottleneck's noise, as rewards are: it is what rewards come from that is to be smooth.
+        # Without the bottleneck's noise, as for rewards: the function that gives rewards has to be smooth.
         return gradient_penalty(torch.sigmoid(self._module(between, extra)[0]), watched)
 
     def _own_extra(self, transitions: Transitions) -> Tensor | None:
         return self._extra(transitions.continuous, transitions.choices, transitions.terminated)
 
     def _extra(self, continuous: Tensor, choices: Tensor, terminated: Tensor) -> Tensor | None:
-        """What is judged beside observations: actions, and whether the step ended the episode."""
+        """Inputs beside observations: actions, and 1 where the step ended the episode."""
         if not self._use_actions:
             return None
         features = action_inputs(self.design.spec.actions, continuous, choices)
@@ -207,6 +207,6 @@ def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype
 
 
 def _writable(encoded: EncodedObservations) -> EncodedObservations:
-    """The same in arrays that tensors can share: files may be read into memory that must not be written."""
+    """The same in writable arrays, which tensors can share: those from files may be read-only."""
     vectors, *others = (np.require(array, requirements=["C", "W"]) for array in (encoded.vectors, *encoded.others))
     return EncodedObservations(vectors, tuple(others))

@@ -1,4 +1,4 @@
-"""What all reward signals with a network have in common: its design, its normaliser, its guard, its state."""
+"""The base of reward signals with a network: design, normaliser, optimizer, state."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from stages.trainer.transitions import Transitions
 
 
 class TrainedNetwork(Generic[Module]):
-    """Owns a module's parameters and their Adam.
+    """A module's parameters and their Adam.
 
     Args:
-        module: what is trained.
+        module: the module that is trained.
         learning_rate: Adam's step size, constant.
-        device: where it lives.
+        device: where the parameters lie.
     """
 
     def __init__(self, module: Module, learning_rate: float, device: str) -> None:
@@ -116,21 +116,21 @@ class NetworkSignal(RewardSignal):
         """
         loss, reported = self.losses(transitions)
         if not self.network.descend(loss):
-            said = ", ".join(f"{name} {float(value.detach()):.4g}" for name, value in reported.items())
+            losses = ", ".join(f"{name} {float(value.detach()):.4g}" for name, value in reported.items())
             raise NotFiniteError(
-                f"{self.where}: a loss or its gradient is NaN or infinite ({said}); its weights are those before the "
+                f"{self.where}: a loss or its gradient is NaN or infinite ({losses}); its weights are those before the "
                 f"update. A lower reward_signals.{self.name}.learning_rate or {self.design.key}.normalize often helps"
             )
         values = torch.stack([value.detach() for value in reported.values()]).tolist()  # one wait for the device
         return dict(zip(reported, values, strict=True))
 
     def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Let the normaliser count the vector observations [n, V] of steps that have newly come."""
+        """Count the vector observations [n, V] of new steps in the normaliser."""
         if self.normalizer is not None:
             self.normalizer.update(vectors)
 
     def normalized(self, inputs: Inputs) -> Inputs:
-        """Inputs as the network gets them; the same where nothing is normalised."""
+        """Inputs as the network receives them; the same where nothing is normalised."""
         if self.normalizer is None:
             return inputs
         mean, inverse_std = (torch.from_numpy(tensor).to(self.device) for tensor in self.normalizer.tensors())
@@ -166,7 +166,7 @@ class NetworkSignal(RewardSignal):
 
 
 def design_of_signal(name: str, settings: LearnedSignalSettings, context: TrainerContext) -> PolicyDesign:
-    """The design of a signal's network: as its settings say, without memory.
+    """Return the design of a signal's network: by its settings, without memory.
 
     `encoding_size` stands for `hidden_units` where `network_settings` were not given, as in old ML-Agents files.
     """
@@ -178,7 +178,7 @@ def design_of_signal(name: str, settings: LearnedSignalSettings, context: Traine
 
 
 def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> Tensor:
-    """Actions as networks take them in, [B, C + choices]: continuous ones, then a one-hot per branch.
+    """Actions as inputs of networks, [B, C + choices]: continuous ones, then a one-hot per branch.
 
     The same as `stages.policy.actions.action_features`, of tensors.
     """

@@ -1,7 +1,7 @@
-"""Random network distillation: a reward for what was seldom seen.
+"""Random network distillation: a reward for observations that are rare.
 
 Burda, Edwards, Storkey & Klimov (2018), "Exploration by Random Network Distillation". A fixed random network maps
-observations to features, and a second one learns to give the same features; where it fails, it has not learned much.
+observations to features, and a second one learns to predict them; where it fails, it has not learned much.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stages.trainer.transitions import Transitions
 
 
 class RND(NetworkSignal):
-    """Rewards observations in which the predictor misses the target.
+    """Rewards the predictor's error.
 
     As in ML-Agents, a step is judged by the observation that the agent acted on, not by the one that followed (as in
     the paper): the return shifts by one step, and what is observed after a terminated episode is never judged.

@@ -1,4 +1,4 @@
-"""A reward signal: a number per transition, which an agent is to maximise beside or instead of the environment's."""
+"""The base of reward signals: a number per transition, to be maximised beside or instead of the environment's."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RewardSignal(ABC):
         gamma: its discount per agent step.
         strength: factor on the reward, applied by the trainer.
         where: the beginning of error messages.
-        ignores_termination: true if its value goes on where an episode terminates (what is new or known does not depend
-            on the task's rules); the trainer then bootstraps there as well.
+        ignores_termination: true if its value continues where an episode terminates (novelty does not depend on the
+            task's rules); the trainer then bootstraps there as well.
     """
 
     ignores_termination: ClassVar[bool] = False
@@ -87,10 +87,10 @@ class RewardSignal(ABC):
         return f"; see {type(self).__name__}.compute"
 
     def observe(self, vectors: NDArray[np.float32]) -> None:  # noqa: B027  # a signal may normalise nothing
-        """Count the vector observations [n, V] of steps that have newly come, for a normaliser.
+        """Count the vector observations [n, V] of new steps, for a normaliser.
 
-        Trainers call it once for each step, before that step's reward is asked for: at first a normaliser knows
-        nothing, and rewards of what is not normalised can be so large that values never recover from them.
+        Trainers call it once for each step, before that step's reward is computed: a normaliser without data would
+        leave rewards so large that values never recover from them.
         """
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
