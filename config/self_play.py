@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 from typing import Annotated
 
@@ -10,18 +11,30 @@ from pydantic import BeforeValidator, Field, model_validator
 from config.errors import Finding, suggest
 from config.fields import Float, Int, PlainMap, Settings, Text, is_reference, report
 
-UNIFORM = "latest_or_uniform"
-PRIORITISED = "prioritised"
-SAMPLERS = {UNIFORM: (), PRIORITISED: ("power",)}
-"""Built-in opponent samplers, and the keys of `opponents_with` that each accepts."""
+
+@dataclass(frozen=True, slots=True)
+class OpponentSamplerKind:
+    """One built-in way of choosing opponents."""
+
+    implementation: str
+    """`module:Class`, an `OpponentSampler` of `stages.ghost`."""
+    keys: tuple[str, ...] = ()
+    """Keys of `opponents_with` that it accepts."""
+
+
+OPPONENT_SAMPLERS = {
+    "latest_or_uniform": OpponentSamplerKind("stages.ghost.opponents:UniformOpponents"),
+    "prioritised": OpponentSamplerKind("stages.ghost.opponents:PrioritisedOpponents", ("power",)),
+}
+"""By `opponents`; a `module:Class` of the user's needs no entry."""
 
 
 def _sampler(value: object) -> object:
-    if not isinstance(value, str) or value in SAMPLERS or is_reference(value):
+    if not isinstance(value, str) or value in OPPONENT_SAMPLERS or is_reference(value):
         return value
     raise ValueError(
-        f"'{value}' is no way of choosing opponents; expected {', '.join(map(repr, SAMPLERS))} or your own "
-        f"'module:Class'{suggest(value, SAMPLERS)}"
+        f"'{value}' is no way of choosing opponents; expected {', '.join(map(repr, OPPONENT_SAMPLERS))} or your own "
+        f"'module:Class'{suggest(value, OPPONENT_SAMPLERS)}"
     )
 
 
@@ -46,7 +59,7 @@ class SelfPlaySettings(Settings):
         0.5, ge=0, le=1, description="Probability that the opponent is the newest policy, whatever `opponents` says."
     )
     opponents: Annotated[Text, BeforeValidator(_sampler)] = Field(
-        UNIFORM,
+        "latest_or_uniform",
         description="Choice of a snapshot where the opponent is not the newest policy: `latest_or_uniform` (each is as "
         "likely as the others, as in ML-Agents), `prioritised` (rather those that the learner loses to) or "
         "`module:Class` of your own. Not in ML-Agents.",
@@ -67,14 +80,14 @@ class SelfPlaySettings(Settings):
         return self
 
     def _about_opponents(self) -> list[Finding]:
-        known = SAMPLERS.get(self.opponents)
-        if known is None:  # the user's own, which checks its arguments itself
+        built_in = OPPONENT_SAMPLERS.get(self.opponents)
+        if built_in is None:  # the user's own, which checks its arguments itself
             return []
-        accepts = ", ".join(map(repr, known)) or "nothing"
+        accepts = ", ".join(map(repr, built_in.keys)) or "nothing"
         findings = [
             Finding(("opponents_with", key), f"'{self.opponents}' accepts {accepts}; leave it out", (("opponents",),))
             for key in self.opponents_with
-            if key not in known
+            if key not in built_in.keys
         ]
         power = self.opponents_with.get("power", 0)
         if not findings and (isinstance(power, bool) or not isinstance(power, int | float) or not 0 <= power < inf):

@@ -12,6 +12,7 @@ import numpy as np
 
 from config import RunConfig, SelfPlaySettings
 from config.errors import KeyPath, dotted
+from config.self_play import OPPONENT_SAMPLERS
 from pipeline.common.errors import RunError
 from pipeline.common.graph import GHOST, MAIN, part_name
 from pipeline.hosts.stages import StageHost
@@ -22,7 +23,7 @@ from queues.messages import Matchup
 from queues.specs import behavior_name
 from stages.errors import LoadError, blaming
 from stages.ghost.controller import GhostController
-from stages.ghost.opponents import BUILT_IN_SAMPLERS, OpponentSampler
+from stages.ghost.opponents import OpponentSampler
 from stages.ghost.stage import GhostPolicies, GhostStage
 from stages.loop import StageHooks
 from stages.plugins import check_arguments, construct, find_class
@@ -191,12 +192,10 @@ def check_samplers(config: RunConfig) -> list[LoadError]:
 
 
 def _find_sampler(config: RunConfig, path: KeyPath, settings: SelfPlaySettings) -> tuple[type[Any], dict[str, Any]]:
-    use, given = settings.opponents, settings.opponents_with
-    if use in BUILT_IN_SAMPLERS:
-        return BUILT_IN_SAMPLERS[use], dict(given)
-    where = dotted((*path, *_OPPONENTS))
+    built_in, where = OPPONENT_SAMPLERS.get(settings.opponents), dotted((*path, *_OPPONENTS))
+    use, folder = (built_in.implementation, None) if built_in else (settings.opponents, config.source_folder)
     with blaming(*path, *_OPPONENTS):
-        made = find_class(where, use, config.source_folder)
+        made = find_class(where, use, folder)
         if not callable(getattr(made, "choose", None)):
             raise LoadError(f"{where}: {use} has no method choose(candidates, random)")
-        return made, check_arguments(where, use, made, given)
+        return made, check_arguments(where, use, made, settings.opponents_with)

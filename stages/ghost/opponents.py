@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -77,7 +77,3 @@ class PrioritisedOpponents:
         logs = self._power * np.log([1.0 - candidate.beaten for candidate in candidates])
         weights = np.exp(logs - logs.max())
         return candidates[int(random.choice(len(candidates), p=weights / weights.sum()))].number
-
-
-BUILT_IN_SAMPLERS: dict[str, type[Any]] = {"latest_or_uniform": UniformOpponents, "prioritised": PrioritisedOpponents}
-"""Value of `self_play.opponents` → class; `config.self_play.SAMPLERS` lists each one's arguments."""

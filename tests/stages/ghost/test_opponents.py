@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from config.self_play import SAMPLERS
-from stages.ghost.opponents import BUILT_IN_SAMPLERS, Candidate, PrioritisedOpponents, UniformOpponents
+from config.self_play import OPPONENT_SAMPLERS
+from stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
+from stages.loading import load_attribute
 
 
 def candidate(number, wins=0, draws=0, losses=0):
@@ -21,8 +23,10 @@ def shares(sampler, candidates, draws=20000):
     return {number: counts[number] / draws for number in sorted(counts)}
 
 
-def test_the_words_of_the_yaml_are_those_that_something_is_made_of():
-    assert BUILT_IN_SAMPLERS.keys() == SAMPLERS.keys()
+@pytest.mark.parametrize("kind", OPPONENT_SAMPLERS.values(), ids=OPPONENT_SAMPLERS)
+def test_a_built_in_sampler_accepts_the_keys_of_its_entry_in_the_table(kind):
+    made = load_attribute(kind.implementation, None, "sampler")
+    assert tuple(inspect.signature(made).parameters) == kind.keys
 
 
 @pytest.mark.parametrize(
