@@ -18,7 +18,7 @@ def describe(config: RunConfig) -> str:
     if config.replay is not None:
         lines.append(f"replay of {', '.join(config.replay.streams)} (speed {config.replay.speed})")
     elif offline_demonstrations(config):
-        lines.append(f"demonstrations for {', '.join(offline_demonstrations(config))}, over and over; nobody acts")
+        lines.append(f"demonstrations for {', '.join(offline_demonstrations(config))}, over and over; no agent acts")
     else:
         custom = [placement.name for placement in placements_after(config, "agent_processor", in_main=False)]
         lines.append(

@@ -119,7 +119,7 @@ def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name
 
 
 def parameter_names(make: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of the arguments that may be passed by keyword; none if the callable does not tell."""
+    """Return the names of the arguments that may be passed by keyword; none if the callable has no signature."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):  # some callables written in C have no signature
@@ -140,7 +140,7 @@ def arguments_for(
     given = {key: value for key, value in offered.items() if key in taken}
     for key in given.keys() & options.keys():
         raise StageError(
-            f"environment.options: {key} is not an option of {name}; environment.{key} says it",
+            f"environment.options: {key} is not an option of {name}; set environment.{key} instead",
             key=("environment", "options", key),
         )
     arguments = {**options, **given}
@@ -149,14 +149,14 @@ def arguments_for(
 
 
 def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
-    """Check that keyword arguments fit a callable, as far as it tells.
+    """Check that keyword arguments fit the signature of a callable, if it has one.
 
     Raises:
         StageError: if they do not.
     """
     try:
         signature = inspect.signature(make)
-    except (TypeError, ValueError):  # it has none, and says itself what is wrong
+    except (TypeError, ValueError):  # without a signature, the call itself will raise
         return
     try:
         signature.bind(**arguments)

@@ -88,7 +88,7 @@ class CheckedVector:
             return
         if isinstance(envs, AsyncVectorEnv):
             log.warning(
-                "environment_parameters: %s runs in processes of its own (AsyncVectorEnv), which can't be told, so "
+                "environment_parameters: %s runs in processes of its own (AsyncVectorEnv), which they don't reach, so "
                 "they have no effect; use vectorization_mode: sync (actors are processes already)",
                 self._name,
             )
@@ -96,9 +96,9 @@ class CheckedVector:
         self._parameters = parameters
         if self.mode is not AutoresetMode.DISABLED:
             log.warning(
-                "environment_parameters: %s starts episodes by itself (autoreset mode %s), so it is told only when all "
-                "instances begin anew, as with a lesson's require_reset: true; with autoreset mode DISABLED, or as "
-                "single environments, it is told at each episode",
+                "environment_parameters: %s starts episodes by itself (autoreset mode %s), so it gets them only when "
+                "all instances are reset, as with a lesson's require_reset: true; with autoreset mode DISABLED, or as "
+                "single environments, it gets them at each episode",
                 *(self._name, self.mode.name),
             )
 
@@ -245,8 +245,7 @@ def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
     mode = (envs.metadata or {}).get("autoreset_mode")
     if mode is None:
         log.warning(
-            "%s does not say its autoreset mode in metadata['autoreset_mode']; it is taken for NEXT_STEP, as "
-            "Gymnasium itself does",
+            "%s has no autoreset mode in metadata['autoreset_mode']; NEXT_STEP is assumed, as by Gymnasium itself",
             name,
         )
         return AutoresetMode.NEXT_STEP

@@ -52,8 +52,8 @@ class LowLevelGroup:
         """Send parameters over the environments' side channels."""
         if not self._bridges:
             log.warning(
-                "environment_parameters: %s has no way to be told, so they have no effect; let its factory take "
-                "side_channels and hand them on to the environment",
+                "environment_parameters: there is no way to send them to %s, so they have no effect; let its factory "
+                "take side_channels and pass them on to the environment",
                 self._name,
             )
         for bridge in self._bridges:

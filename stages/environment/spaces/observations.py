@@ -150,7 +150,7 @@ def _goal(part: ObservationPart) -> ObservationPart:
 def _part(leaf: _Leaf) -> ObservationPart:
     kind = _kind(leaf)
     if kind != "image" and leaf.settings.channels is not None:
-        raise leaf.mistake(".channels", f"only an image has channels; {leaf.space} is taken for a {kind}")
+        raise leaf.mistake(".channels", f"only an image has channels; {leaf.space} is used as a {kind}")
     if leaf.settings.max_entities is not None and not isinstance(leaf.space, spaces.Sequence):
         raise leaf.mistake(".max_entities", f"only a Sequence space has no fixed size, not {leaf.space}")
     if kind == "image":
@@ -174,7 +174,7 @@ def _kind(leaf: _Leaf) -> str:
     else:
         raise _unusable(leaf)
     if asked is not None and asked not in possible:
-        raise leaf.mistake("", f"{leaf.space} can't be taken for '{asked}'; expected {' or '.join(possible)}")
+        raise leaf.mistake("", f"{leaf.space} can't be used as '{asked}'; expected {' or '.join(possible)}")
     return asked or usual
 
 
@@ -232,8 +232,9 @@ def _channels_last(leaf: _Leaf) -> bool:
     smallest = int(np.argmin(leaf.shape[-3:]))
     if smallest == 1:
         log.warning(
-            "%s: of observation '%s', an image of shape %s, the middle dimension is the smallest; its channels are "
-            "taken to come last. environment.observations.%s: {channels: first} says otherwise, vector that it is none",
+            "%s: observation '%s' is an image of shape %s, with the middle dimension the smallest; its channels are "
+            "assumed to come last. If not, set environment.observations.%s to {channels: first}, or to vector if it is "
+            "no image",
             *(leaf.owner, leaf.name, leaf.shape, leaf.name),
         )
     return smallest != 0

@@ -99,7 +99,7 @@ class ConnectFourGroup:
                 columns[mover == team] = actions[behavior_id].discrete[:, 0]
         full = np.flatnonzero(~rules.free(self.heights)[self._boards, columns])
         if len(full):
-            raise StageError(f"connect four: column {columns[full[0]]} of board {full[0]} is full; masks say so")
+            raise StageError(f"connect four: column {columns[full[0]]} of board {full[0]} is full, and masked")
         self._drop(self._boards, columns)
         won = rules.four_in_a_row(self.stones[mover, self._boards])
         ended = np.flatnonzero(won | (self._moves == rules.PLACES)).astype(np.int32)

@@ -435,7 +435,7 @@ def test_an_unstated_autoreset_mode_is_taken_for_next_step_and_warned_of(caplog)
     ending = group.step(zeros()).steps["B"]
     first = group.step(zeros(1)).steps["B"]
 
-    assert "Given does not say its autoreset mode" in caplog.text
+    assert "Given has no autoreset mode" in caplog.text
     assert ending.agent_ids.tolist() == [0, 1]
     assert (ending.ended, first.ended) == (1, 0)
     assert first.rewards.tolist() == [0, 3]

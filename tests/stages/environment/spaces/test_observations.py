@@ -133,7 +133,7 @@ def test_an_image_whose_middle_dimension_is_smallest_has_its_channels_last_and_i
     (spec,) = specs_of(pixels(64, 3, 64))
 
     assert spec.channels_last
-    assert "Env: of observation 'observation', an image of shape (64, 3, 64)" in caplog.text
+    assert "Env: observation 'observation' is an image of shape (64, 3, 64)" in caplog.text
 
 
 @pytest.mark.parametrize(("channels", "last"), [("first", False), ("last", True)])
@@ -343,10 +343,10 @@ def test_a_one_hot_observation_can_be_a_goal():
         ({"camra": "image"}, r"environment\.observations: it has no observation 'camra'; did you mean 'camera'\?"),
         ({"x": "goal"}, r"it has no observation 'x'; there are: camera, hands\.0, hands\.1, state\.gear, state\.pos"),
         ({"state": "vector"}, r"it has no observation 'state'; did you mean 'state\.gear'\?"),
-        ({"camera": "set"}, r"environment\.observations\.camera: Box\(.* can't be taken for 'set'; expected vector or im"),
-        ({"state.gear": "image"}, r"observations\.state\.gear: Discrete\(3\) can't be taken for 'image'; expected vector$"),
-        ({"state.position": "set"}, r"observations\.state\.position: .* can't be taken for 'set'"),
-        ({"state.position": {"channels": "last"}}, r"position\.channels: only an image has channels; .* for a vector"),
+        ({"camera": "set"}, r"environment\.observations\.camera: Box\(.* can't be used as 'set'; expected vector or im"),
+        ({"state.gear": "image"}, r"observations\.state\.gear: Discrete\(3\) can't be used as 'image'; expected vector$"),
+        ({"state.position": "set"}, r"observations\.state\.position: .* can't be used as 'set'"),
+        ({"state.position": {"channels": "last"}}, r"position\.channels: only an image has channels; .* as a vector"),
         ({"hands.1": {"kind": "image", "channels": "last"}}, r"hands\.1\.channels: .* has no axis for channels"),
         ({"hands.1": {"kind": "set", "max_entities": 3}}, r"hands\.1\.max_entities: only a Sequence space has no fixed"),
     ],
@@ -357,7 +357,7 @@ def test_settings_that_do_not_fit_are_told(settings, message):
 
 
 def test_a_sequence_is_nothing_but_a_set():
-    with pytest.raises(StageError, match="can't be taken for 'vector'; expected set$"):
+    with pytest.raises(StageError, match="can't be used as 'vector'; expected set$"):
         observation_parts(spaces.Sequence(spaces.Discrete(2)), "Env", said(observation="vector"))
 
 
