@@ -32,7 +32,7 @@ class AgentManagerQueue(Generic[T]):
 
     Args:
         name: the behaviour id, or another name for messages and statistics.
-        maxlen: the most items it holds, at least 1. A comment where the queue is made says why this number.
+        maxlen: the most items it holds, at least 1. A comment where the queue is made explains the number.
         overflow: effect of a put into a full queue: `wait` for room, or `replace_oldest`, which drops the oldest
             item. The latter is for items that each hold the full state, such as policies: only the newest matters.
         on_replaced: called with each item that a newer one replaced.
@@ -156,7 +156,7 @@ class AgentManagerQueue(Generic[T]):
             QueueClosed: if the stream has been ended.
         """
         if self._closed:
-            raise QueueClosed(f"queue {self.name!r} is closed: it takes no more producers")
+            raise QueueClosed(f"queue {self.name!r} is closed: it accepts no more producers")
         self._open_producers += 1
         return Producer(self, self._producer_closed)
 
@@ -208,7 +208,7 @@ class AgentManagerQueue(Generic[T]):
             self._on_replaced(oldest)
 
     def _serve(self) -> None:
-        """Promise items and room to the first in line, and dismiss those who wait in vain."""
+        """Promise items and room to the first in line, and dismiss tasks that wait in vain."""
         while self._getters.waiters and len(self._items) > self._getters.promised:
             self._getters.promise()
         while self._putters.waiters and len(self._items) + self._putters.promised < self.maxlen:
@@ -252,7 +252,7 @@ class Producer(Generic[T]):
             self._on_close()
 
     def qsize(self) -> int:
-        """Items in the queue, whoever put them."""
+        """Items in the queue, of all producers."""
         return self._queue.qsize()
 
     def statistics(self) -> QueueStatistics:

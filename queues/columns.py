@@ -12,7 +12,7 @@ from queues.specs import BehaviorSpec
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a batch; its leading axis (rows, trajectories, episodes, games) is given by the table it is in."""
+    """One column of a batch; its leading axis (rows, trajectories, episodes, games) is that of the table it is in."""
 
     name: str
     dtype: str
@@ -70,12 +70,12 @@ GAME_COLUMNS: tuple[Column, ...] = (
 )
 """Columns [G]: games that ended with the batch, one row per match, from the learning team's side.
 
-Of games between more than two teams there is also `game_outcomes` [G, teams], as the environment told them.
+Of games between more than two teams there is also `game_outcomes` [G, teams], as the environment reported them.
 """
 
 
 def observation_columns(spec: BehaviorSpec, prefix: str = "obs_") -> tuple[Column, ...]:
-    """`obs_0`, `obs_1`, … (or `next_obs_0`, …) as the behaviour's observation specs say."""
+    """`obs_0`, `obs_1`, … (or `next_obs_0`, …) of the behaviour's observation specs."""
     return tuple(Column(f"{prefix}{i}", o.dtype, o.shape) for i, o in enumerate(spec.observations))
 
 

@@ -57,7 +57,7 @@ class LinkEnd:
     """One end of a link, not yet opened: a socket, a handle to the segment, and the sizes.
 
     Close every end that this process has handed to another one and does not keep for a replacement: the
-    other side sees the death of a process only when nobody holds its end any more.
+    other side sees the death of a process only when no process holds its end any more.
     """
 
     def __init__(self, sock: socket.socket, segment: Segment, spec: LinkSpec) -> None:

@@ -74,7 +74,7 @@ class StepBatch:
     games: Columns = field(default_factory=dict)
     """[G] games that ended at this tick (`columns.GAME_COLUMNS`), in the batch of the learning team's behaviour id."""
     tick: int = 0
-    """Number of the tick, rising as long as this actor lives, also where its environments start anew."""
+    """Number of the tick, rising as long as this actor lives, also over resets of its environments."""
     group_ids: NDArray[np.int64] | None = None
     """[n] group of agents that works for a common reward, unique across environment instances and actors; 0 for none.
     None where the behaviour has no groups (`BehaviorSpec.grouped`)."""

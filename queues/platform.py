@@ -22,7 +22,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 _FAST_FOLDER = "/dev/shm"
-"""Memory as a file system, on Linux. Containers often give it 64 MB."""
+"""Memory as a file system, on Linux. In containers it often has 64 MB."""
 _counter = itertools.count()
 _warned = False
 
@@ -70,7 +70,7 @@ class Segment:
 
     def _map(self) -> mmap.mmap:
         if sys.platform == "win32":
-            # A named mapping lives as long as somebody has it open: this object keeps it until children have.
+            # A named mapping lives as long as a process has it open: this object keeps it until children have.
             return mmap.mmap(-1, self.size, tagname=str(self.handle))
         return mmap.mmap(int(self.handle), self.size)
 

@@ -99,7 +99,7 @@ class SharedReceiver(Generic[T]):
 
     @property
     def broken(self) -> tuple[int, ...]:
-        """Indices of the links whose producer is gone without having closed."""
+        """Indices of the links of producers that are gone without having closed."""
         return tuple(link.index for link in self._links if link.broken)
 
     @property

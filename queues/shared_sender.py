@@ -65,7 +65,7 @@ class _Job:
 class SharedSender(Generic[T]):
     """The producer's end of a shared queue; open it with `await SharedSender.open(name, end)`.
 
-    It takes the messages that `codec` knows. A `TrajectoryBatch` larger than a slab travels in pieces, each
+    It accepts the messages that `codec` knows. A `TrajectoryBatch` larger than a slab travels in pieces, each
     an item of its own. Puts are served first come first served. All methods belong to the event loop's
     thread.
     """

@@ -34,7 +34,7 @@ class LinkSpec:
     """The capacity of a link, the same at both ends.
 
     Raises:
-        ValueError: if the link could deadlock or never be used to its bound; the message says why.
+        ValueError: if the link could deadlock or never be used to its bound; the message explains it.
     """
 
     maxlen: int
@@ -109,7 +109,7 @@ class Slabs:
         return codec.read_arrays(header, root)
 
     def poison(self, slab: int) -> None:
-        """Overwrite a slab that nobody has a view of."""
+        """Overwrite a slab of which no view is alive."""
         np.frombuffer(self._view(slab), np.uint8)[:] = POISON
 
     def _view(self, slab: int) -> memoryview:

@@ -20,7 +20,7 @@ from queues.errors import SpecError
 class ObservationSpec:
     """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8).
 
-    Its rank says what it is: 1 a vector, 2 a set of things (rows of zeros where there are fewer), 3 an image; see
+    Its rank is its kind: 1 a vector, 2 a set of things (rows of zeros where there are fewer), 3 an image; see
     `config.observation_kinds`.
     """
 
@@ -53,7 +53,7 @@ class ActionSpec:
     """The actions of an agent: continuous values, discrete branches, or both (hybrid)."""
 
     continuous_size: int = 0
-    """Number of continuous actions; policies give them in [-1, 1]."""
+    """Number of continuous actions; those of policies are in [-1, 1]."""
     discrete_branches: tuple[int, ...] = ()
     """Number of choices of each discrete branch."""
     masked: bool = False
@@ -149,7 +149,7 @@ class BehaviorSpec:
                         str(o["name"]),
                         tuple(int(s) for s in o["shape"]),
                         str(o["dtype"]),
-                        bool(o.get("channels_last", False)),  # older streams don't say
+                        bool(o.get("channels_last", False)),  # absent from older streams
                         bool(o.get("goal", False)),
                     )
                     for o in plain["observations"]

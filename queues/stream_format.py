@@ -240,7 +240,7 @@ def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
 def _decompress(payload: bytes) -> bytes:
     try:
         size = zstandard.get_frame_parameters(payload).content_size
-        if size > MAX_FRAME_BYTES:  # also where none is stated, which zstandard gives as its largest number
+        if size > MAX_FRAME_BYTES:  # also where none is stated, which zstandard reports as its largest number
             stated = "no size" if size >= zstandard.CONTENTSIZE_ERROR else f"{size:,} bytes"
             raise StreamError(f"its content states {stated}, expected at most {MAX_FRAME_BYTES:,} bytes")
         return zstandard.ZstdDecompressor().decompress(payload, max_output_size=MAX_FRAME_BYTES, allow_extra_data=False)

@@ -63,7 +63,7 @@ class StreamIndex:
 
 
 class StreamReader:
-    """A recorded stream; iterating gives its frames in the order of recording, any number of times.
+    """A recorded stream; iterating yields its frames in the order of recording, any number of times.
 
     The file is open only while it is iterated or its index is read, so there is nothing to close.
 
@@ -138,7 +138,7 @@ class StreamReader:
         return StreamIndex(offsets, sequences, rows)
 
     def read_frame(self, offset: int) -> Frame:
-        """The one message whose frame begins at a byte, as the index gives it.
+        """The message of the frame that begins at a byte of the index.
 
         Raises:
             StreamError: if no whole message frame begins there.

@@ -1,4 +1,4 @@
-"""Classes of the user's that the YAML names, and objects of them: every mistake is told in the YAML's words."""
+"""Classes of the user's that the YAML names, and objects of them; messages name the key of the YAML."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def check_arguments(
     given: Mapping[str, Any],
     offered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The keyword arguments to make it with: those given, and those offered that it takes by name.
+    """The keyword arguments of a call: those given, and those offered that are parameters by name.
 
     Raises:
-        LoadError: if it does not take what is given, or needs more.
+        LoadError: if the given ones are not accepted, or do not suffice.
     """
     try:
         signature = inspect.signature(made)
@@ -80,6 +80,6 @@ def construct(where: str, use: str, made: Callable[..., Any], arguments: Mapping
 
 
 def _parameters(signature: inspect.Signature) -> str:
-    """Names and defaults, as one would write a call; annotations would be in the way."""
+    """Names and defaults as in a call, without annotations."""
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     return ", ".join(map(str, bare))

@@ -1,7 +1,7 @@
 """Small numbers for agents and pages: a stack of free numbers, and the table from agent ids to slots.
 
 A slot is an agent's place in the per-agent arrays of an assembler. Agents have ids of any size, and come and
-go; slots are dense, and used again. Slot 0 is nobody's: it stands for agents that are not known.
+go; slots are dense, and used again. Slot 0 (`NOBODY`) stands for unknown agents.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FreeNumbers:
 
 
 class Slots:
-    """Agent ids → slots, by binary search in a sorted copy that is made anew where a change calls for it.
+    """Agent ids → slots, by binary search in a sorted copy that is renewed after changes.
 
     Attributes:
         ids: [total] the agents' ids by slot.
@@ -69,7 +69,7 @@ class Slots:
 
     @property
     def total(self) -> int:
-        """Number of slots, used or not, and nobody's: the length that per-agent arrays need."""
+        """Number of slots, used or not, `NOBODY` included: the length of per-agent arrays."""
         return len(self.ids)
 
     def used(self) -> Numbers:
@@ -83,7 +83,7 @@ class Slots:
         if not len(self._sorted_ids):
             return np.full(len(agent_ids), NOBODY)
         at = self._sorted_ids.searchsorted(agent_ids)
-        # `clip` takes care of ids beyond the greatest one: what stands there is not equal to them.
+        # `clip` handles ids beyond the greatest one: the id there is not equal to them.
         known = self._sorted_ids.take(at, mode="clip") == agent_ids
         slots = self._sorted_slots.take(at, mode="clip")
         slots *= known

@@ -379,10 +379,10 @@ class Actor(Source[Item]):
 
     def _adopt_parameters(self) -> bool:
         """Pass the newest parameters to the environments; return True if these have to be reset for it."""
-        taken, self._parameters = self._parameters, None
-        if taken is not None:
-            self._environment.parameters.receive(taken)
-        return taken is not None and taken.reset
+        newest, self._parameters = self._parameters, None
+        if newest is not None:
+            self._environment.parameters.receive(newest)
+        return newest is not None and newest.reset
 
     def _count_used(self) -> dict[str, int]:
         """Learning steps that were emitted or are held, by behaviour name."""

@@ -168,7 +168,7 @@ class Assembler:
         """Slots of agents that ended (`NOBODY` if unknown), and of those that decide (new ones get one)."""
         ended = step.ended
         agent_ids = step.agent_ids[ended:]
-        # Comparing bytes costs a tenth of `array_equal`; identity would say nothing, as arrays may be reused.
+        # Comparing bytes costs a tenth of `array_equal`; identity would prove nothing, as arrays may be reused.
         key = agent_ids.tobytes()
         tick = self._last_tick
         if tick is not None and tick.agents == key:
@@ -227,7 +227,7 @@ class Assembler:
             step: the tick.
             tick: who decides.
             at: [d] the rows after those of their previous decisions, which are completed; changed for agents
-                whose decisions come into other pages.
+                that begin another page.
             observations: the columns of observations with the agents' records [d].
         """
         where = tick.where
@@ -239,7 +239,7 @@ class Assembler:
             stamps = (*stamps, step.group_ids[step.ended :])
         key = as_bytes(stamps)
         fresh, restamped = 0, None
-        # Where agents and stamps are the last tick's and nobody ended, nobody starts anything: the fast path.
+        # Where agents and stamps are the last tick's and no agent ended, no episode starts: the fast path.
         if step.ended or tick.stamps != key:
             tick.stamps, tick.learning = key, int(np.count_nonzero(step.learning))
             fresh, restamped = self._check_stamps(where, at, stamps, key)
@@ -295,7 +295,7 @@ class Assembler:
             self._warned = True
             log.warning(
                 "%s: agent %d began episode %d, but its episode %d never ended; the last decision of such "
-                "episodes is dropped (said once). Environments should give an ending row.",
+                "episodes is dropped (logged once). Environments should report an ending row.",
                 *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._agents.episode_ids[slots[0]]),
             )
 

@@ -15,7 +15,7 @@ class Groups:
     Attributes:
         ids: [total] the group in which an agent took its open decision, 0 for none.
         returns: [total] sum of the group's rewards that an agent got in its episode.
-        tick: the tick that was last taken in.
+        tick: the last tick that was added.
     """
 
     def __init__(self, total: int) -> None:
@@ -64,7 +64,7 @@ class Groups:
         """The groups' columns of agents' episodes that end.
 
         A group is over when none of its agents is left. Then, of the agents that ended last, the row of the one with
-        the longest episode says so: its sum of rewards is the group's.
+        the longest episode is marked: its sum of rewards is the group's.
 
         Args:
             slots: [e] of those agents.

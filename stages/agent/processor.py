@@ -19,7 +19,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
 
     A row of a `StepBatch` brings the reward of the agent's previous decision and completes its step. Ending
-    rows close the trajectory; so does the `time_horizon`, after which the same episode goes on in another
+    rows close the trajectory; so does the `time_horizon`, after which the same episode continues in another
     one. Closed trajectories leave as one packed batch per behaviour id, with the episodes and games that
     ended meanwhile. An ending that is not `terminated` is truncated.
 

@@ -10,7 +10,7 @@ from queues.stream_writer import StreamWriter
 
 
 class Recorder:
-    """Writes the messages of one edge, for whoever owns the edge. Several may share a writer, in one thread.
+    """Writes the messages of one edge. Several recorders may share a writer, in one thread.
 
     Args:
         writer: the stream file.
@@ -32,6 +32,6 @@ class Recorder:
         """Write a message at once, in the caller's thread; see docs/stream-format.md for what that costs.
 
         Raises:
-            StreamError: if the disk does not take it.
+            StreamError: if the disk refuses it.
         """
         self.writer.write(self.edge, message, self._clock())

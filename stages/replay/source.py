@@ -33,7 +33,7 @@ class ReplaySource(Source[Message]):
         edge: the edge to replay; may be None if the files hold only one.
         behaviors: names or ids of the behaviours to replay; None for all.
         speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time.
-            Each file's clock starts anew at its first message; messages that are late follow at once.
+            Each file's clock starts at its first message; late messages follow at once.
         clock: seconds on a monotonic clock.
         sleep: waits for a number of seconds.
 
@@ -175,7 +175,7 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
         streams: files, folders of `.stream` files or glob patterns; a folder's and a pattern's files come by name.
 
     Raises:
-        StageError: if one of them matches nothing, or none was given.
+        StageError: if one of them matches nothing, or there is none.
     """
     paths: dict[Path, Path] = {}
     for stream in streams:
@@ -201,7 +201,7 @@ def _choose_edge(edge: str | None, readers: Sequence[StreamReader]) -> str:
     if edge is None and len(recorded) == 1:
         return recorded[0]
     if edge is None:
-        raise StageError(f"replay: the streams hold several edges, {recorded}; say which one to replay (edge: …)")
+        raise StageError(f"replay: the streams hold several edges, {recorded}; name the one to replay (edge: …)")
     if edge not in recorded:
         raise StageError(f"replay: no stream has an edge {edge!r}, they have {recorded}")
     return edge
