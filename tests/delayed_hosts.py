@@ -52,6 +52,8 @@ class Network:
         self.delivered: dict[str, list[TrajectoryBatch]] = {}
         """Trajectories by the queue that they came out of, in their order."""
         self.tasks: list[asyncio.Task[None]] = []
+        self.killed: list[str] = []
+        """Hosts that main had to kill: they did not end by themselves."""
         self.random = random
         self._slowness_s = slowness_s
 
@@ -105,7 +107,7 @@ class Network:
     def kill(self, name: str) -> DelayedHost:
         """Kill the newest host of a name; what lies in its queues may be lost with it."""
         host = next(each for each in reversed(self.hosts) if each.plan.name == name)
-        host.kill()
+        InlineHost.kill(host)
         for way in host.ways if self.random.random() < 0.5 else ():
             for carrier in way.carriers:
                 carrier.cancel()
@@ -153,6 +155,11 @@ class DelayedHost(InlineHost):
         self._task.add_done_callback(lambda _: link.close())
         way.carriers.append(self._spawn(self.network.carry(link, way.end, closes=False)))
         self.ways = (*self.ways, way)
+
+    def kill(self) -> None:
+        if not self._task.done():
+            self.network.killed.append(self.plan.name)
+        super().kill()
 
     def settle(self) -> None:
         for way in self.ways:

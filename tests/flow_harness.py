@@ -247,6 +247,7 @@ def run_flow(
         runner.run(flow.run(results, during))
     failure = flow.coordinator.shutdown.failure
     assert fails or failure is None, failure and (failure.traceback or failure.message)
+    assert fails or not flow.network.killed, "all hosts end by themselves"
     return flow
 
 

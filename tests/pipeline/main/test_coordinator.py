@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 from fakes import Cast
 from flow_harness import Flow, Scenario, Trained, run_flow
+
+from pipeline.control.messages import BeginCheckpoint
 
 ENDLESS = Scenario(trained=(Trained("Walker", 8, 5, 10**6),), casts=(Cast("Walker", agents=2),))
 FINITE = Scenario(trained=(Trained("Walker", 8, 5, 20),), casts=(Cast("Walker", agents=2),), replicas=2)
@@ -93,3 +96,17 @@ def test_checkpoints_are_made_at_their_intervals(deterministic):
     flow = run_flow(scenario)
     assert flow.trainers["Walker"].step >= 160
     assert flow.coordinator.checkpointing.newest >= 3
+
+
+def test_a_checkpoint_that_a_killed_actor_took_to_its_grave_is_asked_for_again(caplog):
+    announced = asyncio.Event()
+
+    async def kill(flow: Flow) -> None:
+        flow.network.sent = lambda message: announced.set() if isinstance(message, BeginCheckpoint) else None
+        await announced.wait()
+        flow.network.kill("actor-0")
+
+    with caplog.at_level(logging.DEBUG):
+        flow = run_flow(Scenario(FINITE.trained, FINITE.casts, checkpoint_interval=40, slowness_s=(1e-3,)), kill)
+    assert len(flow.actors) == 2
+    assert "checkpoint 0 is whole" in caplog.text
