@@ -45,7 +45,7 @@ class ActorHost:
     """Runs one actor.
 
     Args:
-        plan: what it is told to be.
+        plan: the host.
         control: its end of the control channel.
         edges: opens queue ends.
         make_policy: makes the acting policies; None: those of the trainers' designs, or what is played.
@@ -95,7 +95,7 @@ class ActorHost:
         )
 
     async def run(self) -> bool:
-        """Run until told to stop, or until something fails; returns whether it ended well."""
+        """Run until main sends `Stop` or something fails; True if it ended well."""
         return await run_host(self._runtime, self._work, self._listen)
 
     async def _work(self) -> None:

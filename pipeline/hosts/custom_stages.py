@@ -38,7 +38,7 @@ def build_stages(placements: Sequence[StagePlacement], config: RunConfig) -> lis
 
 
 def check_stages(config: RunConfig) -> list[LoadError]:
-    """What keeps the placed stages from being made, as far as it can be told without making them."""
+    """Find the mistakes for which placed stages can't be made, as far as that is known without making them."""
     mistakes = []
     for placement in config.pipeline.stages:
         try:
@@ -53,7 +53,7 @@ def _where(placement: StagePlacement) -> str:
 
 
 def _key(placement: StagePlacement, config: RunConfig) -> KeyPath:
-    """Where it stands in the YAML; names are unique."""
+    """Return its place in the YAML; names are unique."""
     return ("pipeline", "stages", [each.name for each in config.pipeline.stages].index(placement.name))
 
 

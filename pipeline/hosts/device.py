@@ -1,4 +1,4 @@
-"""Where trainers compute: the torch device that was asked for, if it can be had."""
+"""The torch device that trainers compute on: the configured one, if it is there."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class EvaluationHost:
     """Runs one evaluation stage per behaviour id.
 
     Args:
-        plan: what it is told to be.
+        plan: the host.
         control: its end of the control channel.
         edges: opens queue ends.
     """
@@ -39,7 +39,7 @@ class EvaluationHost:
         self._onnx = OnnxExporter(self._runtime.stages.context("evaluation").log)
 
     async def run(self) -> bool:
-        """Run until all policy queues have ended; returns whether it ended well."""
+        """Run until all policy queues have ended; True if it ended well."""
         return await run_host(self._runtime, self._work, self._listen)
 
     async def _work(self) -> None:

@@ -37,7 +37,7 @@ class LearnerHost:
     """Runs one trainer.
 
     Args:
-        plan: what it is told to be.
+        plan: the host.
         control: its end of the control channel.
         edges: opens queue ends.
     """
@@ -131,7 +131,7 @@ class LearnerHost:
         return make_trainer(context)
 
     def _restore(self, stage: TrainerStage) -> None:
-        """Go on from the checkpoint, if the run resumes; else from the weights that it was told to start from."""
+        """Resume from the checkpoint, if there is one; else start from the weights that the YAML names, if any."""
         runtime = self._runtime
         state = runtime.stages.saved_state(TRAINER)
         if state is not None:
@@ -203,6 +203,6 @@ class LearnerHost:
 
 
 def _agents(config: RunConfig) -> int:
-    """How many agents act at a time, or did in a run that is replayed, whatever the YAML says of environments."""
+    """Count the agents that act at a time, or did in the run that is replayed, whatever the YAML's environments are."""
     recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
     return recorded or agents_of(config)

@@ -1,4 +1,4 @@
-"""What a host is told to be: plain data, so that it can be sent to another process as it is."""
+"""The plan of a host: plain data, so that it can be sent to another process as it is."""
 
 from __future__ import annotations
 

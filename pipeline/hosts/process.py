@@ -166,7 +166,7 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
         }
         assert process.stdin is not None, "asked for with PIPE"
         process.stdin.write(msgpack.packb(birth, use_bin_type=True))
-        with suppress(ConnectionError):  # it died already; its exit status tells
+        with suppress(ConnectionError):  # it died already, as its exit status shows
             await process.stdin.drain()
         process.stdin.close()
     reader, writer = await asyncio.open_connection(sock=ours)
@@ -174,7 +174,7 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
 
 
 def child_environment() -> dict[str, str]:
-    """The child finds the same packages, and its numeric libraries use one thread unless the user said otherwise."""
+    """Let the child find the same packages and use one thread in numeric libraries, unless the user set another number."""
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]

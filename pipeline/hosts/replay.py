@@ -32,7 +32,7 @@ class ReplayHost:
     """Replays recorded streams into the trajectory queues.
 
     Args:
-        plan: what it is told to be; `replay_edge` says where the streams were recorded.
+        plan: the host; `replay_edge` names the edge where the streams were recorded.
         control: its end of the control channel.
         edges: opens queue ends.
     """
@@ -45,7 +45,7 @@ class ReplayHost:
         self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)
 
     async def run(self) -> bool:
-        """Run until the recording has ended and main has said stop; returns whether it ended well."""
+        """Run until the recording has ended and main has sent `Stop`; True if it ended well."""
         return await run_host(self._runtime, self._work, self._listen)
 
     async def _work(self) -> None:
@@ -108,7 +108,7 @@ def _make_source(runtime: HostRuntime) -> ReplaySource | DemonstrationSource:
 
 
 def _steps_before(runtime: HostRuntime, behaviors: Iterable[str]) -> dict[str, int]:
-    """How many steps the trainers of a resumed run have taken in, by their own parts of the checkpoint.
+    """Return the steps that the trainers of a resumed run have received, from their own parts of the checkpoint.
 
     The manifest's steps will not do: of several trainers, those that save first report further ones before it is made.
     """

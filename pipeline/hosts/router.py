@@ -23,7 +23,7 @@ class Router:
         self._expected.add(behavior)
 
     def open(self, behavior: str, outlet: Outlet[Any]) -> None:
-        """Here it is."""
+        """Open the outlet of a behaviour name."""
         self._expected.add(behavior)
         self._outlets[behavior] = outlet
         self._opened.set()

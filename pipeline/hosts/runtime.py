@@ -26,7 +26,7 @@ from stages.errors import StageError
 from stages.loop import StageFailure
 
 REPORT_EVERY_S = 1.0
-"""How often a host sends its statistics and a heartbeat."""
+"""Seconds between two reports of a host: statistics, and a sign of life."""
 
 
 class HostRuntime:
@@ -79,7 +79,7 @@ class HostRuntime:
 async def run_host(
     runtime: HostRuntime, work: Callable[[], Awaitable[None]], listen: Callable[[], Awaitable[None]]
 ) -> bool:
-    """Run a host's work to its end, beside what listens and reports; tells main how it ended.
+    """Run a host's work to its end, beside what listens and reports; report to main how it ended.
 
     Args:
         runtime: the host.
@@ -126,7 +126,7 @@ def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:
 
 
 def describe_failure(host: str, error: BaseException) -> HostFailed:
-    """A failure as main is told of it."""
+    """Describe a failure to main."""
     stage = error.stage if isinstance(error, StageFailure) else ""
     cause = error.cause if isinstance(error, StageFailure) else error
     settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # whichever stage came upon it

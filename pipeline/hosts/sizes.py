@@ -17,7 +17,7 @@ def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:
 
 
 def agents_of(config: RunConfig) -> int:
-    """Count the agents that act at a time, as far as the configuration tells: environments × actors."""
+    """Count the agents that act at a time, as far as the configuration shows: environments × actors."""
     environments = config.environment.num_envs if config.environment is not None else config.env_settings.num_envs
     return environments * config.pipeline.hosts.actors.replicas
 

@@ -1,4 +1,4 @@
-"""What a host, or main, is to its stages: contexts, hooks, parts of checkpoints, and chains of stages."""
+"""Stages within a host, or within main: their contexts, hooks, parts of checkpoints, and chains of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What main knows of one behaviour while it is trained."""
+"""The state of one behaviour in main."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BehaviorState:
     path: TrajectoryPath
     learner: HostHandle | None = None
     ready: bool = False
-    """Whether its trainer is made, with the state that it goes on from."""
+    """True once its trainer is made, with the state that it resumes from."""
     step: int = 0
     version: int = 0
     recent_return: float | None = None
@@ -59,7 +59,7 @@ class BehaviorState:
         self.start_at(self.step)
 
     def update(self, report: TrainerReport) -> bool:
-        """Take in a trainer's report; whether a checkpoint has become due."""
+        """Take in a trainer's report; True if a checkpoint has become due."""
         self.step, self.version, self.done = report.step, report.version, report.done
         self.recent_return = report.recent_return
         if self.step < self.next_checkpoint:

@@ -1,6 +1,6 @@
 """Opens the way of a behaviour when its agents are first seen: trainer, queues, stages in main, policies.
 
-Which behaviours there are is known only then, since environments tell it.
+Which behaviours there are is known only then, from the environments.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class BehaviorStarter:
     Args:
         plan: the run.
         launcher: starts learners and opens queues.
-        broadcaster: whom policies are sent by.
+        broadcaster: sends policies.
         stages: contexts, hooks and saved states of stages in main.
-        reporter: told of each behaviour.
+        reporter: gets each behaviour.
         run: called with what main has to run from then on.
 
     Attributes:
@@ -91,7 +91,7 @@ class BehaviorStarter:
         self._announced.add(slot.source)
 
     def heartbeat(self, slot: ActorSlot) -> None:
-        """An actor says that it lives; it announces all behaviour ids that it begins with before it says anything else.
+        """Note an actor's sign of life; an actor announces all behaviour ids that it begins with before its first one.
 
         So if it has announced any, those that nobody has announced by now are not there.
         """
@@ -159,7 +159,7 @@ class BehaviorStarter:
         self._run(drain(await self._launcher.gather(name)))
 
     async def _play(self, state: BehaviorState) -> None:
-        """In a trainer's place: its newest policy, and somebody who counts what is played with it."""
+        """Start what stands in a trainer's place: its newest policy, and a stage that counts what is played with it."""
         path = policy_file(self._plan.config, self._plan.folder.path, state.behavior)
         policy = read_policy_update(path, state.behavior)
         log.info("%s is played by %s.", state.behavior, path)

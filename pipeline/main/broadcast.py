@@ -1,4 +1,4 @@
-"""What main sends to actors: messages to all of them, credits to each, policies to whoever has such agents."""
+"""Sending to actors: messages to all of them, credits to each, policies to those that have such agents."""
 
 from __future__ import annotations
 

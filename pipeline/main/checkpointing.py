@@ -58,7 +58,7 @@ class Checkpointing:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is under way."""
+        """True while a checkpoint is under way."""
         return self._assembler.busy
 
     def begin(self, sources: Iterable[HostHandle], then_stop: bool = False) -> None:

@@ -45,7 +45,7 @@ from stages.trainer.stage import TrainerReport
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-"""How often main looks at the clock: progress, heartbeats, overdue checkpoints."""
+"""Seconds between two looks at the clock: progress, heartbeats, overdue checkpoints."""
 
 
 class Coordinator:
@@ -153,7 +153,7 @@ class Coordinator:
             slot.handle.control.send(self._curricula.current_parameters())
         if old is not None:
             self.checkpointing.repeat_announcement(slot.handle)
-        if self.shutdown.begun:  # it was told to stop before it was there to hear it
+        if self.shutdown.begun:  # all others were sent it before this one was there
             slot.handle.control.send(control.Stop())
 
     def _listen_later(self, host: HostHandle) -> None:
@@ -173,7 +173,7 @@ class Coordinator:
     def _fail(self, error: Exception) -> None:
         self.shutdown.fail(describe_failure("main", error))
 
-    # What hosts say. -----------------------------------------------------------------------------------------------
+    # Messages of hosts. ----------------------------------------------------------------------------------------------
 
     async def _listen(self, host: HostHandle) -> None:
         """Listen to a host until its end, and see to what its end means."""
@@ -203,7 +203,7 @@ class Coordinator:
             case control.CreditsReturned():
                 self._on_credits_returned(message)
             case control.StatisticsReport():
-                self._supervisor.heard(host.plan.name, time.monotonic())
+                self._supervisor.signed(host.plan.name, time.monotonic())
                 self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
                 slot = self._launcher.slot_of(host)
                 if slot is not None:
@@ -305,9 +305,9 @@ class Coordinator:
 
     def _advance_lessons(self) -> None:
         """Let the lessons begin that have become due; a recording does not change with them."""
-        told = None if self._plan.playing or self._plan.replay_edge else self._curricula.advance(self._measures)
-        if told is not None:
-            self._broadcaster.send_to_sources(told)
+        begun = None if self._plan.playing or self._plan.replay_edge else self._curricula.advance(self._measures)
+        if begun is not None:
+            self._broadcaster.send_to_sources(begun)
 
     def _measures(self, behavior: str) -> MeasuredProgress | None:
         state = self.starter.behaviors.get(behavior)

@@ -1,7 +1,7 @@
-"""Whether everything that the YAML names as a module, or as something in one, can be found.
+"""Checks that everything that the YAML names as a module, or as something in one, can be found.
 
 Finding it means importing it. `--validate` looks at all of it. A run looks, before it starts, at what it makes in the
-main process; the rest is imported by the hosts that need it, which say the same when they can't.
+main process; the rest is imported by the hosts that need it, which report the same when they can't.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stages.errors import StageError
 
 
 def names_of_main(config: RunConfig) -> list[str]:
-    """What is wrong with the names of what a run makes in the main process, or could: each with its place."""
+    """Find the mistakes in the names of what a run makes in the main process, or could: each with its place."""
     mistakes: list[StageError] = [*check_writers(config), *check_samplers(config)]
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += check_stages(config)
@@ -31,14 +31,14 @@ def names_of_main(config: RunConfig) -> list[str]:
 
 
 def all_names(config: RunConfig) -> list[str]:
-    """What is wrong with all names of modules, classes and functions, each with its place."""
+    """Find the mistakes in all names of modules, classes and functions, each with its place."""
     found = []
     for find in (*_of_environment(config), *_of_learners(config)):
         try:
             find()
         except StageError as mistake:
             found.append(in_place(config, mistake.key, str(mistake)))
-    return list(dict.fromkeys([*found, *names_of_main(config)]))  # what several behaviours inherit is told once
+    return list(dict.fromkeys([*found, *names_of_main(config)]))  # what several behaviours inherit is reported once
 
 
 def in_place(config: RunConfig, key: KeyPath, message: str) -> str:

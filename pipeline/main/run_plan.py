@@ -1,4 +1,4 @@
-"""What is run, where it is written and what it goes on from: known before anything starts, and never changed."""
+"""The plan of a run: its configuration, its folder and the checkpoint that it resumes from; never changed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from stages.replay.recording import TRAINER_EDGE, recorded_behaviors, recorded_e
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run, as main was asked for it."""
+    """One run."""
 
     config: RunConfig
     folder: RunFolder
-    """Where it is written."""
+    """The run's folder."""
     seed: int
     resumed: Checkpoint | None
-    """The checkpoint that it goes on from, or whose policies are played; None for a fresh run."""
+    """The checkpoint that it resumes from, or whose policies are played; None for a fresh run."""
 
     @property
     def playing(self) -> bool:
-        """Whether policies are only played: nothing is learned or saved."""
+        """True if policies are only played: nothing is learned or saved."""
         return self.config.checkpoint_settings.inference
 
     @property
     def deterministic(self) -> bool:
-        """Whether the run has to give the same again, to the bit."""
+        """True if the run has to give the same again, to the bit."""
         return self.config.pipeline.deterministic
 
     @cached_property
     def replay_edge(self) -> str:
-        """Where what stands in the actors' place was recorded; empty if they act.
+        """The edge at which the streams in the actors' place were recorded; empty if they act.
 
         Demonstrations go to trainers as such.
         """

@@ -91,11 +91,11 @@ class SelfPlay:
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def trajectory_stage(self) -> GhostStage:
-        """What stands between actors and trainer."""
+        """Make the stage between actors and trainer."""
         return GhostStage(self.controller, self.publish)
 
     def policy_stage(self) -> GhostPolicies:
-        """What stands between trainer and publisher."""
+        """Make the stage between trainer and publisher."""
         return GhostPolicies(self.controller, self.publish)
 
     def publish(self, matchup: Matchup | None) -> None:
@@ -108,7 +108,7 @@ class SelfPlay:
         self._players = frozenset(self.controller.histories)
 
     def hooks(self, stage: str, behavior: str) -> StageHooks:
-        """What the loop of a behaviour's ghost stage reports to."""
+        """Make what the loop of a behaviour's ghost stage reports to."""
 
         def reach(name: str, number: int, state: Mapping[str, Any]) -> None:
             missing = self._missing.setdefault(number, set(self._players))
@@ -165,7 +165,7 @@ def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
 
 
 def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
-    """What chooses a behaviour's opponents, as its `self_play` says.
+    """Make what chooses a behaviour's opponents, by its `self_play`.
 
     Raises:
         LoadError: if it can't be imported, does not take its arguments, or raises.
@@ -180,7 +180,7 @@ def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
 
 
 def check_samplers(config: RunConfig) -> list[LoadError]:
-    """What keeps the behaviours' samplers from being made, as far as it can be told without making them."""
+    """Find the mistakes for which the behaviours' samplers can't be made, as far as is known without making them."""
     mistakes = []
     for path, settings in config.blocks():
         if settings.self_play is not None:

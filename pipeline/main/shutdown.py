@@ -1,4 +1,4 @@
-"""How a run ends: in order, when all is learned or somebody asks for it, or because something failed."""
+"""The end of a run: in order, when all is learned or a user asks for it, or because something failed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pipeline.main.running_hosts import RunningHosts
 log = logging.getLogger(__name__)
 
 GRACE_S = 20.0
-"""How long hosts may take to drain after the run was told to end; then they are killed."""
+"""Seconds that hosts may take to drain once the run ends; then they are killed."""
 
 
 class Shutdown:
-    """Ends the run once, whoever wants it to.
+    """Ends the run once, at the first cause.
 
     Args:
         behaviors: the open behaviours, by name.
@@ -28,7 +28,7 @@ class Shutdown:
         save_trainers: lets trainers save where they stand.
 
     Attributes:
-        begun: whether the run is ending.
+        begun: true if the run is ending.
         failure: what went wrong first; None if nothing did.
     """
 
@@ -50,12 +50,12 @@ class Shutdown:
 
     @property
     def learners_ended(self) -> bool:
-        """Whether the run is ending and no trainer will send a policy any more."""
+        """True if the run is ending and no trainer will send a policy any more."""
         return self.begun and all(self._running.has_ended(learner_name(name)) for name in self._behaviors)
 
     @property
     def failed_at_start(self) -> bool:
-        """Whether a trainer failed before it was ready to learn; who resumes would only meet that again."""
+        """True if a trainer failed before it was ready to learn; a resumed run would only meet that again."""
         failed = self.failure.stage if self.failure is not None else ""
         return any(not state.ready and learner_name(name) == failed for name, state in self._behaviors.items())
 
@@ -80,7 +80,7 @@ class Shutdown:
             log.debug("a further failure: %s", failure.message)
             return
         self.failure = failure
-        log.error("%s", failure.message.partition("\n")[0])  # all of it is told as the run ends
+        log.error("%s", failure.message.partition("\n")[0])  # all of it is shown as the run ends
         log.debug("%s", failure.traceback)
         self.begun = True
         if self._trainers_are_sound(failure.stage):
@@ -101,7 +101,7 @@ class Shutdown:
                 state.learner.control.send(Stop())
 
     def _trainers_are_sound(self, failed_stage: str) -> bool:
-        """Whether what trainers would save now is worth more than the checkpoint before."""
+        """Return True if what trainers would save now is worth more than the checkpoint before."""
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
         dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"

@@ -1,6 +1,6 @@
 """Notices a trainer that learns nothing because stages before it keep everything back.
 
-Such a run hangs nowhere: it just never comes to an end, and without a word nobody would know why.
+Such a run hangs nowhere: it just never comes to an end, and without a warning nobody would know why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may be started again, and who has fallen silent."""
+"""Supervision of hosts: which may be started again, and which have fallen silent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STARTING_FACTOR = 5
 
 
 class Supervisor:
-    """Restart limits and heartbeats of hosts. Pure: times are given.
+    """Restart limits and heartbeats of hosts. Pure: times are arguments.
 
     Args:
         settings: ML-Agents' restart limits and `timeout_wait`.
@@ -25,19 +25,19 @@ class Supervisor:
         """A host was started."""
         self._heard[host] = (now_s, self._settings.timeout_wait * STARTING_FACTOR)
 
-    def heard(self, host: str, now_s: float) -> None:
+    def signed(self, host: str, now_s: float) -> None:
         """A host has given a sign of life."""
         self._heard[host] = (now_s, float(self._settings.timeout_wait))
 
     def silent(self, now_s: float) -> list[str]:
-        """Hosts that have been silent for too long; each is named once until it is heard or started again."""
+        """Hosts that have been silent for too long; each is named once until its next sign of life or start."""
         silent = [host for host, (since, patience) in self._heard.items() if now_s - since > patience]
         for host in silent:
             del self._heard[host]
         return silent
 
     def refusal(self, host: str, now_s: float) -> str | None:
-        """Why a dead host must not be started again; None if it may, and then that counts as a restart."""
+        """Return why a dead host must not be started again; None if it may, and then that counts as a restart."""
         limits = self._settings
         budget = self._budgets.setdefault(
             host,

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class TrajectoryPath:
-    """What main does for one behaviour.
+    """The path of one behaviour's trajectories and policies through main.
 
     Args:
         route: the behaviour's way.
@@ -70,12 +70,12 @@ class TrajectoryPath:
             self._self_play.on_report(report)
 
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
-        """What carries trajectories from the actors' queue to the learner's."""
+        """Make what carries trajectories from the actors' queue to the learner's."""
         last: Any = _Copies(outlet, self.students) if self.students else outlet
         return chain(self._stages, self._main, inlet, last) if self._stages else [_carry(inlet, last)]
 
     def policies(self, updates: Inlet[Any]) -> list[Runner]:
-        """What carries policies from the trainer to the publisher."""
+        """Make what carries policies from the trainer to the publisher."""
         behavior = self._route.behavior
         publish = _Into(self._publisher)
         if self._self_play is None:
@@ -86,7 +86,7 @@ class TrajectoryPath:
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Hand each stage's state to `save`, without waiting for a barrier.
 
-        This is done when something has failed, maybe one of these stages: one that can't say its state any more is
+        This is done when something has failed, maybe one of these stages: one whose state can't be had any more is
         saved without, for what the trainers have learned is worth more.
         """
         for placed in self._stages:
