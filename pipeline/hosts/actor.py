@@ -16,7 +16,7 @@ from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
-from pipeline.hosts.runtime import HostRuntime, run_host
+from pipeline.hosts.runtime import Host
 from pipeline.hosts.sizes import agents_of, kind_of_trainer, rows_per_batch
 from pipeline.hosts.stages import LOCAL_BOUND, chain
 from pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
@@ -41,13 +41,11 @@ AGENT_ID_RANGE = 2**40
 """Agent ids of one actor's environments; replica r has those from r × this on."""
 
 
-class ActorHost:
+class ActorHost(Host):
     """Runs one actor.
 
     Args:
-        plan: the host.
-        control: its end of the control channel.
-        edges: opens queue ends.
+        plan, control, edges: those of every host.
         make_policy: makes the acting policies; None: those of the trainers' designs, or what is played.
     """
 
@@ -58,8 +56,8 @@ class ActorHost:
         edges: HostEdges,
         make_policy: Callable[[BehaviorSpec], ActingPolicy] | None = None,
     ) -> None:
-        self._runtime = HostRuntime(plan, control, edges)
-        config = self._runtime.config
+        super().__init__(plan, control, edges)
+        config = self.config
         self._router = Router()
         self._tap = OutletTap(plan, config) if recorded_here(config, AGENT_PROCESSOR) else None
         self._policies = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # ends to listen to; a handful per run
@@ -84,7 +82,7 @@ class ActorHost:
                 min_rows=rows_per_batch(config),
             ),
             CreditGate(self._ask),
-            ActorPort(self._announce, ended=lambda _: self._runtime.control.send(SourceEnded())),
+            ActorPort(self._announce, ended=lambda _: self.control.send(SourceEnded())),
             restarts=RestartBudget(
                 limits.max_lifetime_restarts,
                 limits.restarts_rate_limit_n,
@@ -94,24 +92,19 @@ class ActorHost:
             resumed_at=plan.resumed_at,
         )
 
-    async def run(self) -> bool:
-        """Run until main sends `Stop` or something fails; True if it ended well."""
-        return await run_host(self._runtime, self._work, self._listen)
-
     async def _work(self) -> None:
-        runtime = self._runtime
-        stages = build_stages(placements_after(runtime.config, AGENT_PROCESSOR, in_main=False), runtime.config)
+        stages = build_stages(placements_after(self.config, AGENT_PROCESSOR, in_main=False), self.config)
         outlet: Any = self._router
         async with asyncio.TaskGroup() as tasks:
             policies = tasks.create_task(self._follow_policies())
             runners = []
             if stages:
                 outlet = AgentManagerQueue("agent_processor out", LOCAL_BOUND)
-                runners = [tasks.create_task(runner) for runner in chain(stages, runtime.stages, outlet, self._router)]
+                runners = [tasks.create_task(runner) for runner in chain(stages, self.stages, outlet, self._router)]
             if self._tap is not None:
                 outlet = self._tap.before(outlet)
             await self._parameters_set.wait()  # the first episodes need their parameters
-            await run_source(self._actor, outlet, runtime.stages.context("actor"))
+            await run_source(self._actor, outlet, self.stages.context("actor"))
             if runners:
                 await asyncio.wait(runners)
             policies.cancel()
@@ -119,7 +112,7 @@ class ActorHost:
             self._tap.finish()
 
     async def _listen(self) -> None:
-        async for message in self._runtime.control.receive():
+        async for message in self.control.receive():
             match message:
                 case Grant():
                     self._actor.receive_grant(message.number, message.caps, message.versions)
@@ -138,9 +131,9 @@ class ActorHost:
     async def _open(self, message: OpenEdge) -> None:
         kind, _, what = message.name.partition("/")
         if kind == "trajectories":
-            self._router.open(what, await self._runtime.open_outlet(message))
+            self._router.open(what, await self.open_outlet(message))
         else:
-            await self._policies.put(await self._runtime.open_inlet(message))
+            await self._policies.put(await self.open_inlet(message))
 
     async def _follow_policies(self) -> None:
         async def follow(inlet: Inlet[PolicyUpdate]) -> None:
@@ -155,11 +148,11 @@ class ActorHost:
         self._router.expect(spec.name)
         if self._tap is not None:
             self._tap.expect(spec)
-        self._runtime.control.send(BehaviorSeen(spec.to_plain()))
+        self.control.send(BehaviorSeen(spec.to_plain()))
 
     def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
-        source = self._runtime.plan.source
-        self._runtime.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back)))
+        source = self.plan.source
+        self.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back)))
 
 
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:

@@ -10,7 +10,7 @@ from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import Evaluated, OpenEdge
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import HostRuntime, run_host
+from pipeline.hosts.runtime import Host
 from pipeline.policies.export import export_policy
 from pipeline.policies.inference import policy_maker
 from pipeline.policies.onnx_export import OnnxExporter
@@ -24,23 +24,13 @@ from stages.loop import Nowhere, StageRunner
 from stages.policy.design import design_of
 
 
-class EvaluationHost:
-    """Runs one evaluation stage per behaviour id.
-
-    Args:
-        plan: the host.
-        control: its end of the control channel.
-        edges: opens queue ends.
-    """
+class EvaluationHost(Host):
+    """Runs one evaluation stage per behaviour id."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
-        self._runtime = HostRuntime(plan, control, edges)
+        super().__init__(plan, control, edges)
         self._inlets = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # one per behaviour id
-        self._onnx = OnnxExporter(self._runtime.stages.context("evaluation").log)
-
-    async def run(self) -> bool:
-        """Run until all policy queues have ended; True if it ended well."""
-        return await run_host(self._runtime, self._work, self._listen)
+        self._onnx = OnnxExporter(self.stages.context("evaluation").log)
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -57,44 +47,43 @@ class EvaluationHost:
             joining.cancel()
 
     async def _evaluate(self, inlet: Inlet[PolicyUpdate]) -> None:
-        runtime = self._runtime
-        config = runtime.config
+        config = self.config
         settings = config.evaluation
         assert settings is not None, "there is no evaluation host without it"
         behavior_id = inlet.name.partition("/")[2]
         parameters = EpisodeParameters()
         # Always those of the last lessons: scores mean the same all along, and the best is the best at what is wanted.
-        parameters.receive(final_parameters(runtime.config.environment_parameters))
-        request = EnvironmentRequest(config, runtime.plan.seed, config.pipeline.hosts.actors.replicas)
+        parameters.receive(final_parameters(self.config.environment_parameters))
+        request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas)
         stage = EvaluationStage(
             behavior_id,
             lambda: _told(make_group(request), parameters),
-            policy_maker(runtime.config, runtime.plan.folder),
+            policy_maker(self.config, self.plan.folder),
             every=settings.every,
             episodes=settings.episodes,
             report=self._report,
-            best=runtime.checkpoint.progress.get("best", {}).get(behavior_id) if runtime.checkpoint else None,
+            best=self.checkpoint.progress.get("best", {}).get(behavior_id) if self.checkpoint else None,
             before_reset=parameters.reseed,
         )
         name = f"evaluation-{behavior_id}"
         sink: Any = Nowhere()
-        await StageRunner(stage, inlet, sink, runtime.stages.context(name), runtime.stages.hooks(name)).run()
+        await StageRunner(stage, inlet, sink, self.stages.context(name), self.stages.hooks(name)).run()
 
     def _report(self, evaluation: EvaluationResult) -> None:
-        runtime, policy = self._runtime, evaluation.policy
+        policy = evaluation.policy
         if evaluation.best:
-            settings = runtime.config.behavior_settings(evaluation.spec.name)
+            settings = self.config.behavior_settings(evaluation.spec.name)
             path = export_policy(
-                runtime.plan.folder,
+                self.plan.folder,
                 policy,
                 evaluation.spec,
                 settings,
                 label="best",
-                source_folder=runtime.config.source_folder,
+                source_folder=self.config.source_folder,
             )
-            design = design_of(evaluation.spec, settings, runtime.config.source_folder)
+            design = design_of(evaluation.spec, settings, self.config.source_folder)
             self._onnx.write(path, design, policy)
-        runtime.control.send(
+        self.control.send(
             Evaluated(
                 evaluation.spec.behavior_id,
                 policy.step,
@@ -106,9 +95,9 @@ class EvaluationHost:
         )
 
     async def _listen(self) -> None:
-        async for message in self._runtime.control.receive():
+        async for message in self.control.receive():
             if isinstance(message, OpenEdge):
-                self._inlets.put_nowait(await self._runtime.open_inlet(message))
+                self._inlets.put_nowait(await self.open_inlet(message))
 
 
 def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:

@@ -14,7 +14,7 @@ from pipeline.control.messages import Exported, LearnerReady, OpenEdge, PartFail
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import HostRuntime, run_host
+from pipeline.hosts.runtime import Host
 from pipeline.hosts.sizes import agents_of, kind_of_trainer
 from pipeline.hosts.stream_taps import InletTap, recorded_here
 from pipeline.policies.export import export_policy
@@ -33,39 +33,26 @@ from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
 
 
-class LearnerHost:
-    """Runs one trainer.
-
-    Args:
-        plan: the host.
-        control: its end of the control channel.
-        edges: opens queue ends.
-    """
+class LearnerHost(Host):
+    """Runs one trainer."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
-        self._runtime = HostRuntime(plan, control, edges)
-        config = self._runtime.config
+        super().__init__(plan, control, edges)
+        config = self.config
         assert plan.spec is not None, "a learner's plan has a spec"
         self._spec = BehaviorSpec.from_plain(dict(plan.spec))
         self._settings = config.behavior_settings(plan.behavior)
-        self._inlet: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] | None = None
-        self._outlet: asyncio.Future[Outlet[Any]] | None = None
+        loop = asyncio.get_running_loop()
+        self._inlet: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] = loop.create_future()
+        self._outlet: asyncio.Future[Outlet[Any]] = loop.create_future()
         self._stage: TrainerStage | None = None
         self._reported_step = 0
         self._saved_step = 0
         self._stopped = asyncio.Event()
-        self._onnx = OnnxExporter(self._runtime.stages.context(TRAINER).log)
-
-    async def run(self) -> bool:
-        """Run until the inlet has ended; returns whether it ended well."""
-        loop = asyncio.get_running_loop()
-        self._inlet, self._outlet = loop.create_future(), loop.create_future()
-        return await run_host(self._runtime, self._work, self._listen)
+        self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
 
     async def _work(self) -> None:
-        assert self._inlet is not None
-        assert self._outlet is not None
-        runtime, plan = self._runtime, self._runtime.plan
+        plan = self.plan
         trainer = self._make_trainer()
         stage = self._stage = TrainerStage(
             trainer,
@@ -73,20 +60,20 @@ class LearnerHost:
             self._settings.max_steps,
             extrinsic.strength if (extrinsic := self._settings.reward_signals.extrinsic) is not None else 0.0,
             TrainerPort(self._report),
-            reports_each=runtime.config.pipeline.deterministic,
-            kept_returns=kept_returns(runtime.config.environment_parameters, plan.behavior),
+            reports_each=self.config.pipeline.deterministic,
+            kept_returns=kept_returns(self.config.environment_parameters, plan.behavior),
         )
         self._restore(stage)
         policy = stage.policy()
-        runtime.control.send(LearnerReady(plan.behavior, trainer.rows_per_update, stage.held_rows))
+        self.control.send(LearnerReady(plan.behavior, trainer.rows_per_update, stage.held_rows))
         inlet = await self._inlet
         outlet = await self._outlet
         await outlet.put(policy)
         stage.report_now()
-        recorded = recorded_here(runtime.config, TRAINER, plan.behavior)
-        tap = InletTap(inlet, plan, runtime.config, self._spec) if recorded else None
+        recorded = recorded_here(self.config, TRAINER, plan.behavior)
+        tap = InletTap(inlet, plan, self.config, self._spec) if recorded else None
         hooks = StageHooks(save_part=self._save)
-        runner = StageRunner(stage, tap or inlet, outlet, runtime.stages.context(TRAINER), hooks, ends_barriers=True)
+        runner = StageRunner(stage, tap or inlet, outlet, self.stages.context(TRAINER), hooks, ends_barriers=True)
         try:
             await runner.run()
         finally:
@@ -97,25 +84,22 @@ class LearnerHost:
             await self._stopped.wait()
 
     async def _listen(self) -> None:
-        assert self._inlet is not None
-        assert self._outlet is not None
-        runtime = self._runtime
-        async for message in runtime.control.receive():
+        async for message in self.control.receive():
             match message:
                 case OpenEdge() if message.name.startswith("updates/"):
-                    self._outlet.set_result(await runtime.open_outlet(message))
+                    self._outlet.set_result(await self.open_outlet(message))
                 case OpenEdge():
-                    self._inlet.set_result(await runtime.open_inlet(message))
+                    self._inlet.set_result(await self.open_inlet(message))
                 case SaveNow() if self._stage is not None:
                     self._save(TRAINER, message.number, self._stage.state_dict())
                 case Stop():
                     self._stopped.set()
 
     def _make_trainer(self) -> Trainer:
-        plan = self._runtime.plan
-        teacher = teacher_of(self._runtime.config, plan.behavior)
-        device, why = choose_device(self._runtime.config.torch_settings.device)
-        self._runtime.stages.context(TRAINER).log.info("%s learns on %s (%s).", plan.behavior, device, why)
+        plan = self.plan
+        teacher = teacher_of(self.config, plan.behavior)
+        device, why = choose_device(self.config.torch_settings.device)
+        self.stages.context(TRAINER).log.info("%s learns on %s (%s).", plan.behavior, device, why)
         context = TrainerContext(
             behavior=plan.behavior,
             settings=self._settings,
@@ -123,55 +107,54 @@ class LearnerHost:
             # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
-            agents=_agents(self._runtime.config),
-            folder=self._runtime.config.source_folder,
-            statistics=self._runtime.statistics,
-            teacher_squashed=teacher is not None and kind_of_trainer(self._runtime.config, teacher).squashed,
+            agents=_agents(self.config),
+            folder=self.config.source_folder,
+            statistics=self.statistics,
+            teacher_squashed=teacher is not None and kind_of_trainer(self.config, teacher).squashed,
         )
         return make_trainer(context)
 
     def _restore(self, stage: TrainerStage) -> None:
         """Resume from the checkpoint, if there is one; else start from the weights that the YAML names, if any."""
-        runtime = self._runtime
-        state = runtime.stages.saved_state(TRAINER)
+        state = self.stages.saved_state(TRAINER)
         if state is not None:
-            assert runtime.checkpoint is not None, "the state was read from it"
+            assert self.checkpoint is not None, "the state was read from it"
             try:
                 stage.load_state_dict(state)
             except StageError as error:
                 raise StageError(
-                    f"{runtime.plan.behavior} can't go on from {runtime.checkpoint.folder}. Most likely its "
+                    f"{self.plan.behavior} can't go on from {self.checkpoint.folder}. Most likely its "
                     "observations, actions or settings have changed since: let them be what they were, or start a "
                     f"run of its own with another --run-id.\n{error}"
                 ) from error
-            warning = stage.trainer.load_bulk(runtime.checkpoint.folder)
+            warning = stage.trainer.load_bulk(self.checkpoint.folder)
             if warning is not None:
-                runtime.stages.context(TRAINER).log.warning("%s: %s", runtime.plan.behavior, warning)
-        elif runtime.checkpoint is None:
-            path = initial_policy(runtime.config, runtime.plan.behavior)
+                self.stages.context(TRAINER).log.warning("%s: %s", self.plan.behavior, warning)
+        elif self.checkpoint is None:
+            path = initial_policy(self.config, self.plan.behavior)
             if path is not None:
-                warm_start(stage.trainer, path, self._spec, self._settings, runtime.config.source_folder)
-                runtime.stages.context(TRAINER).log.info("Initializing from %s.", path)
+                warm_start(stage.trainer, path, self._spec, self._settings, self.config.source_folder)
+                self.stages.context(TRAINER).log.info("Initializing from %s.", path)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         assert self._stage is not None, "it is the stage that saves"
-        runtime, trainer = self._runtime, self._stage.trainer
+        trainer = self._stage.trainer
         # Report and export go first, so that main knows of both when the checkpoint is whole.
         self._stage.report_now()
         self._export()
         try:
-            folder = checkpoint_folder(runtime.plan.folder / "checkpoints", number)
+            folder = checkpoint_folder(self.plan.folder / "checkpoints", number)
             folder.mkdir(parents=True, exist_ok=True)
             trainer.save_bulk(folder)
         except OSError as error:
-            runtime.control.send(PartFailed(number, runtime.stages.part_name(stage), str(error)))
+            self.control.send(PartFailed(number, self.stages.part_name(stage), str(error)))
             return
-        runtime.stages.save_part(stage, number, state)
+        self.stages.save_part(stage, number, state)
         self._saved_step = self._stage.trainer.step
 
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
-        plan, trainer = self._runtime.plan, self._stage.trainer
+        plan, trainer = self.plan, self._stage.trainer
         try:
             learner, policy = trainer.warm_state(), trainer.policy()
             path = export_policy(
@@ -180,14 +163,14 @@ class LearnerHost:
                 self._spec,
                 self._settings,
                 learner=learner,
-                source_folder=self._runtime.config.source_folder,
+                source_folder=self.config.source_folder,
             )
         except OSError as error:  # the checkpoint is what counts; an export can be made from it later
-            self._runtime.stages.context(TRAINER).log.warning("exporting the policy failed: %s", error)
+            self.stages.context(TRAINER).log.warning("exporting the policy failed: %s", error)
             return
-        design = design_of(self._spec, self._settings, self._runtime.config.source_folder)
+        design = design_of(self._spec, self._settings, self.config.source_folder)
         onnx = self._onnx.write(path, design, policy)
-        self._runtime.control.send(
+        self.control.send(
             Exported(
                 plan.behavior, trainer.step, str(path), self._stage.recent_return, None if onnx is None else str(onnx)
             )
@@ -197,9 +180,9 @@ class LearnerHost:
         """Pass on the trainer's report; where a summary becomes due with it, the statistics go before it."""
         summary_freq = self._settings.summary_freq
         if report.step // summary_freq > self._reported_step // summary_freq:
-            self._runtime.report()
+            self.report()
         self._reported_step = report.step
-        self._runtime.control.send(report)
+        self.control.send(report)
 
 
 def _agents(config: RunConfig) -> int:

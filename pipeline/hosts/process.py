@@ -174,7 +174,7 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
 
 
 def child_environment() -> dict[str, str]:
-    """Let the child find the same packages and use one thread in numeric libraries, unless the user set another number."""
+    """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]

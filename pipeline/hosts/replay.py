@@ -17,7 +17,7 @@ from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
-from pipeline.hosts.runtime import HostRuntime, run_host
+from pipeline.hosts.runtime import Host
 from pipeline.hosts.sizes import rows_per_batch
 from pipeline.hosts.stages import LOCAL_BOUND, chain
 from pipeline.hosts.stream_taps import AGENT_PROCESSOR
@@ -28,47 +28,36 @@ from stages.replay.source import ReplaySource
 from stages.trainer.imitation.source import DemonstrationSource
 
 
-class ReplayHost:
-    """Replays recorded streams into the trajectory queues.
-
-    Args:
-        plan: the host; `replay_edge` names the edge where the streams were recorded.
-        control: its end of the control channel.
-        edges: opens queue ends.
-    """
+class ReplayHost(Host):
+    """Replays recorded streams into the trajectory queues."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
-        self._runtime = runtime = HostRuntime(plan, control, edges)
-        self._source = _make_source(runtime)
+        super().__init__(plan, control, edges)
+        self._source = _make_source(self)
         self._router = Router()
         # Main sends one checkpoint at a time, and one stop.
         self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)
 
-    async def run(self) -> bool:
-        """Run until the recording has ended and main has sent `Stop`; True if it ended well."""
-        return await run_host(self._runtime, self._work, self._listen)
-
     async def _work(self) -> None:
-        runtime = self._runtime
-        whole_way = runtime.plan.replay_edge == AGENT_PROCESSOR
-        placements = placements_after(runtime.config, AGENT_PROCESSOR, in_main=False) if whole_way else []
-        stages = build_stages(placements, runtime.config)
-        context = runtime.stages.context("replay")
+        whole_way = self.plan.replay_edge == AGENT_PROCESSOR
+        placements = placements_after(self.config, AGENT_PROCESSOR, in_main=False) if whole_way else []
+        stages = build_stages(placements, self.config)
+        context = self.stages.context("replay")
         self._source.start(context)
         for spec in self._source.behavior_specs.values():
             self._router.expect(spec.name)
-            runtime.control.send(BehaviorSeen(spec.to_plain()))
+            self.control.send(BehaviorSeen(spec.to_plain()))
         queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
         barriers, batches = queue.add_producer(), queue.add_producer()
         async with asyncio.TaskGroup() as tasks:
             if stages:
-                for runner in chain(stages, runtime.stages, queue, self._router):
+                for runner in chain(stages, self.stages, queue, self._router):
                     tasks.create_task(runner)
             else:
                 tasks.create_task(self._carry(queue))
             tasks.create_task(self._obey(barriers))
             await run_source(self._source, batches, context)
-            runtime.control.send(SourceEnded())
+            self.control.send(SourceEnded())
 
     async def _carry(self, queue: AgentManagerQueue[Any]) -> None:
         try:
@@ -87,10 +76,10 @@ class ReplayHost:
             barriers.close()
 
     async def _listen(self) -> None:
-        async for message in self._runtime.control.receive():
+        async for message in self.control.receive():
             match message:
                 case OpenEdge():
-                    self._router.open(message.name.partition("/")[2], await self._runtime.open_outlet(message))
+                    self._router.open(message.name.partition("/")[2], await self.open_outlet(message))
                 case BeginCheckpoint():
                     self._commands.put_nowait(message.number)
                 case Stop():
@@ -98,21 +87,21 @@ class ReplayHost:
                     self._commands.put_nowait(None)
 
 
-def _make_source(runtime: HostRuntime) -> ReplaySource | DemonstrationSource:
+def _make_source(host: Host) -> ReplaySource | DemonstrationSource:
     """A recording, if there is one to replay; else demonstrations, for behaviours that learn from nothing else."""
-    config = runtime.config
+    config = host.config
     if config.replay is not None:
-        return ReplaySource(config.replay.streams, runtime.plan.replay_edge, speed=config.replay.speed)
+        return ReplaySource(config.replay.streams, host.plan.replay_edge, speed=config.replay.speed)
     paths = offline_demonstrations(config)
-    return DemonstrationSource(paths, rows_per_batch(config), config.source_folder, _steps_before(runtime, paths))
+    return DemonstrationSource(paths, rows_per_batch(config), config.source_folder, _steps_before(host, paths))
 
 
-def _steps_before(runtime: HostRuntime, behaviors: Iterable[str]) -> dict[str, int]:
+def _steps_before(host: Host, behaviors: Iterable[str]) -> dict[str, int]:
     """Return the steps that the trainers of a resumed run have received, from their own parts of the checkpoint.
 
     The manifest's steps will not do: of several trainers, those that save first report further ones before it is made.
     """
-    if runtime.checkpoint is None:
+    if host.checkpoint is None:
         return {}
-    states = {name: runtime.checkpoint.read(part_name(TRAINER, learner_name(name))) for name in behaviors}
+    states = {name: host.checkpoint.read(part_name(TRAINER, learner_name(name))) for name in behaviors}
     return {name: int(state["trainer"]["step"]) for name, state in states.items() if state is not None}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from typing import Any
 
 from config import ConfigError
@@ -29,16 +30,19 @@ REPORT_EVERY_S = 1.0
 """Seconds between two reports of a host: statistics, and a sign of life."""
 
 
-class HostRuntime:
-    """The common part of a host.
+class Host(ABC):
+    """One host, whatever its role.
+
+    Args:
+        plan: the host.
+        control: its end of the control channel.
+        edges: opens queue ends.
 
     Attributes:
-        plan: the host.
         config: the run's configuration.
-        control: its end of the control channel.
         statistics: gathered here, and sent to main now and then.
-        checkpoint: the checkpoint that it goes on from; None in a fresh run.
-        stages: what its stages get.
+        checkpoint: the checkpoint that it resumes from; None in a fresh run.
+        stages: contexts, hooks and parts of checkpoints of its stages.
     """
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
@@ -63,45 +67,39 @@ class HostRuntime:
         inlet = self._ends[message.name] = await self._edges.open_inlet(message.name, message.address)
         return inlet
 
-    async def report_periodically(self) -> None:
-        """Send statistics, queue counts and a heartbeat, for ever."""
+    @abstractmethod
+    async def _work(self) -> None:
+        """Return when the host has nothing left to do."""
+
+    @abstractmethod
+    async def _listen(self) -> None:
+        """Handle control messages until main closes the channel; then the host ends, whatever it was doing."""
+
+    async def run(self) -> bool:
+        """Run to the end, and report to main how it ended; True if it ended well."""
+        try:
+            await _beside(self._work(), self._listen(), self._report_periodically())
+        except ExceptionGroup as group:
+            failure = root_cause(group)
+            self.report()
+            if not isinstance(failure, QueueClosed):
+                self.control.send(describe_failure(self.plan.name, failure))
+                return False
+        else:
+            self.report()
+        self.control.send(HostFinished())
+        return True
+
+    def report(self) -> None:
+        """Send the statistics gathered since the last report, and the counts of queues."""
+        queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
+        self.control.send(StatisticsReport(self.statistics.drain(), queues))
+
+    async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
             self.report()
             await self.control.drain()
-
-    def report(self) -> None:
-        """Send what was gathered since the last time."""
-        queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
-        self.control.send(StatisticsReport(self.statistics.drain(), queues))
-
-
-async def run_host(
-    runtime: HostRuntime, work: Callable[[], Awaitable[None]], listen: Callable[[], Awaitable[None]]
-) -> bool:
-    """Run a host's work to its end, beside what listens and reports; report to main how it ended.
-
-    Args:
-        runtime: the host.
-        work: returns when the host has nothing left to do.
-        listen: handles control messages until main closes the channel; then the host ends, whatever it was doing.
-
-    Returns:
-        whether it ended well.
-    """
-    try:
-        await _beside(work(), listen(), runtime.report_periodically())
-    except ExceptionGroup as group:
-        failure = root_cause(group)
-        runtime.report()
-        if isinstance(failure, QueueClosed):
-            runtime.control.send(HostFinished())
-            return True
-        runtime.control.send(describe_failure(runtime.plan.name, failure))
-        return False
-    runtime.report()
-    runtime.control.send(HostFinished())
-    return True
 
 
 async def _beside(work: Awaitable[None], *background: Awaitable[None]) -> None:

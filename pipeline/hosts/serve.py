@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from pipeline.control.channel import ControlEnd
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import describe_failure
-
-
-class Host(Protocol):
-    """A host to its process."""
-
-    async def run(self) -> bool:
-        """Run to the end; True if it ended well."""
-        ...
+from pipeline.hosts.runtime import Host, describe_failure
 
 
 def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
