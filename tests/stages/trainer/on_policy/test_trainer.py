@@ -1,0 +1,91 @@
+"""The base of on-policy trainers with an algorithm that has nothing of PPO's: one whose loss clips nothing."""
+
+import numpy as np
+import torch
+from trainer_samples import HYBRID, VECTOR, Reported, experience
+
+from config import BehaviorSettings, OnPolicyHyperparameters
+from queues.specs import BehaviorSpec
+from stages.policy.network import make_actor_critic
+from stages.trainer import TrainerContext
+from stages.trainer.on_policy.critic_values import evaluate_rows
+from stages.trainer.on_policy.trainer import OnPolicyTrainer, Prepared
+from stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate, value_loss
+
+SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
+
+
+class PlainUpdate(OnPolicyUpdate):
+    names = ("policy loss", "value loss", "entropy")
+    weights = (1.0, 0.5)
+
+    def heads(self, inputs):
+        return self.network(inputs)[0]
+
+    def losses(self, batch, coefficients):
+        heads, values = self.network(batch.inputs)
+        log_probs, entropy = self.log_probs_and_entropy(heads, batch)
+        return -(log_probs * batch.advantages).mean(), value_loss(values, batch.returns), entropy
+
+
+class PlainTrainer(OnPolicyTrainer):
+    """Advantages are returns of one step, less the values."""
+
+    hyperparameters = OnPolicyHyperparameters
+
+    def _make_update(self):
+        signals = len(self._signals.names)
+        network = make_actor_critic(self._design, signals, False, self._random, self.context.device)
+        return PlainUpdate(network, self.context.spec, self._hyperparameters)
+
+    def _critic_memory_size(self):
+        return 0
+
+    def _coefficients(self):
+        return Coefficients(learning_rate=1e-2, beta=0.0)
+
+    def _prepare(self, transitions, chains):
+        rows = self._input_rows(self._buffer.rows)
+        values = evaluate_rows(self._network, rows, self._input_rows(self._buffer.trajectories, "next_"), 64)
+        rewards = self._signals.rewards(self._buffer.rows["rewards"], transitions)
+        rollout = self._rollout(rows, rewards - values.values, rewards, None, None)
+        return Prepared(rollout, rewards, values, {})
+
+
+def make(statistics=None):
+    settings = BehaviorSettings.model_validate(
+        {
+            "trainer_type": "ppo",
+            "hyperparameters": {"batch_size": 16, "buffer_size": 32, "num_epoch": 2},
+            "network_settings": {"hidden_units": 8, "num_layers": 1, "normalize": True},
+        }
+    )
+    extra = {} if statistics is None else {"statistics": statistics}
+    context = TrainerContext("Test", settings, SPEC, **extra)
+    return PlainTrainer(context)
+
+
+def test_an_algorithm_without_a_clip_range_learns_and_reports_none():
+    reported = Reported()
+    trainer = make(reported)
+    before = trainer.policy().weights.copy()
+    for seed in range(2):
+        trainer.add(experience(SPEC, [20, 12], seed))
+        assert trainer.learn() == 32
+    assert trainer.version == trainer.policy().version == 2
+    assert np.isfinite(trainer.policy().weights).all()
+    assert not np.array_equal(trainer.policy().weights, before)
+    assert {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Entropy", "Policy/Beta"} <= set(reported.values)
+    assert "Policy/Epsilon" not in reported.values
+
+
+def test_it_goes_on_from_its_state_bit_for_bit():
+    whole, resumed = make(), make()
+    whole.add(experience(SPEC, [20, 12]))
+    whole.learn()
+    whole.add(experience(SPEC, [9], 1))
+    resumed.load_state_dict(whole.state_dict())
+    for trainer in (whole, resumed):
+        trainer.add(experience(SPEC, [14, 12], 2))
+        trainer.learn()
+    assert torch.equal(whole._network.values, resumed._network.values)
