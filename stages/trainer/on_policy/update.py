@@ -96,7 +96,26 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
         with self.undone_on_failure():
-            return self._run(rollout, coefficients, random, step, after_each)
+            weights = self.loss_weights(coefficients)
+            history: list[Tensor] = []
+            for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
+                for minibatch in minibatches:
+                    losses = self.losses(minibatch, coefficients)
+                    self.network.gradients.zero_()
+                    # The weighted sum of the losses, without the operations of summing them.
+                    torch.autograd.backward(losses[: len(weights)], weights)
+                    if self._settings.max_grad_norm is not None:
+                        clip_norm(self.network.gradients, self._settings.max_grad_norm)
+                    self._adam.step(coefficients.learning_rate)
+                    history.extend(loss.detach() for loss in losses)
+                    if after_each is not None:
+                        after_each(minibatch.rows)
+            table = torch.stack(history).view(-1, len(self.names))
+            if not bool(torch.isfinite(table).all() & torch.isfinite(self.network.values).all()):
+                raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
+        policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
+        others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
+        return Losses(float(policy), float(value), float(entropy), others)
 
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
@@ -120,35 +139,6 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
             StageError: naming the tensor that does not fit.
         """
         self._adam.load_state_dict(self.network.named_views, state)
-
-    def _run(
-        self,
-        rollout: MinibatchSource[AnyMinibatch],
-        coefficients: Coefficients,
-        random: np.random.Generator,
-        step: int,
-        after_each: Callable[[Tensor], None] | None,
-    ) -> Losses:
-        weights = self.loss_weights(coefficients)
-        history: list[Tensor] = []
-        for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
-            for minibatch in minibatches:
-                losses = self.losses(minibatch, coefficients)
-                self.network.gradients.zero_()
-                # The weighted sum of the losses, without the operations of summing them.
-                torch.autograd.backward(losses[: len(weights)], weights)
-                if self._settings.max_grad_norm is not None:
-                    clip_norm(self.network.gradients, self._settings.max_grad_norm)
-                self._adam.step(coefficients.learning_rate)
-                history.extend(loss.detach() for loss in losses)
-                if after_each is not None:
-                    after_each(minibatch.rows)
-        table = torch.stack(history).view(-1, len(self.names))
-        if not bool(torch.isfinite(table).all() & torch.isfinite(self.network.values).all()):
-            raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
-        policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
-        others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
-        return Losses(float(policy), float(value), float(entropy), others)
 
     @abstractmethod
     def heads(self, inputs: Inputs) -> Tensor:
