@@ -108,7 +108,7 @@ async def test_only_the_chosen_edge_is_replayed(tmp_path):
 
 def test_an_ambiguous_or_unknown_edge_is_a_mistake_that_lists_them(tmp_path):
     path = stream(tmp_path, "a", 1, edges=("trainer", "ghost"))
-    for edge, reason in ((None, "say which one"), ("trainr", "no stream has an edge 'trainr'")):
+    for edge, reason in ((None, "name the one"), ("trainr", "no stream has an edge 'trainr'")):
         with pytest.raises(StageError, match=reason) as caught:
             ReplaySource([path], edge=edge).start(CONTEXT)
         assert "['ghost', 'trainer']" in str(caught.value)
