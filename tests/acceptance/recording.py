@@ -67,7 +67,6 @@ def _decided(spec: BehaviorSpec, rows: AgentSteps, actions: ActionBatch) -> Step
     d = len(actions.continuous)
     return StepBatch(
         spec.behavior_id,
-        0,
         rows.agent_ids,
         rows.env_ids,
         rows.episode_ids,
