@@ -180,5 +180,5 @@ def test_the_reference_of_the_yaml_lists_its_keys():
 
 def test_what_the_entries_name_is_there():
     for kind in ENVIRONMENT_KINDS.values():
-        for entry in (kind.group, kind.settings, kind.check, kind.references, kind.description):
+        for entry in (kind.group, kind.settings, kind.check, kind.references, kind.preflight, kind.description):
             assert entry is None or callable(load_entry(entry))
