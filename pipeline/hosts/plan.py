@@ -34,7 +34,6 @@ class HostPlan:
     resume: bool = False
     """Take up this host's parts of the run's newest checkpoint."""
     resumed_at: int = -1
-    inference: bool = False
     replay_edge: str = ""
     """Of a replay host: where its streams were recorded."""
     run_id: str = ""

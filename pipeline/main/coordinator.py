@@ -80,8 +80,8 @@ class Coordinator:
         writers = open_writers(plan.config, plan.folder.path, timers, resumed is not None) if training else []
         self.reporter = Reporter(self._collector, writers, progress, plan.elapsed_before_s, training, console)
         self._tasks = asyncio.TaskGroup()
-        self._running = RunningHosts(plan.config, self._tasks)
-        self._launcher = Launcher(plan, self._running, self._listen_later)
+        self._running = RunningHosts(plan.config, self._tasks, self._listen_later)
+        self._launcher = Launcher(plan, self._running)
         self._broadcaster = Broadcaster(self._launcher)
         stages = StageHost(
             MAIN, plan.folder.path, plan.seed, None, self._collector, plan.resumed, self._on_stage_of_main

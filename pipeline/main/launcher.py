@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,14 +33,12 @@ class Launcher:
     Args:
         plan: the run.
         running: where hosts are started.
-        on_start: called with each host that was started, to listen to it.
     """
 
-    def __init__(self, plan: RunPlan, running: RunningHosts, on_start: Callable[[HostHandle], None]) -> None:
+    def __init__(self, plan: RunPlan, running: RunningHosts) -> None:
         self._run = plan
         self._hosts = plan.config.pipeline.hosts
         self._running = running
-        self._on_start = on_start
         self._sources = 0
         self.actors: dict[int, ActorSlot] = {}
         """By replica."""
@@ -65,7 +62,9 @@ class Launcher:
         plan = replace(
             self._plan("replay" if edge else "actor", name), replica=replica, source=source, replay_edge=edge
         )
-        host = await self._start(self._hosts.actors.kind, plan, replaces=old.handle if old is not None else None)
+        host = await self._running.start(
+            self._hosts.actors.kind, plan, replaces=old.handle if old is not None else None
+        )
         slot = self.actors[replica] = ActorSlot(replica, host, source)
         return slot
 
@@ -103,7 +102,7 @@ class Launcher:
         """Let a behaviour id be evaluated, in a host of its own; None if it is already."""
         async with self._evaluation_joins:  # each actor announces the behaviour id, maybe while it is being joined
             if self.evaluation is None:
-                host = await self._start(self._hosts.actors.kind, self._plan("evaluation", "evaluation"))
+                host = await self._running.start(self._hosts.actors.kind, self._plan("evaluation", "evaluation"))
                 self.evaluation = ActorSlot(0, host, -1)
             if behavior_id in self.evaluation.policies:
                 return None
@@ -130,16 +129,9 @@ class Launcher:
         """Start a learner, and make what brings its policies through main."""
         behavior = state.behavior
         plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=state.spec.to_plain())
-        state.learner = host = await self._start(self._hosts.learners.kind, plan, feed)
+        state.learner = host = await self._running.start(self._hosts.learners.kind, plan, feed)
         updates = self.ends[f"updates/{behavior}"] = await host.inlet(f"updates/{behavior}")
         return host, state.path.policies(updates)
-
-    async def _start(
-        self, kind: str, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None
-    ) -> HostHandle:
-        host = await self._running.start(kind, plan, feed, replaces)
-        self._on_start(host)
-        return host
 
     def _plan(self, role: HostRole, name: str) -> HostPlan:
         config, folder, resumed = self._run.config, self._run.folder.path, self._run.resumed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from config import RunConfig
 from config.host_kinds import HOST_KINDS
@@ -20,11 +21,13 @@ class RunningHosts:
     Args:
         config: the run's configuration.
         tasks: the group that owns the tasks of hosts in main's event loop.
+        on_start: called with each host that was started, to listen to it.
     """
 
-    def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup, on_start: Callable[[HostHandle], None]) -> None:
         self._config = config
         self._tasks = tasks
+        self._on_start = on_start
         self._factories: dict[str, HostFactory] = {}
         self._hosts: dict[str, HostHandle] = {}
         self._ended: set[str] = set()
@@ -43,6 +46,7 @@ class RunningHosts:
         """Start a host; the arguments are those of `HostFactory.start`."""
         host = self._hosts[plan.name] = await self.factory(kind).start(plan, feed, replaces)
         self._ended.discard(plan.name)
+        self._on_start(host)
         return host
 
     def current(self, host: HostHandle) -> bool:

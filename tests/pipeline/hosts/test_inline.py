@@ -1,13 +1,10 @@
-"""Specifications of hosts in main's event loop: their ends of queues, and a kind of host from outside."""
+"""Specifications of hosts in main's event loop: their ends of queues."""
 
 from __future__ import annotations
 
 import pytest
-from run_configs import cartpole
-from runs import run_here
 
-from config.host_kinds import HOST_KINDS, HostKind
-from pipeline.hosts.inline import InlineHosts, LocalEdges
+from pipeline.hosts.inline import LocalEdges
 from queues.agent_manager_queue import AgentManagerQueue
 
 
@@ -20,30 +17,3 @@ async def test_an_end_that_was_put_down_is_picked_up_once():
     assert await edges.open_inlet("policies/Ball", other) == "another end"
     with pytest.raises(KeyError):
         await edges.open_inlet("trajectories/Ball", address)
-
-
-class CountedHosts(InlineHosts):
-    """A kind of host from outside, which notes what it starts."""
-
-    started: list[str] = []
-
-    async def start(self, plan, feed=None, replaces=None):
-        self.started.append(plan.name)
-        return await super().start(plan, feed, replaces)
-
-
-@pytest.mark.parametrize(
-    ("actors", "learners", "started"),
-    [
-        ("counted", "counted", ["actor-0", "learner-CartPole"]),
-        ("counted", "inline", ["actor-0"]),
-        ("inline", "counted", ["learner-CartPole"]),
-    ],
-)
-def test_a_kind_of_host_that_is_an_entry_in_the_table_trains(monkeypatch, tmp_path, actors, learners, started):
-    monkeypatch.setitem(HOST_KINDS, "counted", HostKind("counted", f"{__name__}:CountedHosts", in_main=True))
-    monkeypatch.setattr(CountedHosts, "started", [])
-    hosts = {"actors": {"kind": actors}, "learners": {"kind": learners}}
-    result = run_here(cartpole(behaviors__CartPole__max_steps=1500, pipeline__hosts=hosts), tmp_path, "run")
-    assert result.behaviors["CartPole"].version > 1
-    assert CountedHosts.started == started
