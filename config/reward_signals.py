@@ -1,4 +1,4 @@
-"""The `reward_signals` of a behaviour: the sources of its reward, one settings model each."""
+"""The `reward_signals` of a behaviour, a model for each; `RewardSignals` is the table of the built-in ones."""
 
 from __future__ import annotations
 

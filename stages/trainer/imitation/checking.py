@@ -1,4 +1,4 @@
-"""Whether demonstrations fit the behaviour that is to learn from them, and are numbers to learn from at all."""
+"""Checks that demonstrations fit the behaviour that learns from them, and that their numbers are sound."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stages.policy.observations import ObservationLayout
 from stages.trainer.imitation.demonstrations import Demonstrations
 
 _ROUNDING = 1e-4
-"""How far beyond -1 or 1 an action may lie: formats with fewer digits, and bounds that were scaled, lose so much."""
+"""Tolerance beyond -1 or 1 of an action: rounding by formats with fewer digits, and by scaled bounds."""
 
 
 def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
-    """Refuse what was recorded with other observations or actions. Names may differ.
+    """Refuse demonstrations with other observations or actions; names may differ.
 
-    `file` is what messages call it by.
+    `file` is their name in messages.
 
     Raises:
         StageError: naming the observation or action that differs, what was expected and what was found.
@@ -35,11 +35,11 @@ def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
 
 
 def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
-    """The demonstrations, with rounding taken off their actions.
+    """Return the demonstrations, with actions clipped to [-1, 1].
 
     Raises:
-        StageError: naming trajectory, step and column of the first number that is NaN or infinite, or of a choice or
-            an action that there is none of.
+        StageError: naming trajectory, step and column of the first number that is NaN or infinite, or of the first
+            choice or action out of range.
     """
     for name, column in _columns(demonstrations):
         if not np.isfinite(column).all():
@@ -60,12 +60,12 @@ def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
 
 def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:
     if len(found.observations) != len(expected.observations):
-        return f"expected {_listed(expected.observations)}, found {_listed(found.observations)}"
+        return f"expected {_format_all(expected.observations)}, found {_format_all(found.observations)}"
     for index, (theirs, ours) in enumerate(zip(found.observations, expected.observations, strict=True)):
         if _form(theirs) != _form(ours):
-            return f"observation {index} ({ours.name!r}): expected {_told(ours)}, found {_told(theirs)}"
+            return f"observation {index} ({ours.name!r}): expected {_format(ours)}, found {_format(theirs)}"
     if _action_form(found.actions) != _action_form(expected.actions):
-        return f"actions: expected {_told_actions(expected.actions)}, found {_told_actions(found.actions)}"
+        return f"actions: expected {_format_actions(expected.actions)}, found {_format_actions(found.actions)}"
     return None
 
 
@@ -79,15 +79,15 @@ def _action_form(spec: ActionSpec) -> tuple[object, ...]:
     return spec.continuous_size, spec.discrete_branches, tuple(sorted(spec.unbounded))
 
 
-def _told(spec: ObservationSpec) -> str:
+def _format(spec: ObservationSpec) -> str:
     return f"shape {spec.shape} of {spec.dtype}{', channels last' if spec.channels_last else ''}"
 
 
-def _listed(observations: tuple[ObservationSpec, ...]) -> str:
-    return f"{len(observations)} observations ({'; '.join(_told(each) for each in observations)})"
+def _format_all(observations: tuple[ObservationSpec, ...]) -> str:
+    return f"{len(observations)} observations ({'; '.join(_format(each) for each in observations)})"
 
 
-def _told_actions(spec: ActionSpec) -> str:
+def _format_actions(spec: ActionSpec) -> str:
     unbounded = f", unbounded {list(spec.unbounded)}" if spec.unbounded else ""
     return f"{spec.continuous_size} continuous{unbounded}, discrete branches {list(spec.discrete_branches)}"
 

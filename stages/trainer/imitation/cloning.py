@@ -1,8 +1,7 @@
-"""Behavioural cloning beside what a trainer does: `behavioral_cloning` of a PPO or SAC behaviour.
+"""Behavioural cloning beside a trainer's own learning: `behavioral_cloning` of a PPO or SAC behaviour.
 
-It has an optimizer of its own for the trainer's actor, and fades out over `steps`. Its loss is in `losses`; that the
-expert's actions are brought to the policy's own terms first is in `examples`. A trainer that does nothing but imitate
-is in `stages.trainer.bc`.
+It has an optimizer of its own for the trainer's actor, and fades out over `steps`. Its loss is in `losses`; `examples`
+converts the expert's actions to the policy's own. A trainer that only imitates is in `stages.trainer.bc`.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _USUAL_EPOCHS = 3
 
 @dataclass(frozen=True)
 class ClonedActor:
-    """The acting part of a trainer's network, as cloning changes it.
+    """The acting part of a trainer's network, which cloning changes.
 
-    `values` may hold more than the actor (PPO's holds the critic as well): what the loss does not depend on has no
-    gradient, and Adam leaves it alone.
+    `values` may hold more than the actor (PPO's hold the critic as well): parameters without influence on the loss have
+    no gradient, and Adam does not change them.
     """
 
     design: PolicyDesign
@@ -49,18 +48,18 @@ class ClonedActor:
     values: Tensor
     """All parameters end to end; changed in place."""
     gradients: Tensor
-    """Where backward adds up their gradients; cloning leaves zeros there."""
+    """Their gradients, to which backward adds; cloning leaves zeros."""
     named_views: Callable[[Tensor], dict[str, Tensor]]
     """Views into a vector as long as `values`, by parameter name."""
 
     @classmethod
     def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
-        """An actor network of its own, as SAC has it."""
+        """SAC's actor, a network of its own."""
         return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
 
     @classmethod
     def from_actor_critic(cls, design: PolicyDesign, network: ActorCriticNetwork) -> ClonedActor:
-        """The actor of an actor-critic, as PPO has it."""
+        """PPO's actor, a part of an actor-critic."""
         return cls(design, lambda inputs: network(inputs)[0], network.values, network.gradients, network.named_views)
 
 
@@ -69,12 +68,12 @@ class BehavioralCloning:
 
     Args:
         examples: the demonstrations.
-        actor: what learns them.
-        settings: how much at a time, and until when.
+        actor: learns them.
+        settings: sizes and schedule.
         learning_rate: the trainer's, at its start.
-        batch_size: the trainer's, where the settings give none.
-        intake: whose normaliser the actor's inputs go through.
-        random: shuffles; whoever owns it keeps its state.
+        batch_size: the trainer's, the default of the settings'.
+        intake: its normaliser normalises the actor's inputs.
+        random: shuffles; the trainer saves its state.
     """
 
     def __init__(
@@ -103,13 +102,13 @@ class BehavioralCloning:
         self._adam = Adam(actor.values, actor.gradients)
 
     def update(self, step: int) -> Mapping[str, float]:
-        """Passes over the demonstrations (or `samples_per_update` of them), as one update of the trainer has them.
+        """Make the passes over the demonstrations (or `samples_per_update` of them) of one update of the trainer.
 
         Args:
-            step: agent steps of the run, by which it fades out.
+            step: agent steps of the run, for the schedule.
 
         Returns:
-            The loss, by the name of its statistic; nothing once it has faded out.
+            The loss, by the name of its statistic; empty once it has faded out.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
@@ -159,7 +158,7 @@ class BehavioralCloning:
 def make_cloning(
     context: TrainerContext, actor: ClonedActor, intake: Intake, random: np.random.Generator
 ) -> BehavioralCloning | None:
-    """The cloning that a behaviour's settings ask for, its demonstrations loaded; None if they ask for none.
+    """Make the cloning of a behaviour's settings and load its demonstrations; None if it has none.
 
     Raises:
         StageError: if the demonstrations can't be used; see `load_demonstrations`.

@@ -1,4 +1,4 @@
-"""Demonstrations: recorded steps of an expert, in the same terms whatever file they come from."""
+"""Demonstrations: recorded steps of an expert, in one form for all file formats."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Demonstrations:
 
     spec: BehaviorSpec
     observations: EncodedObservations
-    """[N, …] what the expert observed; not normalised."""
+    """[N, …] the expert's observations; not normalised."""
     final_observations: EncodedObservations
-    """[K, …] what it observed after the last step of each trajectory."""
+    """[K, …] its observations after the last step of each trajectory."""
     continuous: NDArray[np.float32]
-    """[N, C] actions as the environment got them: in [-1, 1] where bounded."""
+    """[N, C] actions as the environment received them: in [-1, 1] where bounded."""
     choices: NDArray[np.int64]
     """[N, branches]"""
     rewards: NDArray[np.float32]
@@ -30,18 +30,18 @@ class Demonstrations:
     lengths: NDArray[np.int64]
     """[K] rows of each trajectory."""
     terminated: NDArray[np.bool_]
-    """[K] whether it ended by the task's own rules."""
+    """[K] true if it ended by the task's own rules."""
     starts_episode: NDArray[np.bool_]
-    """[K] whether it is the beginning of an episode, rather than the continuation of the trajectory before it."""
+    """[K] true if it begins an episode instead of continuing the trajectory before it."""
     masks: NDArray[np.bool_] | None = None
-    """[N, choices] which choices the expert was allowed; None where nothing was forbidden, or nobody knows."""
+    """[N, choices] true where a choice was allowed; None if all were, or if it is unknown."""
 
     def __len__(self) -> int:
         return len(self.rewards)
 
     @property
     def episode_lengths(self) -> NDArray[np.int64]:
-        """[E] rows of each episode, as far as it is known: trajectories that continue each other, put together."""
+        """[E] rows of each episode, as far as known: of trajectories that continue each other, together."""
         return np.add.reduceat(self.lengths, np.flatnonzero(self.starts_episode))
 
     @property
@@ -52,7 +52,7 @@ class Demonstrations:
 
 
 def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
-    """Demonstrations of one spec as one, in their order."""
+    """Join demonstrations of one spec, in their order."""
     if len(parts) == 1:
         return parts[0]
     masks = None

@@ -1,7 +1,7 @@
-"""Examples: an expert's steps as an update takes them in, whether of demonstrations or of trajectories that flow by.
+"""Examples: an expert's steps as inputs of an update, from demonstrations or from a teacher's trajectories.
 
-Actions are in the terms of the policy that learns. Without memory an example is a step; with memory it is a sequence
-of steps from an empty memory: what the expert remembered is not what the pupil would.
+Actions are those that the learning policy would draw. Without memory an example is a step; with memory it is a sequence
+of steps from an empty memory: the expert's memories mean nothing to the pupil.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class ImitationBatch(NamedTuple):
 
     inputs: Inputs
     continuous: Tensor
-    """[B, C] the expert's continuous actions, in the policy's own terms."""
+    """[B, C] the expert's continuous actions, as the policy would draw them."""
     choices: Tensor
     """[B, branches] int64"""
     penalties: Tensor | None
-    """[B, choices] to be added to logits: `MASK_PENALTY` where a choice was forbidden."""
+    """[B, choices] for addition to logits: `MASK_PENALTY` where a choice was forbidden."""
     weights: Tensor | None
     """[B] 1, and 0 for padding; None where no row is padding."""
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of values [B] over the rows that are no padding: a scalar."""
+        """The mean of values [B] over rows that are not padding: a scalar."""
         if self.weights is None:
             return values.mean()
         return (values * self.weights).sum() / self.weights.sum()
@@ -47,14 +47,14 @@ class ImitationBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """N steps, in order, of runs that follow each other. Nothing is normalised."""
+    """N steps, in order, of runs that follow each other; not normalised."""
 
     design: PolicyDesign
     """Of the policy that learns."""
     observations: EncodedObservations
     """[N, …]"""
     continuous: NDArray[np.float32]
-    """[N, C] in the policy's own terms."""
+    """[N, C] as the policy would draw them."""
     choices: NDArray[np.int64]
     """[N, branches]"""
     masks: NDArray[np.bool_] | None
@@ -118,7 +118,7 @@ class Examples:
 
 
 def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Examples:
-    """Demonstrations as a policy of this design learns from them."""
+    """Convert demonstrations for a policy of this design."""
     actions, previous = design.spec.actions, None
     if design.memory_size:
         previous = np.empty((len(demonstrations), design.previous_action_size), np.float32)
@@ -144,8 +144,8 @@ def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[
         longest: L, rows of a sequence; the last one of a run may have fewer.
 
     Returns:
-        The rows [S, L] of each sequence, its last row repeated where it is shorter, and [S, L] whether a row is no
-        such repetition.
+        The rows [S, L] of each sequence, its last row repeated where it is shorter, and [S, L] false for these
+        repetitions.
     """
     if longest == 1:
         rows = np.arange(int(lengths.sum()), dtype=np.int64)[:, None]

@@ -1,6 +1,6 @@
-"""From a `demo_path` to demonstrations: which files it means, who reads them, and whether they fit.
+"""From a `demo_path` to demonstrations: its files, their readers, and the checks of their content.
 
-Kinds of files are told by their suffix; to read another kind, write a `Reader` and put it into `READERS`.
+A file's suffix says its format; to read another format, write a `Reader` and put it into `READERS`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from stages.trainer.imitation.unity_demos import as_observed, read_unity_demo
 log = logging.getLogger(__name__)
 
 Reader = Callable[[Path, str], Demonstrations | None]
-"""Reads a file: what it holds of the behaviour of that name, with the spec that it was recorded with; None if nothing.
+"""Reads the steps of the behaviour of that name in a file, with the spec that they were recorded with; None if none.
 
-Whether spec and numbers are good is checked by who calls it. It raises StageError (or StreamError) if the file is
-broken, or not of its kind."""
+The caller checks spec and numbers. Raises StageError (or StreamError) if the file is broken, or of another format."""
 
 READERS: dict[str, Reader] = {".demo": read_unity_demo, ".stream": read_stream}
-"""Who reads which kind of file, by suffix."""
+"""Readers by suffix."""
 
 
 def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = None) -> Demonstrations:
-    """Everything that a `demo_path` stands for, in the order of the files' names.
+    """Load all demonstrations of a `demo_path`, in the order of the files' names.
 
     Args:
-        path: a file, a folder (all files in it that can be read) or a pattern, a relative one is looked for in
-            `folder`, then in the working directory; or `minari:<data set id>`.
-        spec: the behaviour that is to learn from it.
+        path: a file, a folder (all files in it that can be read) or a pattern; a relative one starts in `folder`, else
+            in the working directory; or `minari:<data set id>`.
+        spec: of the behaviour that learns from it.
         folder: the YAML's folder.
 
     Raises:
@@ -49,7 +48,7 @@ def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = Non
 
 
 def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demonstrations:
-    """The same where no environment says what the behaviour is: it is what was recorded, under the name given here.
+    """Load them without an environment: the spec is the recorded one, under the behaviour's name.
 
     Raises:
         StageError: as `load_demonstrations`, and if two files differ in observations or actions.
@@ -79,7 +78,7 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
 
 
 def _read(path: str, behavior: str, folder: Path | None) -> Iterator[tuple[str, Demonstrations | None]]:
-    """What there is, with the name that messages call it by."""
+    """Each file's name for messages, and its content."""
     if path.startswith(PREFIX):
         yield path, read_minari(path.removeprefix(PREFIX), behavior)
         return

@@ -1,6 +1,6 @@
-"""What imitation minimises, as pure functions of action heads and a batch of the expert's steps.
+"""The losses of imitation, as pure functions of action heads and a batch of the expert's steps.
 
-Heads are what `ActorNetwork` gives: means, log σ if the design is squashed, then the logits of each branch.
+Heads are those of `ActorNetwork`: means, log σ if the design is squashed, then the logits of each branch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> 
 
     Of the continuous actions the mean over dimensions, of the choices that over branches; the two are added.
 
-    ML-Agents takes the squared error of a drawn action. In expectation that is the mean's error plus σ², so it also
-    pulls σ towards 0, without end where cloning does not fade out: a policy that still has to explore is then left
-    with nothing to explore by, and one whose σ is learned for its entropy is torn between two wishes. Taking the
-    mean's error gives the means the same gradient without the noise of drawing, and leaves σ to the trainer.
+    ML-Agents uses the squared error of a drawn action. In expectation that is the mean's error plus σ², so it also
+    pulls σ towards 0, without end where cloning does not fade out: that ends exploration, and contradicts trainers that
+    learn σ for its entropy. The mean's error has the same gradient for the means, without the noise of drawing, and
+    leaves σ to the trainer.
 
     Args:
         heads: [B, H] of the batch's inputs.
         batch: the expert's steps.
-        design: whose heads these are.
+        design: of the policy with these heads.
     """
     continuous = design.spec.actions.continuous_size
     terms = []
@@ -47,7 +47,7 @@ def log_likelihood(heads: Tensor, log_sigma: Tensor | None, batch: ImitationBatc
         heads: [B, H] of the batch's inputs.
         log_sigma: [C] of the continuous actions; None without any.
         batch: the expert's steps.
-        design: whose heads these are; not squashed.
+        design: of the policy with these heads; not squashed.
     """
     columns = _choice_log_probs(heads, batch, design)
     if log_sigma is not None:
@@ -64,7 +64,7 @@ def _choice_log_probs(heads: Tensor, batch: ImitationBatch, design: PolicyDesign
 
 
 def split_logits(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> tuple[Tensor, ...]:
-    """Logits [B, choices] of each branch; those of forbidden choices are out of reach."""
+    """Logits [B, choices] of each branch; those of forbidden choices have probability 0."""
     actions = design.spec.actions
     if not actions.discrete_branches:
         return ()

@@ -1,7 +1,7 @@
 """Demonstrations from Minari data sets (https://minari.farama.org): Gymnasium's own format for recorded episodes.
 
-Those with vectors for observations: Box of one axis (or none), and Box, Discrete or MultiDiscrete actions. What is not
-on this machine is not fetched.
+Those with vectors for observations: Box of one axis (or none), and Box, Discrete or MultiDiscrete actions. Data sets
+have to be on this machine.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
 PREFIX = "minari:"
-"""What a `demo_path` begins with that names a data set."""
+"""Beginning of a `demo_path` that names a data set."""
 
 _AS_GOOD_AS_INFINITE = 1e30
 """Bounds like float32's largest number mean "none", as for an environment's actions."""
 
 
 def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
-    """The episodes of a data set, under a behaviour's name.
+    """Read the episodes of a data set, under a behaviour's name.
 
     Raises:
         StageError: if minari is not installed, the data set is not on this machine, it is empty, or its spaces are
@@ -53,14 +53,14 @@ def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
 def demonstrations_of(
     observation_space: Space[Any], action_space: Space[Any], episodes: Iterable[Any], behavior: str, asked: str
 ) -> Demonstrations:
-    """Episodes as Minari has them: of T steps, with T + 1 observations.
+    """Convert Minari's episodes, which have T steps and T + 1 observations.
 
     Args:
         observation_space: of a step.
         action_space: of a step.
-        episodes: what `MinariDataset.iterate_episodes` gives.
-        behavior: the name to put them under.
-        asked: where they were asked for, for messages.
+        episodes: of `MinariDataset.iterate_episodes`.
+        behavior: the name of the behaviour.
+        asked: the key in the YAML, for messages.
 
     Raises:
         StageError: if there is no episode, or a space is not of the kinds that can be read.
@@ -93,7 +93,7 @@ def demonstrations_of(
 
 
 def _decided(space: Space[Any], drawn: Array, asked: str) -> tuple[ActionSpec, NDArray[np.float32], NDArray[np.int64]]:
-    """What was decided in N steps: the actions' spec, continuous actions [N, C], choices [N, branches]."""
+    """Convert the actions of N steps: their spec, continuous actions [N, C], choices [N, branches]."""
     from gymnasium import spaces
 
     n = len(drawn)

@@ -1,4 +1,4 @@
-"""Demonstrations as a source: they flow to trainers that only imitate, in place of what actors would send."""
+"""The demonstration source: sends demonstrations to trainers that only imitate, in place of actors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from stages.trainer.imitation.loading import load_recorded
 
 
 class DemonstrationSource(Source[Message]):
-    """Yields demonstrated episodes over and over, until asked to stop; behaviours take turns.
+    """Yields demonstrated episodes over and over, until it is stopped; behaviours alternate.
 
     Args:
         paths: `demo_path` by behaviour name.
         rows_per_batch: most steps of a batch.
         folder: the YAML's folder, where relative paths start.
-        seen: by behaviour name, how many of these steps a resumed trainer has taken in before. So the source has no
-            state of its own to save, and whatever a trainer's state was saved by, it goes on with what comes next.
+        seen: by behaviour name, the number of steps that a resumed trainer has received before. So the source has no
+            state of its own to save.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DemonstrationSource(Source[Message]):
         """Read all demonstrations.
 
         Raises:
-            StageError: if there are none, or what there is can't be learned from.
+            StageError: if there are none, or they can't be learned from.
             StreamError: if a stream is no stream.
         """
         self._seed = context.seed
@@ -59,7 +59,7 @@ class DemonstrationSource(Source[Message]):
         self.behavior_specs = {found.spec.behavior_id: found.spec for found in self._demonstrations}
 
     async def produce(self) -> AsyncIterator[Message]:
-        """Yield batches until asked to stop; without demonstrations, none."""
+        """Yield batches until stopped; without demonstrations, none."""
         feeds = [
             demonstration_batches(found, self._rows_per_batch, self._seed, self._seen.get(found.spec.name, 0))
             for found in self._demonstrations
@@ -69,7 +69,7 @@ class DemonstrationSource(Source[Message]):
                 if self._stopping:
                     return
                 yield next(feed)
-                await asyncio.sleep(0)  # making them never waits: let other stages of this host have a turn
+                await asyncio.sleep(0)  # making batches never waits: other stages of this host run here
 
     def request_stop(self) -> None:
         """End after the batch that is being made."""
@@ -79,19 +79,18 @@ class DemonstrationSource(Source[Message]):
 def demonstration_batches(
     demonstrations: Demonstrations, rows_per_batch: int, seed: int, seen: int = 0
 ) -> Iterator[TrajectoryBatch]:
-    """Batches without end: all episodes over and over, each round in a new random order.
+    """Make batches without end: all episodes over and over, each round in a new random order.
 
-    An episode has the same id each time, by which a trainer may hold it out; whole ones share a batch, and only what
-    is longer than a batch is cut. Actions are those of a plain Gaussian policy (`squashed=False`).
+    An episode has the same id each time, by which a trainer may hold it out; whole ones share a batch, and only those
+    longer than a batch are cut. Actions are those of a plain Gaussian policy (`squashed=False`).
 
-    A round's order depends on the seed and the round's number alone: who has seen so many steps of a feed gets the
-    rest of it as if it had never been interrupted.
+    A round's order depends on the seed and the round's number alone, so a feed can be resumed at any batch.
 
     Args:
-        demonstrations: what to feed.
+        demonstrations: the episodes.
         rows_per_batch: most steps of a batch.
-        seed: what the orders depend on.
-        seen: steps that came before, and are left out: those of whole batches.
+        seed: of the orders.
+        seen: number of steps, those of whole batches, to leave out at the beginning.
 
     Raises:
         ValueError: if `rows_per_batch` is not at least 1.
@@ -164,7 +163,7 @@ class _Feeder:
         demonstrations, actions = self._demonstrations, self._demonstrations.spec.actions
         columns = {f"obs_{index}": array[rows] for index, array in enumerate(self._observations)}
         columns |= {name: array[rows] for name, array in self._actions.items()}
-        columns["log_probs"] = np.zeros((len(rows), actions.log_prob_size), np.float32)  # nobody knows
+        columns["log_probs"] = np.zeros((len(rows), actions.log_prob_size), np.float32)  # unknown
         if actions.masked:
             masks = demonstrations.masks
             columns["action_masks"] = (

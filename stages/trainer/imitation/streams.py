@@ -1,6 +1,6 @@
-"""Demonstrations from our own recordings: whoever acted in a recorded run is the expert.
+"""Demonstrations from our own recordings: the policy that acted in a recorded run is the expert.
 
-Recordings of either edge will do. A trajectory may be a piece of an episode: pieces are put back in order, agent by
+Recordings of either edge can be read. A trajectory may be a piece of an episode: pieces are joined in order, agent by
 agent and episode by episode.
 """
 
@@ -30,7 +30,7 @@ _TRAINER_EDGE = "trainer"
 
 
 def read_stream(path: Path, behavior: str) -> Demonstrations | None:
-    """The steps of a behaviour, or of the stream's only one, that were played by who learned then; None without any.
+    """Read the steps of a behaviour, or of the stream's only one, by the policy that learned; None without any.
 
     Raises:
         StreamError: if it is no stream.
@@ -56,9 +56,9 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
 
 
 def without_doubles(files: Sequence[Path]) -> list[Path]:
-    """The files but for streams that hold what others of them hold.
+    """Return the files without streams whose content is in others of them.
 
-    A run may be recorded at both of its edges, and a student's inlet has what its teacher's has.
+    A run may be recorded at both of its edges, and a student's inlet receives the same as its teacher's.
 
     Raises:
         StreamError: if a stream is no stream.
@@ -96,15 +96,15 @@ def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
 
 
 def _squashed(header: StreamHeader, behavior: str) -> bool:
-    """Whether who was recorded drew actions as SAC does; trajectories have the policy's own actions."""
+    """True if the recorded policy was squashed, as SAC's are; trajectories have the policy's own actions."""
     if header.squashed is not None:
         return behavior in header.squashed
-    who = _teacher(header.config, behavior) or behavior  # what reached a student was its teacher's
-    return declared_kind(_settings(header.config, who).get("trainer_type")).squashed
+    expert = _teacher(header.config, behavior) or behavior  # a student receives its teacher's
+    return declared_kind(_settings(header.config, expert).get("trainer_type")).squashed
 
 
 def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
-    """Whose trajectories were recorded, where a behaviour imitated another one."""
+    """Return the behaviour whose trajectories were recorded, where this one imitated another."""
     settings = _settings(config, behavior)
     teacher = (settings.get("hyperparameters") or {}).get("teacher")
     return str(teacher) if declared_kind(settings.get("trainer_type")).imitates and teacher else None
@@ -150,11 +150,11 @@ def _joined(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Put the trajectories of each agent's episodes behind each other, as they were recorded.
+    """Order trajectories by agent and episode, each episode's in the order of recording.
 
     Returns:
-        [K] which trajectories, those of them that were played by who learned; and whether it begins an episode, or
-        can't be joined to what was before it, as somebody else played that.
+        [K] numbers of the trajectories by the policy that learned; and true for those that begin an episode, or follow
+        a trajectory by another policy.
     """
     keys = [trajectories[name] for name in ("sources", "agent_ids", "episode_ids")]
     order = np.lexsort(keys[::-1])  # stable: pieces of an episode stay in the order of recording

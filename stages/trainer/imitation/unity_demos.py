@@ -1,7 +1,6 @@
 """Demonstrations from Unity's recordings (`.demo`), and into them.
 
-A file holds a single behaviour; what it is called does not matter. Agents that were recorded in between each other are
-told apart by their ids.
+A file holds a single behaviour, of any name. Steps of several agents alternate in it, with the agents' ids.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
-    """The steps of a file, whatever behaviour it holds; None if there is none that anything followed.
+    """Read the steps of a file, of a behaviour of any name; None if it has none.
 
     A step is a pair that is not the last of its episode, with the reward of its agent's next pair. The very last pair
-    of an agent, where no ending was recorded, tells what followed the one before.
+    of an agent, where no ending was recorded, only follows the one before.
 
     Raises:
         StageError: if it is no demonstration, or can't be decoded.
@@ -45,7 +44,7 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
     by_beginning = np.argsort(first_pairs, kind="stable")
     starts, stops, lengths = starts[by_beginning], stops[by_beginning], lengths[by_beginning]
     rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)])
-    spec = replace(steps.spec, grouped=False)  # nobody's mates were recorded
+    spec = replace(steps.spec, grouped=False)  # group mates are not recorded
     layout = ObservationLayout(spec)
     finals = layout.encode([each[order[stops]] for each in steps.observations])
     terminated = ended[stops] & ~steps.interrupted[order[stops]]
@@ -72,8 +71,8 @@ def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> N
     or the end of the recording cut it.
 
     Raises:
-        StageError: if there are continuous actions without bounds, which the format can't tell; if there is such a
-            file already, or the disk does not take it.
+        StageError: if there are continuous actions without bounds, which the format can't describe; if the file exists
+            already or can't be written.
     """
     spec = demonstrations.spec
     if spec.actions.unbounded:
@@ -85,16 +84,16 @@ def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> N
 
 
 def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -> Demonstrations:
-    """The demonstrations with images as the behaviour has them: bytes or floats from 0 to 1, channels first or last.
+    """Convert images to the behaviour's form: bytes or floats from 0 to 1, channels first or last.
 
-    Unity sends an image either as PNG or as floats; how it was recorded need not be how it is sent now.
+    Unity sends an image either as PNG or as floats; recordings may have the other form.
 
     Raises:
         StageError: if floats that are to become bytes are not between 0 and 1.
     """
     specs = list(demonstrations.spec.observations)
     if len(specs) != len(spec.observations):
-        return demonstrations  # whoever checks it says so
+        return demonstrations  # refused by `check_fit`
     observed, final = list(demonstrations.observations.others), list(demonstrations.final_observations.others)
     for at, index in enumerate(ObservationLayout(demonstrations.spec).others):
         theirs, ours = specs[index], spec.observations[index]
@@ -113,7 +112,7 @@ def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -
 
 
 def _pieces(agent_ids: NDArray[np.int32], ended: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and last pair of each episode that has a step; of pairs that are in the order of agents and recording."""
+    """First and last pair of each episode that has a step, for pairs in the order of agents and recording."""
     last = ended.copy()
     last[:-1] |= agent_ids[1:] != agent_ids[:-1]
     last[-1] = True
