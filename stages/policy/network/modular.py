@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,41 +30,20 @@ class WithActor(nn.Module):
 Trained = TypeVar("Trained", bound=WithActor)
 
 
-class FlatActor(Generic[Trained]):
-    """See `protocol.TrainedActor`: a module with an actor in it, and any other parts.
-
-    Args:
-        module: the module that is trained.
-        device: where the parameters lie, such as `cpu` or `cuda:0`.
-    """
+class FlatActor(FlatParameters[Trained]):
+    """See `protocol.TrainedActor`: a module with an actor in it, and any other parts."""
 
     def __init__(self, module: Trained, device: str) -> None:
-        self._flat = FlatParameters(module, device)
-        self._module = self._flat.module
-        self.values = self._flat.values
-        self.gradients = self._flat.gradients
-        self.parameters: Mapping[str, Tensor] = self._flat.parameters
-        self.log_sigma: Tensor | None = self._module.actor.log_sigma
+        super().__init__(module, device)
+        self.log_sigma: Tensor | None = module.actor.log_sigma
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by `ActorNetwork`'s names; copies, on the host."""
-        return self._module.actor.acting_tensors()
+        return self.module.actor.acting_tensors()
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
         """Load `acting_tensors()`; see the protocol."""
-        self._module.actor.load_acting(tensors)
-
-    def state_dict(self) -> dict[str, NDArray[np.float32]]:
-        """All parameters by name; copies, on the host."""
-        return self._flat.state_dict()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Take up `state_dict()`; see the protocol."""
-        self._flat.load(state)
-
-    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
-        return self._flat.named_views(flat)
+        self.module.actor.load_acting(tensors)
 
 
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):
@@ -88,16 +67,16 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Heads [B, H] and values [B, S]; see the protocol."""
-        actor, critic = self._module.actor, self._module.critic
+        actor, critic = self.module.actor, self.module.critic
         encoding, _ = actor.body(inputs)
         of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
-        return actor.action(encoding), self._module.value(of_critic)
+        return actor.action(encoding), self.module.value(of_critic)
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Values [B, S] and the critic's memories; see the protocol."""
-        body = self._module.actor.body if self._module.critic is None else self._module.critic
+        body = self.module.actor.body if self.module.critic is None else self.module.critic
         encoding, memories = body(inputs)
-        return self._module.value(encoding), memories
+        return self.module.value(encoding), memories
 
 
 class _ActorAndCritic(WithActor):

@@ -123,17 +123,17 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
 
     def heads(self, inputs: Inputs) -> Tensor:
         """The actor's heads [B, H]."""
-        found: Tensor = self._module.actor(inputs)[0]
+        found: Tensor = self.module.actor(inputs)[0]
         return found
 
     def values_and_baselines(self, teams: Teams) -> tuple[Tensor, Tensor]:
         """Values [B, S] of the agents' groups, and counterfactual baselines [B, S]."""
-        values, baselines, _ = self._module.critic(teams)
+        values, baselines, _ = self.module.critic(teams)
         return values, baselines
 
     def evaluate(self, teams: Teams, /) -> tuple[Tensor, Tensor | None]:
         """Values and baselines side by side [B, 2S], and memories [B / L, 2m] after each sequence (None without)."""
-        values, baselines, memories = self._module.critic(teams)
+        values, baselines, memories = self.module.critic(teams)
         return torch.cat([values, baselines], dim=1), memories
 
 
