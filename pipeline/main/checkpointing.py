@@ -83,7 +83,7 @@ class Checkpointing:
                 state.learner.control.send(SaveNow(number))
             state.path.save_now(lambda stage, saved: save_part(stage, number, saved))
 
-    def take(self, part: PartSaved | PartFailed) -> None:
+    def receive(self, part: PartSaved | PartFailed) -> None:
         """A part was written, or could not be."""
         if isinstance(part, PartFailed):
             if self._assembler.give_up(part.number):

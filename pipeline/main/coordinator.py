@@ -203,13 +203,13 @@ class Coordinator:
             case control.CreditsReturned():
                 self._on_credits_returned(message)
             case control.StatisticsReport():
-                self._supervisor.signed(host.plan.name, time.monotonic())
+                self._supervisor.alive(host.plan.name, time.monotonic())
                 self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
                 slot = self._launcher.slot_of(host)
                 if slot is not None:
                     self.starter.heartbeat(slot)
             case control.PartSaved() | control.PartFailed():
-                self._on_part(message)
+                self.checkpointing.receive(message)
             case control.BehaviorSeen():
                 await self._on_behavior_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
@@ -277,10 +277,7 @@ class Coordinator:
         if isinstance(message, control.CreditsReturned):
             self._on_credits_returned(message)
         elif isinstance(message, control.PartSaved | control.PartFailed):
-            self._on_part(message)
-
-    def _on_part(self, message: control.PartSaved | control.PartFailed) -> None:
-        self.checkpointing.take(message)
+            self.checkpointing.receive(message)
 
     def _on_export(self, message: control.Exported) -> None:
         file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))

@@ -25,7 +25,7 @@ class Supervisor:
         """A host was started."""
         self._heard[host] = (now_s, self._settings.timeout_wait * STARTING_FACTOR)
 
-    def signed(self, host: str, now_s: float) -> None:
+    def alive(self, host: str, now_s: float) -> None:
         """A host has given a sign of life."""
         self._heard[host] = (now_s, float(self._settings.timeout_wait))
 

@@ -14,7 +14,7 @@ def supervisor(**settings):
 
 def test_a_host_that_has_said_nothing_for_timeout_wait_is_silent():
     watch = supervisor()
-    watch.signed("actor-0", 100.0)
+    watch.alive("actor-0", 100.0)
     assert watch.silent(110.0) == []
     assert watch.silent(110.1) == ["actor-0"]
 
@@ -29,14 +29,14 @@ def test_a_starting_host_has_more_time():
 def test_its_first_word_ends_the_time_to_start():
     watch = supervisor()
     watch.started("actor-0", 0.0)
-    watch.signed("actor-0", 1.0)
+    watch.alive("actor-0", 1.0)
     assert watch.silent(11.5) == ["actor-0"]
 
 
 def test_a_silent_host_is_named_once_until_it_is_heard_or_started_again():
     watch = supervisor()
-    watch.signed("actor-0", 0.0)
-    watch.signed("actor-1", 15.0)
+    watch.alive("actor-0", 0.0)
+    watch.alive("actor-1", 15.0)
     assert watch.silent(20.0) == ["actor-0"]
     assert watch.silent(21.0) == []
     watch.started("actor-0", 21.0)
