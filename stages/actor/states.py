@@ -93,6 +93,7 @@ TRANSITIONS: dict[State, tuple[Transition, ...]] = {
         Transition(Cue.RENEWAL_DUE, Act.RENEWAL, State.CHECKPOINT),
         Transition(Cue.STOP_DUE, Act.FLUSH, State.STOPPED),
         Transition(Cue.CREDITS_MISSING, Act.ASK, State.CHECKPOINT),
+        Transition(Cue.POLICY_MISSING, Act.SLEEP, State.CHECKPOINT),
         Transition(Cue.ALWAYS, Act.RENEW, State.RESET_WAITING),
     ),
     State.ENDED: (

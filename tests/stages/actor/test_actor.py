@@ -477,6 +477,19 @@ async def test_a_deterministic_run_makes_its_checkpoint_where_it_stands_still():
         assert rig.asked[3] == ["Walker"]
 
 
+async def test_a_deterministic_run_may_make_its_checkpoint_before_it_has_a_policy():
+    async with Rig(FOREVER, resets=True, self_play=True) as rig:
+        rig.actor.request_checkpoint(0)
+        await until_blocked()
+        assert rig.take() == [Barrier(0, 3)]
+        rig.actor.receive_policy(policy_update("Walker", 0))
+        rig.actor.receive_assignment(Assignment(1, 0, {"Walker": (-1, 0)}, 0))
+        await until_blocked()
+        rig.grant(Walker=12)
+        await asyncio.sleep(100)
+        assert rows(rig.take()) == 12
+
+
 async def test_a_deterministic_run_does_not_ask_ahead():
     async with Rig(FOREVER, resets=True) as rig:
         rig.actor.receive_policy(policy_update("Walker", 0))
