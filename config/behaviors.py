@@ -120,7 +120,7 @@ class BehaviorSettings(Settings):
     @property
     def signals(self) -> dict[str, RewardSignalSettings]:
         """The behaviour's reward signals by name: built-in ones in the schema's order, then the user's."""
-        return self.reward_signals.asked
+        return self.reward_signals.present
 
     @property
     def learned_signals(self) -> dict[str, LearnedSignalSettings]:

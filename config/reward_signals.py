@@ -122,7 +122,7 @@ class RewardSignals(Settings):
     __pydantic_extra__: dict[str, Annotated[OwnSignalSettings, BeforeValidator(_used)]]
 
     @property
-    def asked(self) -> dict[str, RewardSignalSettings]:
+    def present(self) -> dict[str, RewardSignalSettings]:
         """The behaviour's signals by name: built-in ones in the table's order, then the user's own."""
         built_in = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: body for name, body in (built_in | self.__pydantic_extra__).items() if body is not None}
@@ -145,7 +145,7 @@ class RewardSignals(Settings):
 
     @model_validator(mode="after")
     def _not_empty(self) -> RewardSignals:
-        if not self.asked:
+        if not self.present:
             message = "is empty; list at least one, such as 'extrinsic: {}', or leave the key out for that default"
             report([Finding((), message, ((),))])
         return self

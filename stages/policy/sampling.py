@@ -133,7 +133,7 @@ def sample_squashed(
     """Actions tanh(u) [d, c] of u ~ N(μ, σ), or tanh(μ) if `deterministic`; log-probabilities go to `log_probs` [d, c].
 
     Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here
-    per dimension. They are those of the u that was drawn: tanh u alone does not tell it any more once it is ±1.
+    per dimension. They are those of the u that was drawn, which can't be recovered from a tanh u of ±1.
     """
     log_sigma = np.clip(log_sigma, *LOG_SIGMA_LIMITS)
     if deterministic:

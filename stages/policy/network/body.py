@@ -1,4 +1,4 @@
-"""The body of a network: from observations (and actions) to an encoding, with a memory if asked for."""
+"""The body of a network: from observations (and actions) to an encoding, with a memory if the settings say so."""
 
 from __future__ import annotations
 

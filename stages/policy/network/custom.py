@@ -24,14 +24,14 @@ _TRIED_ROWS = 3
 """Rows of the trial run: more than one, so that a network that mixes up its axes fails."""
 
 
-def find_network(reference: str, folder: Path | None, path: KeyPath, asked: str) -> type[nn.Module]:
+def find_network(reference: str, folder: Path | None, path: KeyPath, label: str) -> type[nn.Module]:
     """The class that a `network` names.
 
     Args:
         reference: `module:Class`.
         folder: where the YAML lies, whose modules are importable.
         path: of the key in the YAML.
-        asked: its name in messages.
+        label: its name in messages.
 
     Raises:
         LoadError: if the module can't be imported or has no such class.
@@ -41,7 +41,7 @@ def find_network(reference: str, folder: Path | None, path: KeyPath, asked: str)
         made = load_attribute(reference, folder, "network")
         if not (inspect.isclass(made) and issubclass(made, nn.Module)):
             what = f"the class {made.__name__}" if inspect.isclass(made) else repr(made)
-            raise StageError(f"{asked} is {what}, expected a subclass of torch.nn.Module")
+            raise StageError(f"{label} is {what}, expected a subclass of torch.nn.Module")
     found: type[nn.Module] = made
     return found
 
@@ -63,14 +63,14 @@ class CustomNetwork(nn.Module):
         super().__init__()
         reference = design.settings.network
         assert reference is not None, "only for designs that name a network"
-        self._asked = f"{design.spec.behavior_id}: {design.key}.network {reference!r}"
+        self._label = f"{design.spec.behavior_id}: {design.key}.network {reference!r}"
         path = ("behaviors", design.spec.name, *design.key.split("."), "network")
         self._specs = design.spec.observations
         layout = ObservationLayout(design.spec)
         self._vector_size = layout.vector_size
         self._columns = dict(layout.vectors)
         self._others = {index: at for at, index in enumerate(layout.others)}
-        self.network = self._make(find_network(reference, design.folder, path, self._asked), design)
+        self.network = self._make(find_network(reference, design.folder, path, self._label), design)
         self.size = self._encoding_size()
         self.goal_size = 0
         self._try()
@@ -99,19 +99,19 @@ class CustomNetwork(nn.Module):
             # Such statistics are no parameters: they would stay behind when weights go to actors and checkpoints.
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
                 raise StageError(
-                    f"{self._asked}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which do "
+                    f"{self._label}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which do "
                     "not reach the actors; use nn.LayerNorm or nn.GroupNorm, or normalize: true for vectors"
                 )
         for name, parameter in network.named_parameters():
             if parameter.dtype != torch.float32:
-                raise StageError(f"{self._asked}: its parameter {name!r} is {parameter.dtype}, expected torch.float32")
+                raise StageError(f"{self._label}: its parameter {name!r} is {parameter.dtype}, expected torch.float32")
         return network
 
     def _encoding_size(self) -> int:
         size = getattr(self.network, "encoding_size", None)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise StageError(
-                f"{self._asked}: expected an attribute encoding_size, a whole number of at least 1 (the width of what "
+                f"{self._label}: expected an attribute encoding_size, a whole number of at least 1 (the width of what "
                 f"forward returns), got {size!r}; set it in __init__"
             )
         return size
@@ -129,7 +129,7 @@ class CustomNetwork(nn.Module):
         if not isinstance(encoding, Tensor) or tuple(encoding.shape) != expected:
             got = f"shape {tuple(encoding.shape)}" if isinstance(encoding, Tensor) else type(encoding).__name__
             raise StageError(
-                f"{self._asked}: forward gave {got} for {_TRIED_ROWS} rows, expected a tensor of shape {expected}, "
+                f"{self._label}: forward gave {got} for {_TRIED_ROWS} rows, expected a tensor of shape {expected}, "
                 "[rows, encoding_size]"
             )
 
@@ -137,4 +137,4 @@ class CustomNetwork(nn.Module):
         try:
             return call()
         except Exception as error:
-            raise StageError(f"{self._asked} {problem}: {describe_error(error)}") from error
+            raise StageError(f"{self._label} {problem}: {describe_error(error)}") from error

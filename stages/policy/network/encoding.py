@@ -51,7 +51,7 @@ class KindEncoder(Protocol):
 class Encoders(nn.Module):
     """Flat observations as they are, and what the encoder of each other kind gives.
 
-    Observations that tell the goal are among them like all others, and with goal conditioning by a hypernetwork once
+    Observations that hold the goal are among them like all others, and with goal conditioning by a hypernetwork once
     more apart.
 
     Attributes:
@@ -61,7 +61,7 @@ class Encoders(nn.Module):
         goal_size: width of the goals; 0 where nothing is conditioned on them.
 
     Raises:
-        StageError: if an encoder does not fit its observation, or a set tells a goal for a hypernetwork.
+        StageError: if an encoder does not fit its observation, or a set holds a goal for a hypernetwork.
     """
 
     def __init__(self, design: PolicyDesign) -> None:

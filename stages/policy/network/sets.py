@@ -30,7 +30,7 @@ class SetEncoder(nn.Module):
         beside: width of the encodings of the agent's other observations, 0 without any.
 
     Raises:
-        StageError: if a set tells a goal for a hypernetwork.
+        StageError: if a set holds a goal for a hypernetwork.
     """
 
     size = EMBEDDING

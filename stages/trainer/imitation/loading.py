@@ -68,7 +68,7 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
         check_fit(part.spec, spec, name)
         parts.append(replace(checked(part, name), spec=spec))
     if not parts:
-        raise StageError(f"{_asked(path, behavior)}: no step of {behavior} was recorded in it")
+        raise StageError(f"{_where(path, behavior)}: no step of {behavior} was recorded in it")
     demonstrations = joined(parts)
     log.info(
         "%s: %d demonstrated steps in %d episodes from %s",
@@ -97,7 +97,7 @@ def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
         if found:
             return _of_known_kinds([each for each in found if each.is_file()], path, behavior)
     looked = " and ".join(dict.fromkeys(str(place.absolute().parent) for place in places))
-    raise StageError(f"{_asked(path, behavior)}: there is no such file, folder or pattern of files; looked in {looked}")
+    raise StageError(f"{_where(path, behavior)}: there is no such file, folder or pattern of files; looked in {looked}")
 
 
 def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
@@ -105,7 +105,7 @@ def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
     if not known:
         for file in files:
             _readable(file, path, behavior)
-        raise StageError(f"{_asked(path, behavior)}: it is empty; expected {_kinds()} files")
+        raise StageError(f"{_where(path, behavior)}: it is empty; expected {_kinds()} files")
     left_out = sorted({file.name for file in files} - {file.name for file in known})
     if left_out:
         log.info("%s: left out, as no demonstrations that can be read: %s", path, ", ".join(left_out))
@@ -115,7 +115,7 @@ def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
 def _readable(file: Path, path: str, behavior: str) -> Path:
     if file.suffix not in READERS:
         why = f"no demonstrations are read from {file.suffix or 'such'} files"
-        raise StageError(f"{_asked(path, behavior)}: {file.name}: {why}; expected {_kinds()} files")
+        raise StageError(f"{_where(path, behavior)}: {file.name}: {why}; expected {_kinds()} files")
     return file
 
 
@@ -123,5 +123,5 @@ def _kinds() -> str:
     return " or ".join(READERS)
 
 
-def _asked(path: str, behavior: str) -> str:
+def _where(path: str, behavior: str) -> str:
     return f"behaviors.{behavior}: demo_path {path!r}"

@@ -36,22 +36,22 @@ def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
         StageError: if minari is not installed, the data set is not on this machine, it is empty, or its spaces are
             not of the kinds above.
     """
-    asked = f"behaviors.{behavior}: demo_path '{PREFIX}{dataset_id}'"
+    where = f"behaviors.{behavior}: demo_path '{PREFIX}{dataset_id}'"
     try:
         minari = import_module("minari")
     except ImportError as error:
-        raise StageError(f"{asked}: Minari is not installed: pip install 'minari[hdf5]'") from error
+        raise StageError(f"{where}: Minari is not installed: pip install 'minari[hdf5]'") from error
     try:
         dataset = minari.load_dataset(dataset_id)
     except FileNotFoundError as error:
-        raise StageError(f"{asked}: it is not on this machine; fetch it first: minari download {dataset_id}") from error
+        raise StageError(f"{where}: it is not on this machine; fetch it first: minari download {dataset_id}") from error
     return demonstrations_of(
-        dataset.observation_space, dataset.action_space, dataset.iterate_episodes(), behavior, asked
+        dataset.observation_space, dataset.action_space, dataset.iterate_episodes(), behavior, where
     )
 
 
 def demonstrations_of(
-    observation_space: Space[Any], action_space: Space[Any], episodes: Iterable[Any], behavior: str, asked: str
+    observation_space: Space[Any], action_space: Space[Any], episodes: Iterable[Any], behavior: str, where: str
 ) -> Demonstrations:
     """Convert Minari's episodes, which have T steps and T + 1 observations.
 
@@ -60,7 +60,7 @@ def demonstrations_of(
         action_space: of a step.
         episodes: of `MinariDataset.iterate_episodes`.
         behavior: the name of the behaviour.
-        asked: the key in the YAML, for messages.
+        where: the key in the YAML, for messages.
 
     Raises:
         StageError: if there is no episode, or a space is not of the kinds that can be read.
@@ -68,14 +68,14 @@ def demonstrations_of(
     from gymnasium import spaces
 
     if not (isinstance(observation_space, spaces.Box) and len(observation_space.shape) < 2):
-        raise StageError(f"{asked}: it observes {observation_space}; only Box spaces of one axis can be read so far")
+        raise StageError(f"{where}: it observes {observation_space}; only Box spaces of one axis can be read so far")
     whole = [episode for episode in episodes if len(episode.rewards)]
     if not whole:
-        raise StageError(f"{asked}: it has no episode with a step")
+        raise StageError(f"{where}: it has no episode with a step")
     size = int(np.prod(observation_space.shape))
     observed = [np.asarray(episode.observations, np.float32).reshape(-1, size) for episode in whole]
     drawn = np.concatenate([np.asarray(episode.actions) for episode in whole])
-    actions, continuous, choices = _decided(action_space, drawn, asked)
+    actions, continuous, choices = _decided(action_space, drawn, where)
     terminated = np.array([bool(episode.terminations[-1]) for episode in whole])
     finals = np.stack([rows[-1] for rows in observed])
     finals[terminated] = 0.0  # never looked at
@@ -92,7 +92,7 @@ def demonstrations_of(
     )
 
 
-def _decided(space: Space[Any], drawn: Array, asked: str) -> tuple[ActionSpec, NDArray[np.float32], NDArray[np.int64]]:
+def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, NDArray[np.float32], NDArray[np.int64]]:
     """Convert the actions of N steps: their spec, continuous actions [N, C], choices [N, branches]."""
     from gymnasium import spaces
 
@@ -105,7 +105,7 @@ def _decided(space: Space[Any], drawn: Array, asked: str) -> tuple[ActionSpec, N
     elif isinstance(space, spaces.MultiDiscrete):
         sizes, start = space.nvec.ravel().tolist(), np.ravel(space.start)
     else:
-        raise StageError(f"{asked}: its actions are {space}; only Box, Discrete and MultiDiscrete can be read so far")
+        raise StageError(f"{where}: its actions are {space}; only Box, Discrete and MultiDiscrete can be read so far")
     choices = drawn.reshape(n, len(sizes)).astype(np.int64) - start
     return ActionSpec(discrete_branches=tuple(sizes)), np.empty((n, 0), np.float32), choices
 

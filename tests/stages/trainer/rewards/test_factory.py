@@ -5,9 +5,11 @@ import pytest
 import torch
 from trainer_samples import demonstrations
 
+from config import RewardSignals
 from stages.errors import LoadError, NotFiniteError, StageError
+from stages.loading import load_attribute
 from stages.trainer.randomness import new_random
-from stages.trainer.rewards import make_signals
+from stages.trainer.rewards import RewardSignal, make_signals
 
 SMALL = {"network_settings": {"hidden_units": 8, "num_layers": 1}}
 
@@ -31,6 +33,12 @@ def test_signals_come_in_the_order_of_the_settings(make_context, make_spec, tmp_
         "gail": (0.99, 0.5),
         "rnd": (0.9, 1.0),
     }
+
+
+@pytest.mark.parametrize("name", sorted(RewardSignals.model_fields))
+def test_every_built_in_signal_names_its_class(name):
+    reference = RewardSignals.model_validate({"extrinsic": {}}).class_of(name)
+    assert issubclass(load_attribute(reference, None, "reward signal"), RewardSignal)
 
 
 def test_extrinsic_is_what_the_environment_gave(make_context, make_spec, make_transitions):
