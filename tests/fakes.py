@@ -70,7 +70,7 @@ class Cast:
 
 
 @dataclass
-class _Agent:
+class CountingAgent:
     number: int
     env: int
     cast: Cast
@@ -119,7 +119,8 @@ class CountingGroup:
         counters: Counters | None = None,
     ) -> None:
         self.num_envs = num_envs
-        self.behavior_specs: dict[str, BehaviorSpec] = {}
+        self._specs: dict[str, BehaviorSpec] = {}
+        self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
         self.closed = 0
         self.counters = counters or Counters()
         self.seeds: list[int | None] = []
@@ -132,7 +133,7 @@ class CountingGroup:
         self._loses_at = loses_at or {}
         self._ends_at = ends_at
         self._random = np.random.default_rng(0)
-        self._agents: list[_Agent] = []
+        self._agents: list[CountingAgent] = []
         self._game_ends: list[int] = []
         self._asked: dict[str, np.ndarray] = {}
         self._given: list[np.ndarray] = []
@@ -149,7 +150,7 @@ class CountingGroup:
         self._random = np.random.default_rng(seed)
         self._announce()
         self._agents = [
-            self._newborn(cast, env, max(self.tick, cast.joins_at))
+            self.newborn(cast, env, max(self.tick, cast.joins_at))
             for cast in self._casts
             for env in range(self.num_envs)
             for _ in range(cast.agents)
@@ -160,7 +161,7 @@ class CountingGroup:
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
         assert not self.closed, "step after close"
         assert self._agents, "step before reset"
-        self._check(actions)
+        self.check(actions)
         self.counters.tick += 1
         if self.tick in self._breaks_at:
             self._breaks_at.remove(self.tick)
@@ -177,44 +178,23 @@ class CountingGroup:
             array.fill(SPOILT)  # allowed from now on: whoever kept a view is found out
         return self._after(result, self._delay_s)
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         self.closed += 1
+        return None
 
-    def _after(self, result: StepResult, delay_s: Callable[[], float] | None) -> StepResult | Awaitable[StepResult]:
-        if self._delay_s is None or delay_s is None:
-            return result
+    # What a test may change, in a class of its own. -------------------------------------------------------------------
 
-        async def wait() -> StepResult:
-            await asyncio.sleep(delay_s())
-            return result
+    def spec_of(self, cast: Cast) -> BehaviorSpec:
+        return counting_spec(cast.behavior_id, cast.masked)
 
-        return wait()
-
-    def _announce(self) -> None:
-        for cast in self._casts:
-            if cast.joins_at <= self.tick and cast.behavior_id not in self.behavior_specs:
-                self.behavior_specs[cast.behavior_id] = counting_spec(cast.behavior_id, cast.masked)
-
-    def _lose(self, env_ids: Sequence[int]) -> None:
-        """All agents of these instances begin another episode, without an ending."""
-        for i, agent in enumerate(self._agents):
-            if agent.env in env_ids:
-                self._agents[i] = self._newborn(agent.cast, agent.env, self.tick)
-                self._agents[i].number = agent.number
-
-    def _newborn(self, cast: Cast, env: int, born: int) -> _Agent:
+    def newborn(self, cast: Cast, env: int, born: int) -> CountingAgent:
+        """Return an agent at the start of an episode whose first decision is at the tick `born`."""
         counters = self.counters
         counters.born += 1
         counters.episodes += 1
-        return _Agent(counters.born, env, cast, born, self._length(cast), counters.episodes)
+        return CountingAgent(counters.born, env, cast, born, self._length(cast), counters.episodes)
 
-    def _length(self, cast: Cast) -> int:
-        return int(self._random.integers(cast.shortest, cast.longest + 1))
-
-    def _next_game_end(self) -> int:
-        return self.tick + 1 + int(self._random.integers(self._game_length)) if self._game_length else -1
-
-    def _check(self, actions: Mapping[str, ActionBatch]) -> None:
+    def check(self, actions: Mapping[str, ActionBatch]) -> None:
         for behavior_id, asked in self._asked.items():
             assert behavior_id in actions or not len(asked), f"nobody decided for {behavior_id}"
             if len(asked):
@@ -225,45 +205,9 @@ class CountingGroup:
                     f"{behavior_id}: actions are not for these agents"
                 )
 
-    def _observe(self) -> StepResult:
-        """The rows of this tick; agents live on by it."""
-        over = {env for env, end in enumerate(self._game_ends) if end == self.tick}
-        endings: dict[str, list[tuple[Any, ...]]] = {}
-        decisions: dict[str, list[tuple[Any, ...]]] = {}
-        for i, agent in enumerate(self._agents):
-            if self._ends(agent, over):
-                endings.setdefault(agent.cast.behavior_id, []).append(self._row(agent))
-                agent = self._agents[i] = self._successor(agent, bool(over))
-            if agent.born <= self.tick and (self.tick - agent.born) % agent.cast.period == 0:
-                decisions.setdefault(agent.cast.behavior_id, []).append(self._row(agent))
-                agent.decided += 1
-        self.told.append(
-            self.told[-1] + sum(row[3] > 0 for rows in (*endings.values(), *decisions.values()) for row in rows)
-        )
-        steps = {i: self._steps(i, endings.get(i, []), decisions.get(i, [])) for i in {**endings, **decisions}}
-        self._asked = {i: s.observations[0][s.ended :].copy() for i, s in steps.items()}
-        return StepResult(steps, self._finish_games(sorted(over)))
-
-    def _ends(self, agent: _Agent, over: set[int]) -> bool:
-        if not agent.decided:
-            return False
-        if self._game_length:
-            return agent.env in over
-        return agent.decided >= agent.length and (self.tick - agent.born) % agent.cast.period == 0
-
-    def _successor(self, agent: _Agent, game: bool) -> _Agent:
-        cast = agent.cast
-        born = self.tick if game else self.tick + int(self._random.integers(cast.gap + 1))
-        new = self._newborn(cast, agent.env, born)
-        if self._random.random() >= cast.newcomers:
-            new.number = agent.number
-        return new
-
-    def _row(self, agent: _Agent) -> tuple[Any, ...]:
-        reward = reward_for(agent.number, agent.episode, agent.decided - 1) if agent.decided else 0.0
-        return agent.number, agent.env, agent.episode, agent.decided, reward
-
-    def _steps(self, behavior_id: str, endings: list[tuple[Any, ...]], decisions: list[tuple[Any, ...]]) -> AgentSteps:
+    def steps_of(
+        self, behavior_id: str, endings: list[tuple[Any, ...]], decisions: list[tuple[Any, ...]]
+    ) -> AgentSteps:
         rows = [*endings, *decisions]
         numbers, envs, episodes, decided, rewards = (list(column) for column in zip(*rows, strict=True))
         observations = np.array([numbers, episodes, decided, [self.tick] * len(rows)], np.int64).T.copy()
@@ -285,7 +229,7 @@ class CountingGroup:
         self._given += [steps.agent_ids, steps.env_ids, steps.episode_ids, observations, steps.rewards, terminated]
         return steps
 
-    def _finish_games(self, over: list[int]) -> GameResults | None:
+    def finish_games(self, over: list[int]) -> GameResults | None:
         if not over:
             return None
         for env in over:
@@ -294,6 +238,89 @@ class CountingGroup:
         teams = 1 + max(behavior_team(cast.behavior_id) for cast in self._casts)
         outcomes = np.stack([first, *[1 - first] * max(1, teams - 1)], 1).astype(np.float32)
         return GameResults(np.array(over, np.int32), outcomes)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _after(self, result: StepResult, delay_s: Callable[[], float] | None) -> StepResult | Awaitable[StepResult]:
+        if self._delay_s is None or delay_s is None:
+            return result
+
+        async def wait() -> StepResult:
+            await asyncio.sleep(delay_s())
+            return result
+
+        return wait()
+
+    def _announce(self) -> None:
+        for cast in self._casts:
+            if cast.joins_at <= self.tick and cast.behavior_id not in self.behavior_specs:
+                self._specs[cast.behavior_id] = self.spec_of(cast)
+
+    def _lose(self, env_ids: Sequence[int]) -> None:
+        """All agents of these instances begin another episode, without an ending."""
+        for i, agent in enumerate(self._agents):
+            if agent.env in env_ids:
+                self._agents[i] = self.newborn(agent.cast, agent.env, self.tick)
+                self._agents[i].number = agent.number
+
+    def _length(self, cast: Cast) -> int:
+        return int(self._random.integers(cast.shortest, cast.longest + 1))
+
+    def _next_game_end(self) -> int:
+        return self.tick + 1 + int(self._random.integers(self._game_length)) if self._game_length else -1
+
+    def _observe(self) -> StepResult:
+        """The rows of this tick; agents live on by it."""
+        over = {env for env, end in enumerate(self._game_ends) if end == self.tick}
+        endings: dict[str, list[tuple[Any, ...]]] = {}
+        decisions: dict[str, list[tuple[Any, ...]]] = {}
+        for i, agent in enumerate(self._agents):
+            if self._ends(agent, over):
+                endings.setdefault(agent.cast.behavior_id, []).append(self._row(agent))
+                agent = self._agents[i] = self._successor(agent, bool(over))
+            if agent.born <= self.tick and (self.tick - agent.born) % agent.cast.period == 0:
+                decisions.setdefault(agent.cast.behavior_id, []).append(self._row(agent))
+                agent.decided += 1
+        self.told.append(
+            self.told[-1] + sum(row[3] > 0 for rows in (*endings.values(), *decisions.values()) for row in rows)
+        )
+        steps = {i: self.steps_of(i, endings.get(i, []), decisions.get(i, [])) for i in {**endings, **decisions}}
+        self._asked = {i: s.observations[0][s.ended :].copy() for i, s in steps.items()}
+        return StepResult(steps, self.finish_games(sorted(over)))
+
+    def _ends(self, agent: CountingAgent, over: set[int]) -> bool:
+        if not agent.decided:
+            return False
+        if self._game_length:
+            return agent.env in over
+        return agent.decided >= agent.length and (self.tick - agent.born) % agent.cast.period == 0
+
+    def _successor(self, agent: CountingAgent, game: bool) -> CountingAgent:
+        cast = agent.cast
+        born = self.tick if game else self.tick + int(self._random.integers(cast.gap + 1))
+        new = self.newborn(cast, agent.env, born)
+        if self._random.random() >= cast.newcomers:
+            new.number = agent.number
+        return new
+
+    def _row(self, agent: CountingAgent) -> tuple[Any, ...]:
+        reward = reward_for(agent.number, agent.episode, agent.decided - 1) if agent.decided else 0.0
+        return agent.number, agent.env, agent.episode, agent.decided, reward
+
+
+def at_once(result: StepResult | Awaitable[StepResult]) -> StepResult:
+    """Return the result of a group whose `reset` and `step` are not async."""
+    assert isinstance(result, StepResult)
+    return result
+
+
+class FakePolicy:
+    """The rest of an `ActingPolicy` without memory and without weights."""
+
+    memory_size = previous_action_size = 0
+
+    def load(self, update: PolicyUpdate) -> None:
+        pass
 
 
 class EchoPolicy:

@@ -22,8 +22,8 @@ class TellableGroup(CountingGroup):
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         self.parameters = parameters
 
-    def _newborn(self, cast: Any, env: int, born: int) -> Any:
-        agent = super()._newborn(cast, env, born)
+    def newborn(self, cast: Any, env: int, born: int) -> Any:
+        agent = super().newborn(cast, env, born)
         if self.parameters is not None:
             agent.length = int(self.parameters.options(env)["length"])
         return agent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,9 +80,15 @@ def same(one: Message, other: Message) -> bool:
     return header_1 == header_2 and all(a.tobytes() == b.tobytes() for a, b in zip(arrays_1, arrays_2, strict=True))
 
 
-def record(path: Path, messages: list[Message], start_s: float = 0.0, **parts: object) -> Path:
+def record(
+    path: Path,
+    messages: Sequence[Message],
+    start_s: float = 0.0,
+    edges: tuple[str, ...] = ("trainer",),
+    specs: tuple[BehaviorSpec, ...] = (SPEC,),
+) -> Path:
     """A stream of these messages, one second apart, on the header's first edge."""
-    head = header(**parts)  # type: ignore[arg-type]
+    head = header(edges, specs)
     with StreamWriter(path, head) as writer:
         for i, message in enumerate(messages):
             writer.write(head.edges[0], message, start_s + i)

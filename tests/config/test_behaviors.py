@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from config import BehaviorSettings, NetworkSettings, PPOHyperparameters, SelfPlaySettings
 
-ML_AGENTS_DEFAULTS = {
+ML_AGENTS_DEFAULTS: dict[str, Any] = {
     "trainer_type": "ppo",
     "checkpoint_interval": 500000,
     "init_path": None,
@@ -43,7 +45,7 @@ ML_AGENTS_DEFAULTS = {
     },
     "reward_signals": {"extrinsic": {"gamma": 0.99, "strength": 1.0, "network_settings": None}},
 }
-OURS = {
+OURS: dict[str, Any] = {
     "framework": None,  # ML-Agents drops it before its schema sees it
     "hyperparameters": {"max_grad_norm": None, "adam_epsilon": 1e-8, "ratio_per_dimension": False},
     "network_settings": {"network": None, "activation": "swish"},

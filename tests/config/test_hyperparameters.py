@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from placed import without_places
 from pydantic import ValidationError
@@ -205,7 +207,7 @@ def test_a_replay_buffer_must_hold_a_whole_sequence(mistakes_of):
 # --- default_settings of one trainer under behaviours of another
 
 SIZES = {"batch_size": 8, "buffer_size": 80, "learning_rate": 0.01}
-GIVEN = {
+GIVEN: dict[str, dict[str, Any]] = {
     "ppo": {**SIZES, "num_epoch": 2, "beta": 0.1},
     "sac": {**SIZES, "tau": 0.1, "steps_per_update": 4},
     "bc": {**SIZES, "num_epoch": 2, "held_out": 0.5, "demo_path": "a"},

@@ -67,7 +67,7 @@ def test_encoding_size_is_taken_for_hidden_units_unless_the_network_is_given(loa
     beside = load(f"behaviors: {{B: {{reward_signals: {{{name}: {{{body}, network_settings: {{num_layers: 1}}}}}}}}}}")
     for config, units in ((alone, 77), (beside, 128)):
         for each in (config, RunConfig.from_plain(config.to_plain())):  # as hosts get it
-            assert each.behaviors["B"].signals[name].network_settings.hidden_units == units  # type: ignore[attr-defined]
+            assert each.behaviors["B"].learned_signals[name].network_settings.hidden_units == units
 
 
 def test_signals_of_default_settings_are_merged_key_by_key(load):

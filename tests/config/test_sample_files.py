@@ -10,7 +10,7 @@ import yaml
 from placed import without_places
 from sample_files import BESIDE, FILES, SAMPLES, name_of
 
-from config import BCHyperparameters, RunConfig, load_config
+from config import BCHyperparameters, PPOHyperparameters, RunConfig, SACHyperparameters, load_config
 from config.load import convert
 from config.yaml_reader import read_file
 
@@ -73,16 +73,20 @@ def test_imitation_means_what_it_meant():
     assert offline.hyperparameters.demo_path == "./Demonstrations/Corridor.demo"
     assert offline.max_steps == 30000 * 32 * 4
     online = sample("v0.8/online_bc_config.yaml").behaviors
-    assert online["StudentBrain"].hyperparameters.teacher == "TeacherBrain"
+    student = online["StudentBrain"].hyperparameters
+    assert isinstance(student, BCHyperparameters)
+    assert student.teacher == "TeacherBrain"
     assert (online["TeacherBrain"].trainer_type, online["TeacherBrain"].max_steps) == ("ppo", 90000)
 
 
 def test_sac_means_what_it_meant():
     behaviors = sample("v0.11/sac_trainer_config.yaml").behaviors
     walker, pyramids, hallway = (behaviors[f"{name}Learning"] for name in ("Walker", "Pyramids", "Hallway"))
+    assert isinstance(walker.hyperparameters, SACHyperparameters)
     assert (walker.hyperparameters.steps_per_update, walker.hyperparameters.learning_rate_schedule) == (1.5, "linear")
+    assert isinstance(pyramids.hyperparameters, SACHyperparameters)
     assert pyramids.hyperparameters.reward_signal_steps_per_update == 0.5
-    assert pyramids.signals["gail"].network_settings.hidden_units == 64
+    assert pyramids.learned_signals["gail"].network_settings.hidden_units == 64
     assert (hallway.network_settings.memory.sequence_length, pyramids.network_settings.memory) == (28, None)
 
 
@@ -99,6 +103,7 @@ def test_sections_of_several_trainers_share_a_default():
     small, big, worm = (config.behaviors[name] for name in ("SmallWallJump", "BigWallJump", "WormStatic"))
     assert [each.trainer_type for each in (small, big, worm)] == ["ppo", "sac", "ppo"]
     assert [list(each.signals) for each in (small, big)] == [["extrinsic", "curiosity"], ["extrinsic"]]
+    assert isinstance(big.hyperparameters, SACHyperparameters)
     assert big.hyperparameters.steps_per_update == 0.5
     assert worm.network_settings.memory.memory_size == 128
     assert list(config.environment_parameters) == ["big_wall_min_height", "big_wall_max_height", "small_wall_height"]
@@ -109,6 +114,7 @@ def test_keys_of_the_versions_between_mean_what_they_meant():
     assert strikers.behaviors["Striker"].self_play.swap_steps == 3900
     assert list(strikers.environment_parameters) == ["goal_width", "ball_scale"]
     walker = sample("v0.16/Walker_sac.yaml").behaviors["Walker"].hyperparameters
+    assert isinstance(walker, SACHyperparameters)
     assert (walker.steps_per_update, walker.reward_signal_steps_per_update) == (30, 60)
     ball = sample("v0.18/3DBall_randomize.yaml")
     assert (ball.behaviors["3DBall"].checkpoint_interval, ball.behaviors["3DBall"].keep_checkpoints) == (40000, 3)
@@ -117,6 +123,7 @@ def test_keys_of_the_versions_between_mean_what_they_meant():
 def test_all_keys_of_today_are_taken():
     config = sample("v1.1/everything.yaml")
     walker = config.behaviors["Walker"]
+    assert isinstance(walker.hyperparameters, SACHyperparameters | PPOHyperparameters)
     assert (walker.max_steps, walker.hyperparameters.batch_size, walker.network_settings.hidden_units) == (
         500000,
         250,

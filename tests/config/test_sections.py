@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from placed import without_places
 
-from config import Curriculum, EngineSettings, EnvSettings, RunConfig, StagePlacement, UniformSampler
+from config import Curriculum, EngineSettings, EnvSettings, MultiRangeSampler, RunConfig, StagePlacement, UniformSampler
 from config.pipeline import PipelineSettings
 from config.record_replay import RecordSettings, ReplaySettings
 from config.sections import CheckpointSettings
@@ -168,7 +168,9 @@ def test_parameters_are_numbers_samplers_and_curricula(load):
     assert isinstance(height, Curriculum)
     criteria = height.curriculum[0].completion_criteria
     assert (criteria.min_lesson_length, criteria.signal_smoothing, criteria.require_reset) == (0, True, False)
-    assert height.curriculum[1].value.sampler_parameters.intervals == ((0.0, 1.0), (3.0, 4.0))
+    size = height.curriculum[1].value
+    assert isinstance(size, MultiRangeSampler)
+    assert size.sampler_parameters.intervals == ((0.0, 1.0), (3.0, 4.0))
 
 
 @pytest.mark.parametrize("word", ["Elo", "elo", "ELO"])

@@ -143,6 +143,7 @@ def test_keys_of_its_own_survive_being_written_down():
     config = RunConfig.from_plain(plain())
 
     assert RunConfig.from_plain(config.to_plain()).environment == config.environment
+    assert isinstance(config.environment, LampSettings)
     assert (config.environment.length, config.environment.behavior) == (4, "Lamp")
 
 

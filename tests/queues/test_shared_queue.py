@@ -102,7 +102,10 @@ async def test_a_returned_slab_is_poisoned_and_a_view_that_is_kept_never_is():
     receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [receiver_end])
     async with receiver, await SharedSender.open("Ball", sender_end) as sender:
         await sender.put(numbered(1))
-        kept = (await receiver.get()).rows["obs_0"]
+        first = await receiver.get()
+        assert isinstance(first, TrajectoryBatch)
+        kept = first.rows["obs_0"]
+        del first
         for number in range(2, 10):
             await sender.put(numbered(number))
             assert number_of(await receiver.get()) == number

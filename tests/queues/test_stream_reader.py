@@ -134,11 +134,23 @@ def messages(draw: Callable[..., Any]) -> Message:
             draw(columns(0)),
         )
     n, ended = draw(st.integers(0, 3)), 0
-    seen = [draw(arrays(n)) for _ in range(3)]
-    decided = [draw(arrays(n)) for _ in range(4)]
-    pictures = (draw(arrays(n, 2)), draw(arrays(n, 1, 2)))
-    outcome = (draw(arrays(n)), ended, draw(arrays(ended)), draw(arrays(ended)), draw(columns(n)))
-    return StepBatch(draw(names), *seen, pictures, *outcome, *decided, draw(columns(1)))
+    return StepBatch(
+        draw(names),
+        agent_ids=draw(arrays(n)),
+        env_ids=draw(arrays(n)),
+        episode_ids=draw(arrays(n)),
+        observations=(draw(arrays(n, 2)), draw(arrays(n, 1, 2))),
+        rewards=draw(arrays(n)),
+        ended=ended,
+        terminated=draw(arrays(ended)),
+        truncated=draw(arrays(ended)),
+        decisions=draw(columns(n)),
+        policy_versions=draw(arrays(n)),
+        generations=draw(arrays(n)),
+        learning=draw(arrays(n)),
+        opponents=draw(arrays(n)),
+        games=draw(columns(1)),
+    )
 
 
 @examples(60)
@@ -394,6 +406,7 @@ def test_memory_is_bounded_by_one_frame(tmp_path):
     try:
         count = 0
         for taken in reader:
+            assert isinstance(taken.message, PolicyUpdate)
             count += len(taken.message.weights) // 250_000
             del taken  # a consumer that holds on to a frame has two while it takes the next
         peak = tracemalloc.get_traced_memory()[1]

@@ -240,7 +240,9 @@ def test_overrides_are_in_todays_words(write):
     from config import load_config
 
     config = load_config(write(f"Ball: {flat('ppo')}"), ["behaviors.Ball.hyperparameters.batch_size=16"])
-    assert config.behaviors["Ball"].hyperparameters.batch_size == 16
+    hyperparameters = config.behaviors["Ball"].hyperparameters
+    assert isinstance(hyperparameters, PPOHyperparameters)
+    assert hyperparameters.batch_size == 16
 
 
 MISTAKES = [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from properties import examples
 
 from config import ConfigError, RunConfig, load_config
+from config.errors import Mistake
 from config.legacy import flat_keys
 from config.load import convert
 
@@ -117,8 +118,9 @@ def test_whatever_stands_in_a_file_it_is_converted_or_its_mistakes_are_told(data
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "old.yaml"
         path.write_text(json.dumps(data), encoding="utf-8")
+        mistakes: tuple[Mistake, ...] = ()
         try:
-            text, mistakes = convert(path).text, ()
+            text = convert(path).text
         except ConfigError as error:
             text, mistakes = "", error.mistakes
         assert all(each.message and each.file for each in mistakes)

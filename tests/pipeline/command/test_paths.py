@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from config.overrides import Override
 from pipeline.command import parse, read_request
 from pipeline.command.paths import Paths, classify_paths, is_environment
 from pipeline.common.errors import CommandError
@@ -62,5 +63,7 @@ def test_more_than_one_of_a_kind_is_refused(arguments, env, told):
 def test_an_environment_as_an_argument_is_taken_for_env_with_a_warning():
     request = read_request(parse(["Ball", "settings", "--train"]))
     assert (request.config, request.env) == (Path("settings"), "Ball")
-    assert [(each.path, each.value) for each in request.overrides] == [(("env_settings", "env_path"), "Ball")]
+    (override,) = request.overrides
+    assert isinstance(override, Override)
+    assert (override.path, override.value) == (("env_settings", "env_path"), "Ball")
     assert any("write --env Ball" in warning for warning in request.warnings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from config import ConfigError
+from config.errors import Mistake
 from pipeline.common.errors import RunError
 from pipeline.control.channel import decode, encode
 from pipeline.hosts.runtime import describe_failure
@@ -13,7 +14,9 @@ from stages.errors import StageError
 from stages.loop import StageFailure
 
 
-@pytest.mark.parametrize("mistake", [RunError("there is no model"), ConfigError(["behaviors: no 'Ball'"])])
+@pytest.mark.parametrize(
+    "mistake", [RunError("there is no model"), ConfigError([Mistake("run.yaml", 3, "behaviors", "no 'Ball'")])]
+)
 def test_a_mistake_in_what_was_asked_for_is_not_blamed_on_the_stage_that_came_upon_it(mistake):
     told = describe_failure("actor-0", StageFailure("actor", "while starting", mistake))
     assert (told.message, told.stage) == (str(mistake), "actor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from pipeline.run_folder.folder import folder_name
 from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
-from stages.policy import PolicyDesign, design_of, make_policy, policy_layout
+from stages.policy import PolicyDesign, Recall, design_of, make_policy, policy_layout
 
 SPEC = BehaviorSpec("Ball?team=0", (ObservationSpec("court", (5,)),), ActionSpec(1, (3, 2)))
 SETTINGS = BehaviorSettings.model_validate(
@@ -70,7 +71,7 @@ def assert_acts_alike(folder, spec, settings):
     original.load(written)
     read = load_acting_policy(export_policy(folder, written, spec, settings))
     random = np.random.default_rng(1)
-    recalls = [None, None]
+    recalls: list[Recall | None] = [None, None]
     for _ in range(2):
         observations = tuple(random.normal(size=(20, *o.shape)).astype(o.dtype) for o in spec.observations)
         decisions = [
@@ -117,7 +118,7 @@ def test_files_of_older_versions_hold_policies_that_are_not_squashed(tmp_path):
 
 
 def test_what_a_trainer_can_start_from_is_read_as_it_was_written(tmp_path):
-    learner = {
+    learner: dict[str, Any] = {
         "critic": {"weight": np.arange(6.0).reshape(2, 3), "count": np.int64(3) * np.ones(2, np.int64)},
         "step": 7,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 from fakes import Cast, Counters, CountingGroup, EchoPolicy, check_trajectories, policy_update
@@ -341,7 +342,7 @@ def give_turn(rig, generation, team):
 
 
 async def test_another_team_s_turn_begins_all_games_anew_so_that_games_without_an_end_hold_nobody_up():
-    endless = {"shortest": 10**6, "longest": 10**6}
+    endless: dict[str, Any] = {"shortest": 10**6, "longest": 10**6}
     async with Rig(Cast(HIDER, **endless), Cast(SEEKER, **endless), self_play=True, game_length=10**6) as rig:
         give_turn(rig, 1, team=0)
         await asyncio.sleep(3)

@@ -30,10 +30,6 @@ def step(tick: int, *rows: Row, grouped: bool = True) -> StepBatch:
     ordered = sorted(rows, key=lambda row: not row.ended)
     ended = sum(row.ended for row in rows)
     d = len(rows) - ended
-    groups = {
-        "group_ids": np.array([row.group for row in ordered], np.int64),
-        "group_rewards": np.array([row.shared for row in ordered], np.float32),
-    }
     return StepBatch(
         behavior_id="Team",
         agent_ids=np.array([row.agent for row in ordered], np.int64),
@@ -53,7 +49,8 @@ def step(tick: int, *rows: Row, grouped: bool = True) -> StepBatch:
         learning=np.ones(d, np.bool_),
         opponents=np.full(d, -1, np.int32),
         tick=tick,
-        **(groups if grouped else {}),
+        group_ids=np.array([row.group for row in ordered], np.int64) if grouped else None,
+        group_rewards=np.array([row.shared for row in ordered], np.float32) if grouped else None,
     )
 
 

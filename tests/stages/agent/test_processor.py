@@ -6,6 +6,7 @@ import logging
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -523,7 +524,7 @@ def test_memory_stays_flat_however_many_agents_come_and_go() -> None:
 
 async def test_it_runs_between_two_queues() -> None:
     inlet: AgentManagerQueue[StepBatch] = AgentManagerQueue("steps", 20)
-    outlet: AgentManagerQueue[TrajectoryBatch] = AgentManagerQueue("Ball", 20)
+    outlet: AgentManagerQueue[Any] = AgentManagerQueue("Ball", 20)
     for i in range(7):
         inlet.put_nowait(step(Row(1, obs=i), Row(2, obs=i)))
     inlet.close()

@@ -275,7 +275,7 @@ class World:
                 np.repeat(serials, 2).reshape(-1, 2).astype(np.float32),
                 np.asfortranarray(np.repeat(serials % 251, 6).reshape(-1, 3, 2).astype(np.uint8)),
             ),
-            rewards=self.random.integers(-4, 5, len(rows)).astype(np.float32) / 4,
+            rewards=self.random.integers(-4, 5, len(rows)).astype(np.float32) / np.float32(4),
             ended=len(endings),
             terminated=flags,
             truncated=~flags | both,

@@ -3,11 +3,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from environment_requests import group_of
+from fakes import at_once
 
 import stages
 from config import EnvironmentSettings, ObservationSettings, RoleSettings
@@ -112,7 +114,7 @@ def test_a_factory_may_give_single_environments_or_a_vector_of_them(folder, attr
 
 
 def test_a_group_of_the_users_own_is_used_as_it_is(folder):
-    group = group_of(by_factory("Own", size=8), "P", 3, folder)
+    group: Any = group_of(by_factory("Own", size=8), "P", 3, folder)
 
     assert type(group).__name__ == "Own"
     assert (group.num_envs, group.behavior, group.size) == (3, "P", 8)
@@ -275,7 +277,7 @@ def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
 
     group = group_of(settings, "Count", 2, folder)
 
-    assert list(group.reset(0).steps) == ["Count?team=0", "Count?team=1"]
+    assert list(at_once(group.reset(0)).steps) == ["Count?team=0", "Count?team=1"]
     with pytest.raises(StageError, match=r"options do not fit PettingZoo environment 'factory_meadow_v0': .*'goal'"):
         group_of(settings.model_copy(update={"options": {"goal": 3}}), "Count", 2, folder)
     sys.modules.pop("factory_meadow_v0")

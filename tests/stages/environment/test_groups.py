@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
+from queues.specs import BehaviorSpec
 from stages.environment.lineup import Lineups
 from stages.environment.protocol import AgentSteps, StepResult
 from stages.environment.stage import EnvironmentStage
@@ -23,7 +25,7 @@ class Team:
     num_envs = 1
 
     def __init__(self, spec, **of_groups):
-        self.behavior_specs = {"Team": spec}
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {"Team": spec}
         self.of_groups = of_groups
 
     def reset(self, seed=None):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queues.specs import BehaviorSpec
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, Parameterised, connect_parameters
+from stages.environment.protocol import StepResult
 
 
 def sampler(kind, **parameters):
@@ -156,9 +159,21 @@ def test_it_knows_under_which_generation_each_instance_s_episode_began():
 
 
 class Deaf:
-    """An environment group, as far as is needed here."""
+    """An environment group without behaviours."""
 
     num_envs = 2
+
+    def __init__(self):
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {}
+
+    def reset(self, seed=None):
+        return StepResult({})
+
+    def step(self, actions):
+        return StepResult({})
+
+    def close(self):
+        pass
 
 
 class Hearing(Deaf):

@@ -15,6 +15,7 @@ from fakes import (
     EchoPolicy,
     RecordedStatistics,
     answer_to,
+    at_once,
     policy_update,
 )
 
@@ -103,8 +104,8 @@ async def test_agent_ids_are_right_for_a_group_that_uses_its_array_again():
     class Reusing(CountingGroup):
         ids = np.empty(2, np.int64)
 
-        def _steps(self, behavior_id, endings, decisions):
-            steps = super()._steps(behavior_id, endings, decisions[:: -1 if self.tick % 2 else 1])
+        def steps_of(self, behavior_id, endings, decisions):
+            steps = super().steps_of(behavior_id, endings, decisions[:: -1 if self.tick % 2 else 1])
             self.ids[:] = steps.agent_ids
             return replace(steps, agent_ids=self.ids)
 
@@ -219,7 +220,7 @@ async def test_the_stage_alone_produces_steps_until_it_is_asked_to_stop():
 async def test_the_environment_s_own_numbers_are_reported():
     class Talkative(CountingGroup):
         def step(self, actions):
-            result = super().step(actions)
+            result = at_once(super().step(actions))
             return StepResult(result.steps, result.games, {"Environment/Hops": 3.0})
 
     statistics = RecordedStatistics()
@@ -235,7 +236,7 @@ async def test_the_environment_s_own_numbers_are_reported():
 async def test_numbers_are_reported_under_each_behaviour_s_name_and_summarised_as_the_environment_says():
     class Talkative(CountingGroup):
         def step(self, actions):
-            result = super().step(actions)
+            result = at_once(super().step(actions))
             return StepResult(result.steps, result.games, {"Goals": Measured((1.0, 2.0), "sum")})
 
     statistics = RecordedStatistics()
@@ -256,11 +257,13 @@ async def test_instances_that_the_group_begins_anew_play_their_next_game_under_t
     stage.lineups.assign(assignment(1, 0))
     stage.decide()
     await stage.advance()
-    assert stage.lost is None
+    lost = [stage.lost]
     stage.lineups.assign(assignment(2, 0))
     stage.decide()
     await stage.advance()
-    assert stage.lost.tolist() == [1]
+    lost.append(stage.lost)
+    assert lost[0] is None
+    assert lost[1].tolist() == [1]
     assert [game.generation for game in stage.lineups.games] == [1, 2]
 
 
@@ -269,8 +272,9 @@ async def test_a_group_may_close_asynchronously():
         async def close(self):
             self.closed += 1
 
-    groups = []
-    stage = EnvironmentStage(lambda: groups.append(Slow([Cast("Walker")])) or groups[-1], Lineups(EchoPolicy))
+    groups = [Slow([Cast("Walker")]), Slow([Cast("Walker")])]
+    made = iter(groups)
+    stage = EnvironmentStage(lambda: next(made), Lineups(EchoPolicy))
     stage.start(StageContext("environment"))
     await stage.reset(0)
     await stage.restart(1)
@@ -434,8 +438,8 @@ async def test_results_are_told_once_even_if_the_tick_is_decided_again():
 
 async def test_without_declared_games_episodes_are_the_games():
     class Undeclared(CountingGroup):
-        def _finish_games(self, over):
-            super()._finish_games(over)
+        def finish_games(self, over):
+            super().finish_games(over)
 
     stage = EnvironmentStage(
         lambda: Undeclared([Cast(HOME), Cast(AWAY)], num_envs=1, game_length=1), Lineups(EchoPolicy, lambda name: True)
@@ -492,8 +496,8 @@ async def test_agents_remember_within_their_episodes_as_they_come_and_go():
     for _ in range(120):
         for step in stage.decide():
             check_memories(step)
-            recalled += np.count_nonzero(step.decisions["memories"][:, 0])
-            begun += np.count_nonzero(step.observations[0][step.ended :, DECISION] == 0)
+            recalled += int(np.count_nonzero(step.decisions["memories"][:, 0]))
+            begun += int(np.count_nonzero(step.observations[0][step.ended :, DECISION] == 0))
         await stage.advance()
     assert recalled > 100
     assert begun > 50
@@ -504,8 +508,8 @@ async def test_an_agent_that_restarts_within_the_tick_of_its_ending_remembers_no
     class SameEpisode(CountingGroup):
         """Tells no other episode by its number: the ending row alone says that another one begins."""
 
-        def _steps(self, behavior_id, endings, decisions):
-            steps = super()._steps(behavior_id, endings, decisions)
+        def steps_of(self, behavior_id, endings, decisions):
+            steps = super().steps_of(behavior_id, endings, decisions)
             return replace(steps, episode_ids=np.zeros_like(steps.episode_ids))
 
     group = SameEpisode([Cast("Walker", agents=3, shortest=2, longest=2, newcomers=0.0)])

@@ -25,25 +25,25 @@ class Staircase:
         self.behavior_specs = {"Walker": counting_spec("Walker")}
         self.seeds = []
         self.closed = 0
-        self._height = height
+        self.height = height
 
     def reset(self, seed=None):
         self.seeds.append(seed)
         self._taken = np.zeros(self.num_envs, np.int64)
-        return self._result(np.zeros(self.num_envs, np.bool_))
+        return self.result(np.zeros(self.num_envs, np.bool_))
 
     def step(self, actions):
         (batch,) = actions.values()
         assert len(batch.discrete) == self.num_envs
         self._taken += 1
-        return self._result(self._taken > np.arange(self.num_envs))
+        return self.result(self._taken > np.arange(self.num_envs))
 
     def close(self):
         self.closed += 1
 
-    def _result(self, over):
+    def result(self, over):
         ended = np.flatnonzero(over)
-        rewards = np.where(self._taken, self._height, 0.0)
+        rewards = np.where(self._taken, self.height, 0.0)
         self._taken[ended] = 0
         ids = np.concatenate([ended, np.arange(self.num_envs)])
         steps = AgentSteps(
@@ -116,8 +116,8 @@ def test_a_number_of_episodes_that_can_t_be_shared_is_played_all_the_same():
 class Shared(Staircase):
     """What was the agents' own is their groups'."""
 
-    def _result(self, over):
-        steps = super()._result(over).steps["Walker"]
+    def result(self, over):
+        steps = super().result(over).steps["Walker"]
         groups = {"group_ids": 1 + steps.agent_ids, "group_rewards": steps.rewards}
         return StepResult({"Walker": replace(steps, rewards=0 * steps.rewards, **groups)})
 
@@ -139,7 +139,7 @@ def test_the_best_is_told_apart():
     group = Staircase(num_envs=1)
     stage, reports = evaluation(group, episodes=1)
     for step, height in enumerate([2.0, 5.0, 5.0, 3.0, 6.0], 1):
-        group._height = height
+        group.height = height
         play(stage, step * 100)
     assert [report.best for report in reports] == [True, True, False, False, True]
 
@@ -148,7 +148,7 @@ def test_a_run_that_goes_on_remembers_its_best():
     group = Staircase(num_envs=1, height=4.0)
     stage, reports = evaluation(group, episodes=1, best=5.0)
     play(stage, 100)
-    group._height = 6.0
+    group.height = 6.0
     play(stage, 200)
     assert [report.best for report in reports] == [False, True]
 
@@ -160,17 +160,16 @@ def test_agents_that_are_not_evaluated_act_at_random_as_far_as_they_may(masked):
 
         choices: ClassVar = set()
 
-        def _check(self, actions):
+        def check(self, actions):
             self._asked.pop("Crowd")
-            self.choices |= set(actions["Crowd"].discrete[:, 0].tolist())
+            self.choices.update(actions["Crowd"].discrete[:, 0].tolist())
             assert actions["Crowd"].discrete.shape == (9, 1)
             assert actions["Crowd"].continuous.shape == (9, 0)
-            super()._check(actions)
+            super().check(actions)
 
-        def _announce(self):
-            super()._announce()
-            spec = self.behavior_specs["Crowd"]
-            self.behavior_specs["Crowd"] = replace(spec, actions=ActionSpec(0, (2,), masked))
+        def spec_of(self, cast):
+            spec = super().spec_of(cast)
+            return replace(spec, actions=ActionSpec(0, (2,), masked)) if cast is crowd else spec
 
     crowd = Cast("Crowd", agents=9, shortest=99, longest=99, masked=masked)
     group = Company([Cast("Walker", shortest=3, longest=3), crowd])
@@ -214,8 +213,8 @@ def test_agents_remember_within_their_episodes_and_no_longer():
     class SameEpisode(CountingGroup):
         """Tells no other episode by its number: the ending row alone says that another one begins."""
 
-        def _steps(self, behavior_id, endings, decisions):
-            steps = super()._steps(behavior_id, endings, decisions)
+        def steps_of(self, behavior_id, endings, decisions):
+            steps = super().steps_of(behavior_id, endings, decisions)
             return replace(steps, episode_ids=np.zeros_like(steps.episode_ids))
 
     group = SameEpisode([Cast("Walker", agents=3, longest=4, newcomers=0.5)], num_envs=2)

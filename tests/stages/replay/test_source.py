@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stream_samples import SPEC, header, record, same, trajectories
@@ -51,7 +52,7 @@ async def numbers(source: ReplaySource) -> list[int]:
     return [m.source for m in await replay(source) if isinstance(m, TrajectoryBatch)]
 
 
-def stream(folder: Path, name: str, *ids: int, **parts: object) -> Path:
+def stream(folder: Path, name: str, *ids: int, **parts: Any) -> Path:
     return record(folder / f"{name}.stream", [trajectories(i) for i in ids], **parts)
 
 
@@ -253,6 +254,7 @@ async def test_a_stop_that_was_asked_for_ends_the_replay_after_the_current_messa
     source.start(CONTEXT)
     got = []
     async for message in source.produce():
+        assert isinstance(message, TrajectoryBatch)
         got.append(message.source)
         source.request_stop()
     assert got == [1]
@@ -296,7 +298,7 @@ async def test_a_replay_waits_while_its_queue_is_full(tmp_path):
     source = ReplaySource([stream(tmp_path, "a", *range(6))])
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(run_source(source, outlet, CONTEXT))
-        got = [message.source async for message in outlet]
+        got = [message.source async for message in outlet if isinstance(message, TrajectoryBatch)]
     assert got == [0, 1, 2, 3, 4, 5]
     assert outlet.statistics().high_water == 1
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -31,20 +33,20 @@ class Counting(gymnasium.Env):
     the observation, so that an action that goes astray shows.
     """
 
-    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
-    action_space = spaces.Discrete(CHOICES, start=2)
+    observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+    action_space: spaces.Space[Any] = spaces.Discrete(CHOICES, start=2)
 
     def __init__(self, longest=4, masks=False):
         self.longest, self.masks = longest, masks
         self.episode, self.steps, self.over = -1, 0, True
-        self.observation = np.zeros(4)
+        self.observation: Any = np.zeros(4)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.episode, self.t, self.over = self.episode + 1, 0, False
         self.length = int(self.np_random.integers(1, self.longest + 1))
         self.way = int(self.np_random.integers(3))
-        return self._look(), self._info()
+        return self.look(), self._info()
 
     def step(self, action):
         assert not self.over, "stepped after the end of the episode"
@@ -53,9 +55,9 @@ class Counting(gymnasium.Env):
         self.t, self.steps = self.t + 1, self.steps + 1
         self.over = self.t == self.length
         reward = 100.0 * self.episode + 10 * self.t + float(action)
-        return self._look(), reward, self.over and self.way != 0, self.over and self.way != 1, self._info()
+        return self.look(), reward, self.over and self.way != 0, self.over and self.way != 1, self._info()
 
-    def _look(self):
+    def look(self):
         self.observation[:] = [self.episode, self.t, self.length, self.np_random.integers(1000)]
         return self.observation
 
@@ -71,15 +73,15 @@ class Composed(Counting):
 
     def __init__(self, longest=4):
         super().__init__(longest)
-        self.seen = {"numbers": self.observation, "picture": np.zeros((2, 4, 4), np.uint8)}
+        self.seen: dict[str, Any] = {"numbers": self.observation, "picture": np.zeros((2, 4, 4), np.uint8)}
 
     def step(self, action):
         assert action in self.action_space
         assert action["push"] == push(self.observation), "an action for somebody else"
         return super().step(action["turn"][0])
 
-    def _look(self):
-        numbers = super()._look()
+    def look(self):
+        numbers = super().look()
         self.seen["picture"][:] = picture_of(numbers)
         return self.seen
 
@@ -109,7 +111,7 @@ def group_of(mode, num_envs, longest=4, masks=False, composed=False):
         others = iter(singles[1:])
         envs = vectorise(singles[0], lambda: next(others), num_envs, "Counting")
     else:
-        envs = SyncVectorEnv([lambda env=env: env for env in singles], autoreset_mode=mode)
+        envs = SyncVectorEnv([partial(next, iter([env])) for env in singles], autoreset_mode=mode)
     return GymnasiumGroup(envs, "B", "Counting"), singles
 
 
@@ -367,14 +369,14 @@ class GivenDict(Given):
         self.single_observation_space = spaces.Dict(a=spaces.Box(-9, 9, (1,)), b=spaces.Tuple([spaces.Discrete(9)]))
 
     def reset(self, *, seed=None, options=None):
-        return self._look(0), {}
+        return self.look(0), {}
 
     def step(self, actions):
         _, rewards, terminated, truncated, _ = super().step(actions)
-        infos = {"final_obs": self._look(10 * self.t)} if terminated.any() else {}
-        return self._look(self.t), rewards, terminated, truncated, infos
+        infos = {"final_obs": self.look(10 * self.t)} if terminated.any() else {}
+        return self.look(self.t), rewards, terminated, truncated, infos
 
-    def _look(self, value):
+    def look(self, value):
         return {"a": np.full((2, 1), value, np.float32), "b": (np.array([1, value % 9]),)}
 
 
@@ -390,9 +392,11 @@ def test_final_observations_of_a_dict_may_come_as_a_batch():
 
 
 def test_an_observation_that_lacks_a_key_is_told():
-    envs = GivenDict()
-    group = GymnasiumGroup(envs, "B", "Given")
-    envs._look = lambda value: {"a": np.zeros((2, 1))}
+    class Lacking(GivenDict):
+        def look(self, value):
+            return {"a": np.zeros((2, 1))}
+
+    group = GymnasiumGroup(Lacking(), "B", "Given")
 
     with pytest.raises(BrokenEnvironmentError, match=r"reset\(\) does not fit its space Dict\(.*KeyError: 'b'"):
         group.reset()

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from environment_requests import group_of
+from fakes import at_once
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -210,7 +211,7 @@ def test_where_there_is_a_choice_environments_with_parameters_are_single_ones(ca
     caplog.clear()
     connect_parameters(groups[1], parameters)
     assert not caplog.text
-    steps = groups[1].reset(0).steps["CartPole"]
+    steps = at_once(groups[1].reset(0)).steps["CartPole"]
     assert steps.observations[0] == pytest.approx(np.full((2, 4), 0.04))
     for group in groups:
         group.close()

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from config import EnvironmentSettings
@@ -46,6 +47,7 @@ def test_final_observations_survive_an_environment_that_writes_over_its_array():
 def test_options_reach_each_single_environment():
     envs = make_vector("Pendulum-v1", 2, {"g": 3.5}, "Pendulum")
 
+    assert isinstance(envs, SyncVectorEnv)
     assert envs.get_attr("g") == (3.5, 3.5)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     envs.close()
@@ -54,7 +56,7 @@ def test_options_reach_each_single_environment():
 def test_options_reach_a_vectorised_implementation():
     envs = make_vector("CartPole-v1", 2, {"max_episode_steps": 7}, "CartPole")
 
-    assert not isinstance(envs, SyncVectorEnv)
+    assert isinstance(envs, CartPoleVectorEnv)
     assert envs.max_episode_steps == 7
 
 

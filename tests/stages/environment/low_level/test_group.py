@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from low_level_env import BRAIN, GuessEnv, ScriptedEnv, behavior, decisions, endings, observation
@@ -16,7 +18,7 @@ VECTOR = {BRAIN: behavior(observation(2), continuous=1)}
 NOBODY = endings(obs=[np.zeros((0, 2))])
 
 
-def group(*envs):
+def group(*envs: Any) -> LowLevelGroup:
     return LowLevelGroup(envs, "environment factory 'mine:make'")
 
 

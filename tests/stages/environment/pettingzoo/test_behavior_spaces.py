@@ -23,7 +23,8 @@ def masked(width, action, inner=BOARD):
 
 
 def test_the_mask_beside_the_observation_becomes_ours():
-    four = behavior_spaces(*masked(9, spaces.Discrete(9)), {"observation": ObservationSettings(kind="vector")})
+    observation, action = masked(9, spaces.Discrete(9))
+    four = behavior_spaces(observation, action, {"observation": ObservationSettings(kind="vector")})
     spec = four.spec("Four?team=1")
 
     assert (spec.behavior_id, spec.actions.masked, spec.actions.discrete_branches) == ("Four?team=1", True, (9,))
@@ -103,7 +104,9 @@ def test_actions_come_one_by_one():
 
     assert [int(action) for action in grid.actions(batch(np.zeros((2, 0)), [[0], [2]]), 2)] == [1, 3]
     assert [action.tolist() for action in several.actions(batch(np.zeros((1, 0)), [[1, 2]]), 1)] == [[1, 2]]
-    np.testing.assert_allclose(arm.actions(batch([[0.5, 0.0], [-1, 1]], np.zeros((2, 0))), 2), [[1, 0.5], [-2, 1]])
+    np.testing.assert_allclose(
+        arm.actions(batch([[0.5, 0.0], [-1, 1]], np.zeros((2, 0))), 2), [[1.0, 0.5], [-2.0, 1.0]]
+    )
     ((choice, value),) = pair.actions(batch([[0.25]], [[1]]), 1)
     assert (int(choice), float(value[0])) == (1, 0.25)
 

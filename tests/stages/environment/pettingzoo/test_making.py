@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 from small_zoo import Counting, Crowd
@@ -94,7 +95,7 @@ def test_how_to_install_pettingzoo_is_told(folder, env_id, monkeypatch):
 
 def registry(monkeypatch, **contents):
     """A PettingZoo with these registries."""
-    library = ModuleType("pettingzoo")
+    library: Any = ModuleType("pettingzoo")
     library.__version__ = "1.99"
     library.parallel_registry = contents.get("parallel", {})
     library.aec_registry = contents.get("aec", {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import environment_requests
 import numpy as np
 import pytest
+from fakes import at_once
 
 from config import EnvironmentSettings
 from queues.messages import ActionBatch
@@ -66,9 +67,9 @@ def test_connect_four_is_the_same_game_as_the_built_in_one():
     theirs = group_of("classic/connect_four-v3", 4, observations={"observation": {"kind": "vector"}})
     ours = environment_requests.group_of(EnvironmentSettings(kind="builtin", id="ConnectFour"), "All", 4)
     random = np.random.default_rng(3)
-    assert theirs.reset(0).steps.keys() | ours.reset(0).steps.keys() == set(ours.behavior_specs)
+    assert at_once(theirs.reset(0)).steps.keys() | at_once(ours.reset(0)).steps.keys() == set(ours.behavior_specs)
     assert theirs.behavior_specs == ours.behavior_specs
-    results, games = (theirs.reset(0), ours.reset(0)), 0
+    results, games = (at_once(theirs.reset(0)), at_once(ours.reset(0))), 0
     for _ in range(150):
         by_team = []
         for behavior_id in ours.behavior_specs:
@@ -85,7 +86,7 @@ def test_connect_four_is_the_same_game_as_the_built_in_one():
                 np.testing.assert_array_equal(one.terminated, other.terminated)
             by_team.append(behavior_id)
         actions = at_random(results[0], theirs, random)
-        results = (theirs.step(actions), ours.step(actions))
+        results = (at_once(theirs.step(actions)), at_once(ours.step(actions)))
         ended = results[0].games
         if len(ended.env_ids):
             np.testing.assert_array_equal(ended.env_ids, results[1].games.env_ids)

@@ -71,7 +71,7 @@ def test_an_episode_under_way_is_not_told_of_a_change():
 
 def test_without_parameters_reset_gets_no_options():
     class OldFashioned(Crowd):
-        def reset(self, seed=None):
+        def reset(self, seed=None):  # type: ignore[override]  # as environments had it before there were options
             return super().reset(seed)
 
     env = OldFashioned({"a": (0, 2, 0.0)})

@@ -37,7 +37,7 @@ def test_discrete_actions_count_from_the_start_of_the_space():
 
 
 def test_multi_discrete_actions_get_the_shape_of_the_space():
-    space = spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 10], [0, 0]])
+    space = spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, 10], [0, 0]]))
     mapping = action_mapping(space, 2, "Env")
 
     given_to_env = mapping.to_environment(discrete([0, 1, 2, 3], [1, 2, 3, 4]))

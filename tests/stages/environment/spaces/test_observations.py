@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -16,7 +18,12 @@ from stages.errors import StageError
 
 def said(**settings):
     """`environment.observations`, short forms as the YAML has them."""
-    short = {"goal": {"goal": True}, "image": {"kind": "image"}, "set": {"kind": "set"}, "vector": {"kind": "vector"}}
+    short: dict[str, Any] = {
+        "goal": {"goal": True},
+        "image": {"kind": "image"},
+        "set": {"kind": "set"},
+        "vector": {"kind": "vector"},
+    }
     return {
         name: ObservationSettings(**short.get(value, value) if isinstance(value, str) else value)
         for name, value in settings.items()
@@ -89,7 +96,9 @@ def test_discrete_observations_become_one_hot_from_their_start():
 
 
 def test_multi_discrete_observations_become_one_hots_side_by_side():
-    (part,) = observation_parts(spaces.MultiDiscrete([[2, 3], [1, 2]], start=[[0, 1], [0, 0]]), "Env")
+    (part,) = observation_parts(
+        spaces.MultiDiscrete(np.array([[2, 3], [1, 2]]), start=np.array([[0, 1], [0, 0]])), "Env"
+    )
 
     extracted = part.extract(np.array([[[1, 3], [0, 0]], [[0, 1], [0, 1]]]))
 
@@ -238,7 +247,8 @@ def test_rows_of_a_composed_batch_can_be_taken():
 
 
 def test_keys_of_any_type_are_named_by_their_text():
-    (spec,) = specs_of(spaces.Dict([(5, spaces.Box(-1, 1, (2,)))]), **{"5": "goal"})
+    numbered = spaces.Dict([(5, spaces.Box(-1, 1, (2,)))])  # type: ignore[list-item]  # the library takes any key
+    (spec,) = specs_of(numbered, **{"5": "goal"})
 
     assert (spec.name, spec.goal) == ("5", True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fakes import FakePolicy
 
 from benchmarks.matches import play_connect_four
 from queues.messages import ActionBatch
@@ -80,10 +81,8 @@ def test_either_player_begins_half_of_the_games():
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_policy_becomes_a_player(deterministic):
-    class Leftmost:
-        memory_size = 0
-
-        def act(self, observations, masks, random, deterministic, recall=None):
+    class Leftmost(FakePolicy):
+        def act(self, observations, masks, random, deterministic=False, recall=None):
             self.asked = deterministic
             chosen = masks.argmax(axis=1).astype(np.int32)[:, None]
             return Decision(ActionBatch(np.zeros((len(masks), 0), np.float32), chosen), {})

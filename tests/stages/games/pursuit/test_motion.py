@@ -115,7 +115,8 @@ def test_everybody_sees_the_others_from_where_it_stands():
 def test_the_evader_sees_the_nearer_pursuer_first_whoever_it_is():
     one, other = arena((0.1, 0), (0.9, 0), (0, 0)), arena((0.9, 0), (0.1, 0), (0, 0))
 
-    np.testing.assert_array_equal(*(observe(a, np.ones(1, np.float32))[1] for a in (one, other)))
+    seen, mirrored = (observe(arenas, np.ones(1, np.float32))[1] for arenas in (one, other))
+    np.testing.assert_array_equal(seen, mirrored)
 
 
 def test_observations_can_be_taken_apart_again():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fakes import FakePolicy
 
 from benchmarks.matches import RandomPlayer, play_pursuit
 from queues.messages import ActionBatch
@@ -60,10 +61,8 @@ def test_the_same_seed_plays_the_same_games():
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_policy_becomes_a_player(deterministic):
-    class North:
-        memory_size = 0
-
-        def act(self, observations, masks, random, deterministic, recall=None):
+    class North(FakePolicy):
+        def act(self, observations, masks, random, deterministic=False, recall=None):
             self.asked = deterministic
             count = len(observations[0])
             return Decision(ActionBatch(np.zeros((count, 0), np.float32), np.full((count, 1), 3, np.int32)), {})

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+from fakes import FakePolicy
 from PIL import Image
+from PIL.GifImagePlugin import GifImageFile
 
 from queues.messages import ActionBatch
 from stages.games.policy_player import PolicyPlayer
@@ -60,6 +62,7 @@ def test_a_clip_is_a_small_looping_gif_of_the_game(tmp_path, group):
 
     assert path.stat().st_size < 1_000_000
     with Image.open(path) as film:
+        assert isinstance(film, GifImageFile)
         assert film.size == (300, 150)
         assert film.n_frames > 100  # frames without any change are joined by Pillow
         assert film.info["loop"] == 0
@@ -84,7 +87,7 @@ def test_filming_changes_nothing_in_the_game(tmp_path):
 
 
 def test_a_filmed_policy_remembers_within_a_match_and_no_longer(tmp_path):
-    class Counting:
+    class Counting(FakePolicy):
         """Stands still and remembers for how many decisions."""
 
         memory_size, previous_action_size = 1, 5

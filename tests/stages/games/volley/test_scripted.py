@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from fakes import FakePolicy
 
 from benchmarks.matches import RandomPlayer, Tally, play_volley
 from config import BehaviorSettings
@@ -74,7 +75,7 @@ def test_the_scripted_player_depends_on_nothing_but_what_it_sees():
 
 
 def test_a_policy_with_memory_remembers_by_row_until_it_is_told_to_forget():
-    class Counting:
+    class Counting(FakePolicy):
         """Says how often each row has decided."""
 
         memory_size, previous_action_size = 1, 5

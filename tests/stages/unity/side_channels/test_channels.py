@@ -166,12 +166,12 @@ def test_statistics_are_kept_in_order_until_they_are_asked_for():
         ("Hit", 1.0, 3),
     ]:
         channel.on_message_received(IncomingMessage(text(key) + floats(value) + ints(method)))
-    method = StatsAggregationMethod
+    how = StatsAggregationMethod
     assert channel.get_and_reset_stats() == {
-        "Goals": [(1.0, method.SUM), (3.0, method.SUM)],
-        "Height": [(0.5, method.AVERAGE)],
-        "Level": [(4.0, method.MOST_RECENT)],
-        "Hit": [(1.0, method.HISTOGRAM)],
+        "Goals": [(1.0, how.SUM), (3.0, how.SUM)],
+        "Height": [(0.5, how.AVERAGE)],
+        "Level": [(4.0, how.MOST_RECENT)],
+        "Hit": [(1.0, how.HISTOGRAM)],
     }
     assert channel.get_and_reset_stats() == {}
 

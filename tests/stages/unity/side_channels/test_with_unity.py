@@ -58,7 +58,7 @@ async def test_unity_is_told_values_and_samplers_of_its_parameters(tmp_path):
     parameters.set_float_parameter("mass", 2.5)
     parameters.set_uniform_sampler_parameters("wind", -1.0, 1.0, 7)
     parameters.set_gaussian_sampler_parameters("slope", 0.5, 0.25, 8)
-    parameters.set_multirangeuniform_sampler_parameters("gap", [[0.0, 1.0], [4.0, 5.0]], 9)
+    parameters.set_multirangeuniform_sampler_parameters("gap", [(0.0, 1.0), (4.0, 5.0)], 9)
     report = await talk(tmp_path, parameters)
     assert report["parameters"] == {
         "mass": 2.5,
