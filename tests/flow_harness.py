@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,7 +189,7 @@ class Flow:
         rows = next(each.rows_per_update for each in self.scenario.trained if each.name == name)
         return (self.scenario.max_policy_lag + 1) * rows
 
-    async def run(self, results: str, during: Callable[[Flow], Awaitable[None]]) -> None:
+    async def run(self, results: str, during: Callable[[Flow], Coroutine[Any, Any, None]]) -> None:
         """Run to the end, and `during` beside it.
 
         Raises:
@@ -239,7 +239,7 @@ def installed(flow: Flow) -> Iterator[str]:
 
 
 def run_flow(
-    scenario: Scenario, during: Callable[[Flow], Awaitable[None]] = Flow.kill_some, fails: bool = False
+    scenario: Scenario, during: Callable[[Flow], Coroutine[Any, Any, None]] = Flow.kill_some, fails: bool = False
 ) -> Flow:
     """Run a scenario to its end, which is a good one unless it `fails`, and `during` beside it."""
     flow = Flow(scenario)

@@ -83,7 +83,8 @@ class RunningHosts:
             left = sorted(self._hosts.keys() - self._ended)
             verb = "is" if len(left) == 1 else "are"
             log.warning("%s did not end within %.0f s and %s killed.", ", ".join(left), seconds, verb)
-            self.kill_all()
+            for name in left:
+                self._hosts[name].kill()
 
     def dismiss_all(self, seconds: float) -> None:
         """Have hosts end whatever they are doing, which also ends what they have started; the slow ones are killed.
@@ -96,14 +97,6 @@ class RunningHosts:
         if not self._hosts:
             self._all_ended.set()
         self.kill_later(seconds)
-
-    def kill_all(self) -> None:
-        """Kill the hosts that are still running."""
-        for name, host in self._hosts.items():
-            if name not in self._ended:
-                host.kill()
-        if not self._hosts:
-            self._all_ended.set()
 
     def close(self) -> None:
         """Kill all hosts and give up everything that joined main to them."""
