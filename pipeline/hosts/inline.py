@@ -17,26 +17,19 @@ from queues.ends import Inlet, Outlet
 
 
 class LocalEdges:
-    """Ends of queues within main's event loop, left by main and opened by one host."""
+    """Ends of queues within main's event loop, left by main and opened once by the host, by their names alone."""
 
     def __init__(self) -> None:
-        self._ends: dict[str, Any] = {}
-        self._made = 0
-
-    def put_down(self, end: Any) -> dict[str, Any]:
-        """Leave a queue's end for the host; the address names the end."""
-        self._made += 1
-        self._ends[str(self._made)] = end
-        return {"local": str(self._made)}
+        self.ends: dict[str, Any] = {}
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """Return the producing end that was put down."""
-        outlet: Outlet[Any] = self._ends.pop(address["local"])
+        """Return the producing end that main has left."""
+        outlet: Outlet[Any] = self.ends.pop(name)
         return outlet
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """Return the consuming end that was put down."""
-        inlet: Inlet[Any] = self._ends.pop(address["local"])
+        """Return the consuming end that main has left."""
+        inlet: Inlet[Any] = self.ends.pop(name)
         return inlet
 
 
@@ -47,7 +40,7 @@ class InlineHost:
         plan: the host.
         maxlen: bound of queues in which items wait in line.
         control: main's end of the control channel.
-        edges: where the host's ends of queues are put down.
+        edges: the host's ends of queues.
         task: runs the host.
     """
 
@@ -72,7 +65,8 @@ class InlineHost:
 
     def hand(self, name: str, end: Any) -> Any:
         """Let the host open an end of a queue."""
-        self.control.send(OpenEdge(name, self._edges.put_down(end)))
+        self._edges.ends[name] = end
+        self.control.send(OpenEdge(name, {}))
         return end
 
     def settle(self) -> None:
