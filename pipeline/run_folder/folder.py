@@ -18,7 +18,6 @@ was archived.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from config.errors import suggest
 from pipeline.common.errors import RunFolderError
 from pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, write_atomic
 from pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
@@ -222,9 +222,7 @@ def _nothing_to_resume(results: Path, run_id: str) -> str:
     found = [folder for folder in results.iterdir() if (folder / CONFIGURATION).is_file()] if results.is_dir() else []
     newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     names = [folder.name for folder in newest]
-    message = f"there is no run {run_id!r} in {results}"
-    if close := difflib.get_close_matches(run_id, names, n=1):
-        message += f"; did you mean {close[0]!r}?"
+    message = f"there is no run {run_id!r} in {results}{suggest(run_id, names)}"
     if not names:
         return (
             f"{message}; it holds no runs at all. Leave out --resume or --inference to train one, or see --results-dir"

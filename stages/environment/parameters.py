@@ -13,7 +13,6 @@ on whenever `generation` has changed, and reports under which generation each en
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import zlib
@@ -27,6 +26,7 @@ from pydantic import TypeAdapter
 
 from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
 from config.environment_parameters import ParameterValue
+from config.errors import suggest
 from stages.environment.protocol import EnvironmentGroup
 from stages.errors import StageError
 
@@ -169,10 +169,12 @@ def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str
     """
     for parameter in parameters.values:
         if parameter not in known:
-            close = difflib.get_close_matches(parameter, known, n=1)
+            close = suggest(parameter, known)
             meanings = "; ".join(f"{each}: {meaning}" for each, meaning in known.items())
-            hint = f"did you mean '{close[0]}'? It takes" if close else "it takes"
-            raise StageError(f"environment_parameters.{parameter}: {name} takes no such parameter; {hint} {meanings}")
+            hint = f"{close} It" if close else "; it"
+            raise StageError(
+                f"environment_parameters.{parameter}: {name} takes no such parameter{hint} takes {meanings}"
+            )
 
 
 def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Floats:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from config import RunConfig
+from config.errors import suggest
 from stages.environment import factory
 from stages.environment.protocol import EnvironmentGroup
 from stages.errors import StageError
@@ -41,10 +41,8 @@ def named_game(config: RunConfig) -> Iterator[Callable[[], Any]]:
 
 def _find_game(game: str) -> Callable[..., Any]:
     if game not in BUILTIN_GAMES:
-        by_lower = {known.lower(): known for known in BUILTIN_GAMES}
-        close = difflib.get_close_matches(game.lower().replace("_", ""), by_lower, n=1)
-        hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"there are: {', '.join(BUILTIN_GAMES)}"
-        raise StageError(f"environment.id: no built-in game is called {game!r}; {hint}", key=("environment", "id"))
+        hint = suggest(game.replace("_", ""), BUILTIN_GAMES) or f"; there are: {', '.join(BUILTIN_GAMES)}"
+        raise StageError(f"environment.id: no built-in game is called {game!r}{hint}", key=("environment", "id"))
     module, _, name = BUILTIN_GAMES[game].partition(":")
     make: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return make

@@ -8,7 +8,6 @@ Axis letters: k observations, d decisions.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -19,6 +18,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from config import ObservationSettings
+from config.errors import suggest
 from queues.messages import ActionBatch, Array
 from queues.specs import ActionSpec, BehaviorSpec
 from stages.environment.spaces.actions import ActionMapping, action_mapping
@@ -182,9 +182,8 @@ def check_names(settings: Mapping[str, ObservationSettings], observation_spaces:
     every = list(dict.fromkeys(name for space in observation_spaces for name in _names(without_mask(space))))
     for name in settings:
         if name not in every:
-            close = difflib.get_close_matches(name, every, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(every)}"
-            raise StageError(f"{owner}: environment.observations: no agent has an observation '{name}'; {hint}")
+            hint = suggest(name, every) or f"; there are: {', '.join(every)}"
+            raise StageError(f"{owner}: environment.observations: no agent has an observation '{name}'{hint}")
 
 
 def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from config.errors import suggest
 from stages.environment import factory
 from stages.environment.pettingzoo.group import PettingZooGroup
 from stages.environment.pettingzoo.instances import Instance, api_of, instance_of
@@ -154,12 +155,9 @@ def _registered(env_id: str, api: Api, name: str) -> Make:
         except Exception:  # any of its errors: it does not exist
             continue
         return partial(_from_registry, pettingzoo, kind, env_id, name)
-    close = difflib.get_close_matches(env_id, names, n=1)
     kinds = "" if api == "auto" else f" with environment.api: {api}"
-    raise LoadError(
-        f"{name}: PettingZoo has registered no such environment{kinds}; "
-        + (f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(sorted(set(names))) or 'none'}")
-    )
+    hint = suggest(env_id, names) or f"; there are: {', '.join(sorted(set(names))) or 'none'}"
+    raise LoadError(f"{name}: PettingZoo has registered no such environment{kinds}{hint}")
 
 
 def _from_registry(pettingzoo: Any, kind: str, env_id: str, name: str, **options: Any) -> Any:

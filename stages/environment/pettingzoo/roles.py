@@ -6,7 +6,6 @@ equal spaces and are one behaviour; two of them are opponents unless they are a 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from config import RoleSettings
+from config.errors import suggest
 from stages.errors import StageError
 
 Spaces = tuple[Any, Any]
@@ -151,9 +151,8 @@ class RoleAssignment:
                     "counts, so put the more specific ones first",
                     key=(*_PATH, pattern),
                 )
-            close = difflib.get_close_matches(pattern, [_pattern_for(agent) for agent in agents], n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are: {_listed(agents)}"
-            raise StageError(f"{self._owner}: {_KEY}.{pattern}: fits none of its agents; {hint}", key=(*_PATH, pattern))
+            hint = suggest(pattern, map(_pattern_for, agents)) or f"; there are: {_listed(agents)}"
+            raise StageError(f"{self._owner}: {_KEY}.{pattern}: fits none of its agents{hint}", key=(*_PATH, pattern))
 
     def _check_spaces(self, names: Mapping[str, str]) -> None:
         """Check that agents of one behaviour, which share a network, have equal spaces."""

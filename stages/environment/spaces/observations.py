@@ -10,7 +10,6 @@ C channels.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from config import ObservationSettings
+from config.errors import suggest
 from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array
 from queues.specs import ObservationSpec
@@ -138,9 +138,8 @@ def _below(keys: tuple[Any, ...], extract: Extractor) -> Extractor:
 def _check_names(settings: Mapping[str, ObservationSettings], names: list[str], owner: str) -> None:
     for name in settings:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(names)}"
-            raise StageError(f"{owner}: environment.observations: it has no observation '{name}'; {hint}")
+            hint = suggest(name, names) or f"; there are: {', '.join(names)}"
+            raise StageError(f"{owner}: environment.observations: it has no observation '{name}'{hint}")
 
 
 def _goal(part: ObservationPart) -> ObservationPart:
