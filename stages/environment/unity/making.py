@@ -10,9 +10,9 @@ from typing import Any
 from config import RunConfig
 from stages.environment.factory import EnvironmentRequest
 from stages.environment.parameters import EpisodeParameters
-from stages.environment.unity.custom_channels import channel_maker
 from stages.environment.unity.group import UnityGroup
 from stages.environment.unity.instance import UnityInstance, Worker
+from stages.environment.unity.preflight import channel_maker
 from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.restarts import RestartBudget
 from stages.unity.executable import Executable
