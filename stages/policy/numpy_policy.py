@@ -64,11 +64,7 @@ class NumpyPolicy:
         """Version of the loaded weights; -1 before the first `load`."""
 
     def load(self, update: PolicyUpdate) -> None:
-        """Load the weights of an update (copied).
-
-        Raises:
-            StageError: if the update was made for another network; the message names the tensor.
-        """
+        """See `ActingPolicy.load`."""
         check_layout(update, self._layout)
         tensors = {name: tensor.copy() for name, tensor in update.tensors().items()}
         layers = [name.removesuffix(".weight") for name, _ in self._layout if name.endswith(".weight")]
@@ -87,12 +83,7 @@ class NumpyPolicy:
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """Decide for d agents; see `ActingPolicy.act`.
-
-        Raises:
-            NotFiniteError: if the network's output is NaN or infinite.
-            StageError: if no policy was loaded yet, or a mask forbids all choices of a branch.
-        """
+        """See `ActingPolicy.act`."""
         return Decision(*self._sampler.sample(self.heads(observations), masks, random, deterministic))
 
     def heads(self, observations: tuple[Array, ...]) -> Floats:

@@ -52,7 +52,11 @@ class ActingPolicy(Protocol):
         ...
 
     def load(self, update: PolicyUpdate) -> None:
-        """Load the weights of an update (copied)."""
+        """Load the weights of an update (copied).
+
+        Raises:
+            StageError: if the update was made for another network; the message names the tensor.
+        """
         ...
 
     def act(
@@ -73,6 +77,7 @@ class ActingPolicy(Protocol):
             recall: the agents' memories; None stands for the first decision of an episode.
 
         Raises:
-            NotFiniteError: if the result is not finite.
+            NotFiniteError: if the result is NaN or infinite.
+            StageError: if no policy was loaded yet, a mask forbids all choices of a branch, or an ONNX model fails.
         """
         ...

@@ -82,7 +82,8 @@ class Trainer(ABC):
         """Add trajectories, copying what is kept; may compute values, normalise, report statistics.
 
         Raises:
-            NotFiniteError: if observations or rewards are NaN or infinite.
+            NotFiniteError: naming agent, column and step, if an observation, action or reward is NaN or infinite; the
+                batch is then not added.
         """
 
     @abstractmethod

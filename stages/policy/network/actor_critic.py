@@ -47,12 +47,7 @@ class ActorCritic:
     or a copy is one operation. Both for the same reason: dispatch, not arithmetic, is what a small network
     costs.
 
-    Args:
-        design: observations, actions, size and activation of the bodies; plain, and not squashed.
-        signals: number of reward signals S.
-        shared_critic: true if the critic uses the actor's body.
-        random: draws the initial weights, on any device the same.
-        device: where the parameters live, such as `cpu` or `cuda:0`.
+    Its arguments are those of `factory.make_actor_critic`; the design must be plain, and not squashed.
 
     Raises:
         StageError: if the design needs another network, or the activation is unknown.

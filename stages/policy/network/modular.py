@@ -49,15 +49,7 @@ class FlatActor(FlatParameters[Trained]):
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):
     """See `protocol.ActorCriticNetwork`. The critic has a body of its own, of the actor's shape, or shares the actor's.
 
-    Args:
-        design: observations, actions, sizes, memory.
-        signals: number of reward signals S.
-        shared_critic: true if the critic uses the actor's body, and with it the actor's memory.
-        random: draws the initial weights, on any device the same.
-        device: where the parameters live, such as `cpu` or `cuda:0`.
-
-    Raises:
-        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+    Its arguments and errors are those of `factory.make_actor_critic`.
     """
 
     def __init__(

@@ -54,11 +54,7 @@ class TorchPolicy:
         self.version = -1
 
     def load(self, update: PolicyUpdate) -> None:
-        """Load the weights of an update (copied).
-
-        Raises:
-            StageError: if the update was made for another network; the message names the tensor.
-        """
+        """See `ActingPolicy.load`."""
         check_layout(update, self._layout)
         tensors = update.tensors()
         self._actor.load_acting(tensors)
@@ -76,12 +72,7 @@ class TorchPolicy:
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """Decide for d agents; see `ActingPolicy.act`.
-
-        Raises:
-            NotFiniteError: if the network's output is NaN or infinite.
-            StageError: if no policy was loaded yet, or a mask forbids all choices of a branch.
-        """
+        """See `ActingPolicy.act`."""
         if recall is None and self.memory_size:
             recall = self._nothing_recalled(len(observations[0]))
         heads, memories = self.heads(observations, recall)

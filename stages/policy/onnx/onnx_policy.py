@@ -75,12 +75,7 @@ class OnnxPolicy:
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """Decide for d agents; see `ActingPolicy.act`. Log-probabilities are unknown: their column is zeros.
-
-        Raises:
-            NotFiniteError: if the actions are NaN or infinite.
-            StageError: if the model fails.
-        """
+        """See `ActingPolicy.act`. Log-probabilities are unknown: their column is zeros."""
         d, actions = len(observations[0]), self._spec.actions
         memories = np.zeros((d, self.memory_size), np.float32) if recall is None else recall.memories
         given, memories = self._decide(observations, masks, deterministic, memories)

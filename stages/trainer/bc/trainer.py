@@ -65,11 +65,7 @@ class BCTrainer(BuiltinTrainer):
         return self._hyperparameters.buffer_size
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories in: to learn from, or to evaluate on.
-
-        Raises:
-            NotFiniteError: naming agent, column and step, if an observation, action or reward is NaN or infinite.
-        """
+        """Copy trajectories in: to learn from, or to evaluate on."""
         if not batch.num_rows:
             return
         h, trajectories = self._hyperparameters, batch.trajectories

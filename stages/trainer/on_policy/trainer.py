@@ -97,12 +97,7 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         return self._hyperparameters.buffer_size
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the buffer, and update the normalisers.
-
-        Raises:
-            NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite; the batch is
-                then not added.
-        """
+        """Copy trajectories into the buffer, and update the normalisers."""
         if not batch.num_rows:
             return
         observations, finals = self._intake.encode(batch, self._step)

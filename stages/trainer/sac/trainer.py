@@ -89,12 +89,7 @@ class SACTrainer(BuiltinTrainer):
         return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the replay memory, and update the normalisers.
-
-        Raises:
-            NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite; the batch is
-                then not added.
-        """
+        """Copy trajectories into the replay memory, and update the normalisers."""
         if not batch.num_rows:
             return
         rows, finals = self._intake.encode(batch, self._step)
@@ -224,11 +219,7 @@ class SACTrainer(BuiltinTrainer):
         return len(self._memory) >= wanted and ratio.owes(self._step)
 
     def _learn_policy(self) -> None:
-        """Make all policy updates that are owed.
-
-        Raises:
-            NotFiniteError: see `learn`.
-        """
+        """Make all policy updates that are owed."""
         before = self._update.snapshot()
         learning_rate = self._learning_rate.at(self._step)
         losses: list[Tensor] = []
