@@ -132,12 +132,3 @@ class Stoppable(Protocol):
     def request_stop(self) -> None:
         """Let a `reset` or `step` that still runs raise `EnvironmentEnded` soon, as the run is to end."""
         ...
-
-
-@runtime_checkable
-class Rendering(Protocol):
-    """An environment group that can be rendered."""
-
-    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """Return an RGB image [height, width, 3] of one instance."""
-        ...

@@ -5,13 +5,12 @@ from stages.policy.factory import make_policy
 from stages.policy.layout import policy_layout
 from stages.policy.normalizer import Normalizer
 from stages.policy.numpy_policy import NumpyPolicy
-from stages.policy.observations import EncodedObservations, ObservationLayout
+from stages.policy.observations import ObservationLayout
 from stages.policy.protocol import ActingPolicy, Decision, Recall
 
 __all__ = [
     "ActingPolicy",
     "Decision",
-    "EncodedObservations",
     "Normalizer",
     "NumpyPolicy",
     "ObservationLayout",

@@ -4,15 +4,13 @@ from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.actor_critic import ActorCritic
 from stages.policy.network.body import NetworkBody
 from stages.policy.network.factory import make_actor_critic
-from stages.policy.network.flat_parameters import FlatParameters, seeded, split_named, write_named
+from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.layers import linear
 from stages.policy.network.modular import ModularActorCritic
-from stages.policy.network.protocol import ActorCriticNetwork
 
 __all__ = [
     "ActorCritic",
-    "ActorCriticNetwork",
     "ActorNetwork",
     "FlatParameters",
     "Inputs",
@@ -21,6 +19,4 @@ __all__ = [
     "linear",
     "make_actor_critic",
     "seeded",
-    "split_named",
-    "write_named",
 ]

@@ -22,7 +22,6 @@ from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.flat_parameters import FlatParameters
 from stages.policy.network.inputs import Inputs
-from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.adam import Adam
 from stages.trainer.imitation.examples import Examples, examples_of
 from stages.trainer.imitation.loading import load_demonstrations
@@ -56,11 +55,6 @@ class ClonedActor:
     def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
         """SAC's actor, a network of its own."""
         return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
-
-    @classmethod
-    def from_actor_critic(cls, design: PolicyDesign, network: ActorCriticNetwork) -> ClonedActor:
-        """PPO's actor, a part of an actor-critic."""
-        return cls(design, lambda inputs: network(inputs)[0], network.values, network.gradients, network.named_views)
 
 
 class BehavioralCloning:

@@ -10,7 +10,7 @@ from small_zoo import SEEN, Crowd
 from config import RoleSettings
 from queues.messages import ActionBatch
 from stages.environment.pettingzoo import PettingZooGroup, instance_of
-from stages.environment.protocol import EnvironmentGroup, Rendering
+from stages.environment.protocol import EnvironmentGroup
 from stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
 
 TWO = {"red_0": (0, 3, 1.0), "blue_0": (0, 3, -2.0)}
@@ -46,7 +46,6 @@ def test_it_is_an_environment_group_that_can_be_looked_at():
     group = group_of(Crowd(TWO), Crowd(TWO))
 
     assert isinstance(group, EnvironmentGroup)
-    assert isinstance(group, Rendering)
     play(group, 2)
     np.testing.assert_array_equal(group.render(1), np.full((4, 6, 3), 2))
 

@@ -3,7 +3,7 @@ import pytest
 
 from benchmarks.matches import RandomPlayer
 from queues.messages import ActionBatch
-from stages.environment.protocol import EnvironmentGroup, Rendering
+from stages.environment.protocol import EnvironmentGroup
 from stages.games.volley import VolleyGroup
 from stages.games.volley.group import ACTIONS
 from stages.games.volley.physics import VX, VY, X, Y
@@ -33,11 +33,10 @@ def drop_ball(group, court, x):
     group.courts.ball[[X, Y, VX, VY], court] = x, BALL_RADIUS + 0.01, 0, -3
 
 
-def test_it_is_an_environment_group_that_can_be_looked_at():
+def test_it_is_an_environment_group():
     group = VolleyGroup(2, behavior="Duel")
 
     assert isinstance(group, EnvironmentGroup)
-    assert isinstance(group, Rendering)
     assert list(group.behavior_specs) == ["Duel?team=0", "Duel?team=1"]
     spec = group.behavior_specs["Duel?team=1"]
     assert (spec.name, spec.team) == ("Duel", 1)

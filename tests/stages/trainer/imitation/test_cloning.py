@@ -38,8 +38,10 @@ class Pupil:
             flat = FlatParameters(seeded(self.random, lambda: ActorNetwork(self.design)))
             self.network, self.actor = flat, ClonedActor.from_actor(self.design, flat)
         else:
-            self.network = make_actor_critic(self.design, 1, False, self.random)
-            self.actor = ClonedActor.from_actor_critic(self.design, self.network)
+            network = self.network = make_actor_critic(self.design, 1, False, self.random)
+            self.actor = ClonedActor(
+                self.design, lambda inputs: network(inputs)[0], network.values, network.gradients, network.named_views
+            )
         self.intake = Intake(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)
         self.cloning = make_cloning(context, self.actor, self.intake, self.random)
