@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any
 
 from config import ConfigError
@@ -102,17 +102,13 @@ class Host(ABC):
             await self.control.drain()
 
 
-async def _beside(work: Awaitable[None], *background: Awaitable[None]) -> None:
+async def _beside(work: Coroutine[Any, Any, None], *background: Coroutine[Any, Any, None]) -> None:
     """Run `work`; end when it or the first of the background coroutines ends, and cancel the others."""
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(_as_coroutine(b)) for b in (work, *background)]
+        running = [tasks.create_task(each) for each in (work, *background)]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
-
-
-async def _as_coroutine(awaitable: Awaitable[None]) -> None:
-    await awaitable
 
 
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:

@@ -10,9 +10,10 @@ import asyncio
 import glob
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from config.errors import suggest
 from queues.messages import Barrier, Message
@@ -48,7 +49,7 @@ class ReplaySource(Source[Message]):
         behaviors: Iterable[str] | None = None,
         speed: str | float = "max",
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         self._streams = streams
         self._edge = edge
@@ -107,7 +108,7 @@ class ReplaySource(Source[Message]):
         if wait_s > 0:
             # To a task group the cancelling of its child is an ending: so request_stop cuts the wait short.
             async with asyncio.TaskGroup() as group:
-                self._sleeper = group.create_task(_as_coroutine(self._sleep, wait_s))
+                self._sleeper = group.create_task(self._sleep(wait_s))
             self._sleeper = None
 
     def _wanted(self, frame: Frame) -> bool:
@@ -152,10 +153,6 @@ class ReplaySource(Source[Message]):
                 "%s: 0 bytes are lost, but the stream was never closed: its run was killed, or still records",
                 reader.path,
             )
-
-
-async def _as_coroutine(sleep: Callable[[float], Awaitable[None]], seconds: float) -> None:
-    await sleep(seconds)
 
 
 def _factor(speed: str | float) -> float:
