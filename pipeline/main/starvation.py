@@ -1,6 +1,6 @@
-"""Notices a trainer that learns nothing because stages before it keep everything back.
+"""Warns of a trainer that learns nothing because stages before it keep everything back.
 
-Such a run hangs nowhere: it just never comes to an end, and without a warning nobody would know why.
+Such a run hangs nowhere: it just never ends, and without a warning nobody would know the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATIENCE_UPDATES = 8
 
 
 @dataclass
-class _Trainer:
+class _Watched:
     rows_per_update: int
     step: int = -1
     kept: Counter[str] = field(default_factory=Counter)
@@ -27,21 +27,21 @@ class StarvationWatch:
     """Compares what stages keep back with what trainers get. Pure: calls in, one warning per behaviour out."""
 
     def __init__(self) -> None:
-        self._trainers: dict[str, _Trainer] = {}
+        self._trainers: dict[str, _Watched] = {}
 
     def add_trainer(self, behavior: str, rows_per_update: int) -> None:
-        """A trainer is up."""
-        self._trainers[behavior] = _Trainer(rows_per_update)
+        """Watch a trainer, which has started."""
+        self._trainers[behavior] = _Watched(rows_per_update)
 
     def fed(self, behavior: str, step: int, done: bool) -> None:
-        """A trainer has reported its step; one that is done wants nothing more."""
+        """Note the step that a trainer has reported; one that is done wants nothing more."""
         trainer = self._trainers[behavior]
         if step != trainer.step or done:
             trainer.step = step
             trainer.kept.clear()
 
     def kept_back(self, by: str, behavior: str, steps: int) -> None:
-        """A stage has taken in steps that it did not pass on (negative: it has passed on some after all)."""
+        """Note steps that a stage has received and not passed on (negative: it has passed on some after all)."""
         trainer = self._trainers.get(behavior)
         if trainer is None:
             return

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 
 
-class Tick(NamedTuple):
+class VectorTick(NamedTuple):
     """The checked result of one step of the vector environment; its arrays are copies."""
 
     observations: tuple[Array, ...]
@@ -127,7 +127,7 @@ class CheckedVector:
                 )
         return observations, infos
 
-    def step(self, actions: ActionBatch) -> Tick:
+    def step(self, actions: ActionBatch) -> VectorTick:
         """Step all instances.
 
         Raises:
@@ -143,7 +143,7 @@ class CheckedVector:
             raw, rewards, terminated, truncated, infos = self._envs.step(given)
         except Exception as error:
             raise self._broken("step", error) from error
-        tick = Tick(
+        tick = VectorTick(
             self._extract("step", raw),
             np.asarray(rewards).astype(_FLOAT32),  # a copy, also where the dtype is right
             np.asarray(terminated, np.bool_),

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from config import ObservationSettings
 from queues.messages import ActionBatch, Array
 from queues.specs import BehaviorSpec
-from stages.environment.gymnasium.checked_vector import CheckedVector, Tick
+from stages.environment.gymnasium.checked_vector import CheckedVector, VectorTick
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.protocol import AgentSteps, StepResult
 from stages.errors import BrokenEnvironmentError
@@ -139,7 +139,7 @@ class GymnasiumGroup:
             }
         )
 
-    def _some_end(self, tick: Tick) -> StepResult:
+    def _some_end(self, tick: VectorTick) -> StepResult:
         over = tick.terminated | tick.truncated
         ended = np.flatnonzero(over)
         deciding = self._agent_ids
@@ -168,7 +168,7 @@ class GymnasiumGroup:
 
     def _rows(
         self,
-        tick: Tick,
+        tick: VectorTick,
         over: NDArray[np.bool_],
         ended: NDArray[np.intp],
         deciding: NDArray[Any],
@@ -194,7 +194,7 @@ class GymnasiumGroup:
         )
         return StepResult({self._behavior: steps})
 
-    def _check_restarted(self, tick: Tick, restarting: NDArray[np.bool_]) -> None:
+    def _check_restarted(self, tick: VectorTick, restarting: NDArray[np.bool_]) -> None:
         wrong = restarting & (tick.terminated | tick.truncated)
         if wrong.any():
             raise BrokenEnvironmentError(
