@@ -73,7 +73,7 @@ class StreamHeader:
 
     run_id: str
     created_unix_s: float
-    """When the file was begun: seconds since 1970, UTC."""
+    """Time of the file's creation: seconds since 1970, UTC."""
     edges: tuple[str, ...]
     """The edges that are recorded in it."""
     specs: tuple[BehaviorSpec, ...]

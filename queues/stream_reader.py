@@ -46,7 +46,7 @@ class Frame:
     sequence: int
     """0, 1, 2, … within the file, over all its edges."""
     time_s: float
-    """When it was recorded, in seconds on the recording process's monotonic clock."""
+    """Time of the recording, in seconds on the recording process's monotonic clock."""
     message: Message
 
 

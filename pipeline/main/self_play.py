@@ -22,9 +22,7 @@ from pipeline.run_folder.folder import folder_name
 from queues.messages import Matchup
 from queues.specs import behavior_name
 from stages.errors import LoadError, blaming
-from stages.ghost.controller import GhostController
-from stages.ghost.opponents import OpponentSampler
-from stages.ghost.stage import GhostPolicies, GhostStage
+from stages.ghost import GhostController, GhostPolicies, GhostStage, OpponentSampler
 from stages.loop import StageHooks
 from stages.plugins import check_arguments, construct, find_class
 from stages.publisher import PolicyPublisher
@@ -36,17 +34,17 @@ _OPPONENTS = ("self_play", "opponents")
 
 
 class SelfPlay:
-    """The owner of self-play. Each behaviour's way through main gets its ghost stages from here.
+    """Self-play of a run: makes the ghost stages on each behaviour's route, and publishes their matchups.
 
-    The state of self-play is one part of a checkpoint, written when the barrier has come through the ways of all
-    behaviours that take part: what came before it on any of them is in the checkpoint.
+    The state of self-play is one part of a checkpoint, written when the barrier has passed the routes of all behaviours
+    that take part: the part holds the effects of all items before the barrier, on each route.
 
     Args:
         config: the run's configuration.
         stages: hooks and saved states of stages in main.
-        publisher: where matchups go.
-        seed: for the choice of opponents.
-        bystanders: behaviour ids that take no part, which may become more.
+        publisher: sends matchups to the actors.
+        seed: of the choice of opponents.
+        bystanders: behaviour ids that take no part; the collection may grow.
     """
 
     def __init__(
@@ -68,10 +66,10 @@ class SelfPlay:
         self._missing: dict[int, set[str]] = {}
 
     def add(self, behavior: str) -> None:
-        """A behaviour with self-play is trained from now on.
+        """Add a behaviour with self-play, which is trained from now on.
 
         Raises:
-            LoadError: if what chooses its opponents can't be made.
+            LoadError: if its opponent sampler can't be made.
         """
         settings = self._config.behavior_settings(behavior)
         assert settings.self_play is not None, "its route says so"
@@ -79,15 +77,15 @@ class SelfPlay:
         self.controller.add_history(behavior, settings.self_play, sampler, settings.max_steps)
 
     def add_behavior(self, behavior_id: str) -> None:
-        """A team of such a behaviour has appeared."""
+        """Add a behaviour id, a new team of such a behaviour."""
         self.publish(self.controller.add_behavior(behavior_id))
 
     def all_announced(self) -> None:
-        """The environments have announced all behaviour ids that they begin with."""
+        """Note that the environments have announced all behaviour ids that they begin with."""
         self.publish(self.controller.all_announced())
 
     def on_report(self, report: TrainerReport) -> None:
-        """The trainer of such a behaviour has reported."""
+        """Handle a report of the trainer of such a behaviour."""
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def trajectory_stage(self) -> GhostStage:
@@ -99,16 +97,16 @@ class SelfPlay:
         return GhostPolicies(self.controller, self.publish)
 
     def publish(self, matchup: Matchup | None) -> None:
-        """Tell the actors who plays whom, if that has changed."""
+        """Send the actors a matchup, if there is a new one."""
         if matchup is not None:
             self._publisher.publish_matchup(matchup)
 
     def begin_checkpoint(self) -> None:
-        """A barrier is under way, on the ways of all behaviours that are known now."""
+        """Await a barrier on the routes of all behaviours that are known now."""
         self._players = frozenset(self.controller.histories)
 
     def hooks(self, stage: str, behavior: str) -> StageHooks:
-        """Make what the loop of a behaviour's ghost stage reports to."""
+        """Make the hooks of the loop that runs a behaviour's ghost stage."""
 
         def reach(name: str, number: int, state: Mapping[str, Any]) -> None:
             missing = self._missing.setdefault(number, set(self._players))
@@ -120,7 +118,7 @@ class SelfPlay:
         return StageHooks(self._main.hooks(stage).return_credits, reach)
 
     def save_now(self, behavior: str, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
-        """Hand the state to `save`, without waiting for a barrier: for the first of all behaviours that are asked."""
+        """Pass the state to `save` without waiting for a barrier; once, for the first of all behaviours."""
         if behavior == next(iter(self.controller.histories)):
             save(GHOST, self.controller.state_dict())
 
@@ -142,10 +140,10 @@ class SelfPlay:
 
 
 def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
-    """See that all who took part in self-play when a checkpoint was saved may go on with it.
+    """Check that the behaviours that took part in self-play when a checkpoint was saved still have `self_play`.
 
     Raises:
-        RunError: if one of them has no `self_play` any more: its trainer, its games and its turns would be missing.
+        RunError: if one has none any more: its trainer, its games and its turns would be missing.
     """
     state = checkpoint.read(part_name(GHOST, MAIN))
     ids: list[str] = state["ids"] if state is not None else []
@@ -165,7 +163,7 @@ def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
 
 
 def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
-    """Make what chooses a behaviour's opponents, by its `self_play`.
+    """Make the opponent sampler of a behaviour, by its `self_play`.
 
     Raises:
         LoadError: if it can't be imported, does not take its arguments, or raises.

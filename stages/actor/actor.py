@@ -254,7 +254,7 @@ class Actor(Source[Item]):
             yield from self._processor.cut_older_than(behavior_id, version - 1)
 
     def _end_turn(self) -> None:
-        """When another team's turn has begun, end learning from the decisions of the turn before.
+        """End learning from the decisions of the turn before, if another team's turn has begun.
 
         The gate does not hold back behaviours that learn no more, and returns their credits: steps that they then
         completed as learners would be beyond all caps, more of them with each turn. Each tick's decisions are taken

@@ -21,13 +21,13 @@ _CHANNELS_LAST = (_TRANSLATION, _TRANSLATION, _NONE)
 _GOAL_SIGNAL = 1
 
 
-def behavior_spec(behavior_id: str, spec: Any, who: str) -> BehaviorSpec:
+def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
     """Convert the spec of a behaviour.
 
     Args:
         behavior_id: its full name, `Name?team=0`.
         spec: an ML-Agents `BehaviorSpec`.
-        who: names the environment in messages.
+        label: begins messages; names the environment.
 
     Raises:
         StageError: if it is no such spec, or has observations that can't be learned from.
@@ -38,31 +38,31 @@ def behavior_spec(behavior_id: str, spec: Any, who: str) -> BehaviorSpec:
         actions = ActionSpec(int(spec.action_spec.continuous_size), branches, masked=bool(branches))
     except (AttributeError, TypeError, ValueError) as error:
         raise StageError(
-            f"{who}: behavior_specs[{behavior_id!r}] is no BehaviorSpec of ML-Agents, with observation_specs (shape, "
+            f"{label}: behavior_specs[{behavior_id!r}] is no BehaviorSpec of ML-Agents, with observation_specs (shape, "
             f"dimension_property, observation_type, name) and action_spec (continuous_size, discrete_branches): {error}"
         ) from error
     for observation in observations:
         if not 1 <= len(observation.shape) <= 3 or min(observation.shape) < 1:
             raise StageError(
-                f"{who}: {behavior_id}'s observation {observation.name!r} has the shape {observation.shape}; expected "
-                "a vector (rank 1), a set of things (rank 2) or a picture (rank 3)"
+                f"{label}: {behavior_id}'s observation {observation.name!r} has the shape {observation.shape}; "
+                "expected a vector (rank 1), a set of things (rank 2) or a picture (rank 3)"
             )
     return BehaviorSpec(behavior_id, observations, actions, grouped=True)
 
 
-def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, who: str) -> UnityRows:
+def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> UnityRows:
     """Convert the steps of one behaviour to rows, endings first.
 
     Args:
         spec: made by `behavior_spec`.
         decisions: `DecisionSteps`.
         endings: `TerminalSteps`.
-        who: names the environment in messages.
+        label: begins messages; names the environment.
 
     Raises:
         BrokenEnvironmentError: if a value is missing, of another shape, doubled or not finite.
     """
-    reader = _StepsReader(spec, who)
+    reader = _StepsReader(spec, label)
     over, asking = reader.part(endings, "TerminalSteps"), reader.part(decisions, "DecisionSteps")
     ended = len(over.ids)
     return UnityRows(
@@ -110,9 +110,9 @@ class _StepColumns:
 
 
 class _StepsReader:
-    def __init__(self, spec: BehaviorSpec, who: str) -> None:
+    def __init__(self, spec: BehaviorSpec, label: str) -> None:
         self._spec = spec
-        self._who = f"{who}, behaviour {spec.behavior_id!r}"
+        self._label = f"{label}, behaviour {spec.behavior_id!r}"
 
     def part(self, steps: Any, kind: str) -> _StepColumns:
         ids = self._column(steps, "agent_id", np.int32, None, kind)
@@ -200,4 +200,4 @@ class _StepsReader:
         return column
 
     def _broken(self, problem: str) -> BrokenEnvironmentError:
-        return BrokenEnvironmentError(f"{self._who}: {problem}")
+        return BrokenEnvironmentError(f"{self._label}: {problem}")

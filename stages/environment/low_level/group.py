@@ -66,7 +66,7 @@ class LowLevelGroup:
             BrokenEnvironmentError: if an environment raises, or returns what does not fit its specs.
             EnvironmentEnded: if it has ended normally.
         """
-        self._tell()
+        self._send_parameters()
         for index, env in enumerate(self._envs):
             for episodes in self._episodes[index].values():
                 episodes.clear()
@@ -75,7 +75,7 @@ class LowLevelGroup:
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Advance all environments by one step; raises as `reset`."""
-        self._tell()
+        self._send_parameters()
         for index, env in enumerate(self._envs):
             for behavior_id, place in self._asked.get(index, {}).items():
                 batch = actions[behavior_id]
@@ -93,9 +93,9 @@ class LowLevelGroup:
             try:
                 env.close()
             except Exception as error:  # one that fails to close must not hinder the others
-                log.debug("%s: its close() failed: %s", self._who(index), error)
+                log.debug("%s: its close() failed: %s", self._label(index), error)
 
-    def _tell(self) -> None:
+    def _send_parameters(self) -> None:
         for bridge in self._bridges:
             bridge.update()
 
@@ -118,16 +118,16 @@ class LowLevelGroup:
             self._announce(index, behavior_id, spec)
             episodes = self._episodes[index][behavior_id] = EpisodeTracker()
         decisions, endings = self._call(index, "get_steps()", env.get_steps, behavior_id)
-        columns = read_steps(self._specs[behavior_id], decisions, endings, self._who(index))
+        columns = read_steps(self._specs[behavior_id], decisions, endings, self._label(index))
         generation = self._bridges[index].generation if self._bridges else 0
         return InstanceRows(columns, episodes.track(columns.ids.astype("int64"), columns.ended, generation))
 
     def _announce(self, index: int, behavior_id: str, spec: Any) -> None:
-        found = behavior_spec(behavior_id, spec, self._who(index))
+        found = behavior_spec(behavior_id, spec, self._label(index))
         known = self._specs.setdefault(behavior_id, found)
         if known != found:
             raise StageError(
-                f"{self._who(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in "
+                f"{self._label(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in "
                 f"an instance before it {known.seen} and {known.actions}; all must be alike"
             )
 
@@ -138,10 +138,10 @@ class LowLevelGroup:
             raise
         except Exception as error:
             if any(kind.__name__ == _STOPPED for kind in type(error).__mro__):
-                raise EnvironmentEnded(f"{self._who(index)} has ended: {error}") from error
-            raise BrokenEnvironmentError(f"{self._who(index)}: its {what} raised {describe_error(error)}") from error
+                raise EnvironmentEnded(f"{self._label(index)} has ended: {error}") from error
+            raise BrokenEnvironmentError(f"{self._label(index)}: its {what} raised {describe_error(error)}") from error
 
-    def _who(self, index: int) -> str:
+    def _label(self, index: int) -> str:
         return self._name if self.num_envs == 1 else f"{self._name}, instance {index}"
 
 
