@@ -26,8 +26,8 @@ test: $(VENV)/.installed-dev ## install, then run the tests; all but the slow on
 fast: $(VENV)/.installed-dev ## install, then run the tests that need no seconds each: for every save
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not lengthy" $(ARGS)
 
-check: $(VENV)/.installed-dev ## lint, formatting and types
-	@status=0; for tool in "ruff check ." "ruff format --check ." mypy; do \
+check: $(VENV)/.installed-dev ## lint, formatting and types, those of the tests too
+	@status=0; for tool in "ruff check ." "ruff format --check ." mypy "mypy --config-file tests/mypy.ini"; do \
 		echo "$(BIN)/$$tool"; $(BIN)/$$tool || status=1; \
 	done; exit $$status
 

@@ -18,7 +18,7 @@ from queues.messages import ActionBatch, PolicyUpdate, TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
 from stages.errors import EnvironmentEnded
-from stages.policy.protocol import Decision
+from stages.policy.protocol import Decision, Recall
 from stages.trainer.protocol import Trainer
 
 AGENT, EPISODE, DECISION, TICK = range(4)
@@ -321,6 +321,16 @@ class FakePolicy:
 
     def load(self, update: PolicyUpdate) -> None:
         pass
+
+    def act(
+        self,
+        observations: Any,
+        masks: Any,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Recall | None = None,
+    ) -> Decision:
+        raise AssertionError("no decision is expected of it")
 
 
 class EchoPolicy:

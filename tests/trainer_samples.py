@@ -103,17 +103,28 @@ def trainer_of(
     kind: str, spec: BehaviorSpec, seed: int = 0, statistics: Any = None, folder: Path | None = None, **settings: Any
 ) -> Trainer:
     """A small trainer; keyword arguments are keys of its block in the YAML."""
+    return make_trainer(context_of(kind, spec, seed, statistics, folder, **settings))
+
+
+def context_of(
+    kind: str, spec: BehaviorSpec, seed: int = 0, statistics: Any = None, folder: Path | None = None, **settings: Any
+) -> TrainerContext:
+    """What `trainer_of` makes a trainer from."""
     hyperparameters = {**HYPERPARAMETERS[kind], **settings.pop("hyperparameters", {})}
     network = {"hidden_units": 8, "num_layers": 1, **settings.pop("network_settings", {})}
     block = {"trainer_type": kind, "hyperparameters": hyperparameters, "network_settings": network, **settings}
     extra = {} if statistics is None else {"statistics": statistics}
-    context = TrainerContext(spec.name, BehaviorSettings.model_validate(block), spec, seed=seed, folder=folder, **extra)
-    return make_trainer(context)
+    return TrainerContext(spec.name, BehaviorSettings.model_validate(block), spec, seed=seed, folder=folder, **extra)
 
 
 def flat_weights(trainer: Trainer) -> np.ndarray:
     """The acting policy's weights, copied."""
     return trainer.policy().weights.copy()
+
+
+def all_weights(trainer: Trainer) -> np.ndarray:
+    """The weights of all its networks, the critic's too."""
+    return np.concatenate([tensor.ravel() for tensor in trainer.state_dict()["weights"].values()])
 
 
 def _observation(random: np.random.Generator, spec: ObservationSpec, n: int) -> Any:

@@ -1,6 +1,7 @@
 """What agents remember between their decisions, as they come, go and come back."""
 
 import numpy as np
+from fakes import FakePolicy
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
@@ -103,14 +104,11 @@ def test_agents_that_decide_seldom_are_not_forgotten_while_there_is_room():
 
 
 def test_a_policy_without_memory_needs_no_store():
-    class Policy:
-        memory_size = 0
-
-    assert AgentMemories.for_policy(Policy(), ActionSpec(2)) is None
+    assert AgentMemories.for_policy(FakePolicy(), ActionSpec(2)) is None
 
 
 def test_before_the_first_action_stands_choice_0_of_each_branch():
-    class Policy:
+    class Policy(FakePolicy):
         memory_size = 4
 
     recall = AgentMemories.for_policy(Policy(), ActionSpec(1, (2, 3))).recall(ids(1), ids(0))

@@ -63,8 +63,9 @@ def inputs_for(seen, tensors):
 
 
 def test_it_is_an_acting_policy_without_memory():
-    policy: ActingPolicy = make(ActionSpec(2))[0]
-    assert (policy.version, policy.memory_size, policy.previous_action_size) == (7, 0, 0)
+    made = make(ActionSpec(2))[0]
+    policy: ActingPolicy = made
+    assert (made.version, policy.memory_size, policy.previous_action_size) == (7, 0, 0)
     assert policy.act(observations(2), None, np.random.default_rng(0)).recall is None
 
 

@@ -22,13 +22,14 @@ def heads_for(made, d, seed=0, scale=1.0):
     return (np.random.default_rng(seed).normal(size=(d, made.head_size)) * scale).astype(np.float32)
 
 
-class Noise:
-    """A generator whose normal numbers are known: a real class with the one method needed."""
+class Noise(np.random.Generator):
+    """A generator whose normal numbers are known."""
 
     def __init__(self, noise):
+        super().__init__(np.random.PCG64())
         self.noise = np.array(noise, np.float32)
 
-    def standard_normal(self, shape, dtype):
+    def standard_normal(self, shape, dtype):  # type: ignore[override]  # only the call that is made
         assert self.noise.shape == shape
         return self.noise.astype(dtype)
 
@@ -118,20 +119,21 @@ def test_squashed_samples_have_the_mean_and_spread_of_their_gaussian():
 
 
 def test_choices_come_as_often_as_their_probabilities_say():
-    logits = np.tile(np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32)) + 2.0, (40_000, 1))
+    logits = np.tile(np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32)) + np.float32(2.0), (40_000, 1))
     choices, log_probs = sample_categorical(logits, np.random.default_rng(3), False)
     shares = np.bincount(choices, minlength=4) / len(choices)
     np.testing.assert_allclose(shares, [0.5, 0.3, 0.15, 0.05], atol=0.01)
     np.testing.assert_allclose(np.exp(log_probs), np.array([0.5, 0.3, 0.15, 0.05])[choices], rtol=1e-5)
 
 
-class Extreme:
-    """The least or the largest number that a generator can draw: a real class with the one method needed."""
+class Extreme(np.random.Generator):
+    """A generator of the least or the largest number that can be drawn."""
 
     def __init__(self, value):
+        super().__init__(np.random.PCG64())
         self.value = value
 
-    def random(self, n, dtype):
+    def random(self, n, dtype):  # type: ignore[override]  # only the call that is made
         return np.full(n, self.value, dtype)
 
 

@@ -1,6 +1,7 @@
 """Every trainer with every reward signal, kind of action, kind of observation, with memory and without."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,9 +37,9 @@ MEMORIES = {"feed-forward": None, "recurrent": {"memory_size": 8, "sequence_leng
 def test_a_few_updates_have_finite_losses_and_change_the_policy(kind, signal, actions, observations, memory, tmp_path):
     spec = BehaviorSpec("Test", OBSERVATIONS[observations], ACTIONS[actions], grouped=kind == "poca")
     demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
-    learned = {"extrinsic": {}, "curiosity": {}, "gail": demo, "rnd": {}, "bc": {}}
+    learned: dict[str, dict[str, Any]] = {"extrinsic": {}, "curiosity": {}, "gail": demo, "rnd": {}, "bc": {}}
     signals = {"extrinsic": {}, **({} if signal in ("extrinsic", "bc") else {signal: {**learned[signal]}})}
-    cloning = {"behavioral_cloning": {**demo, "batch_size": 8}} if signal == "bc" else {}
+    cloning: dict[str, Any] = {"behavioral_cloning": {**demo, "batch_size": 8}} if signal == "bc" else {}
     reported = Reported()
     trainer = trainer_of(
         kind,

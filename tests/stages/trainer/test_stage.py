@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import RecordedStatistics, RememberingTrainer, trajectories
@@ -175,9 +177,12 @@ def test_the_recent_return_is_that_of_the_last_hundred_episodes():
 def test_the_return_of_a_whole_group_is_told_once_and_only_of_the_learning_team():
     desk = Desk()
     batch = trajectories([2], returns=[1.0, 2.0, 3.0])
-    batch.episodes["episode_learning"] = np.array([True, True, False])
-    batch.episodes["episode_group_returns"] = np.array([10.0, 20.0, 30.0], np.float32)
-    batch.episodes["episode_group_over"] = np.array([False, True, True])
+    of_groups = {
+        "episode_learning": np.array([True, True, False]),
+        "episode_group_returns": np.array([10.0, 20.0, 30.0], np.float32),
+        "episode_group_over": np.array([False, True, True]),
+    }
+    batch = replace(batch, episodes={**batch.episodes, **of_groups})
     list(desk.stage.process(batch))
     assert desk.statistics.values["Walker", "Environment/Group Cumulative Reward"] == [20.0]
     assert desk.statistics.values["Walker", "Environment/Cumulative Reward"] == [1.0, 2.0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from config import load_config
+from config import PPOHyperparameters, load_config
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy.design import design_of
 from stages.policy.network import Inputs, make_actor_critic
@@ -17,6 +17,7 @@ SPEC = BehaviorSpec("CartPole", (ObservationSpec("vector", (4,)),), ActionSpec(d
 def test_the_configuration_is_valid_and_its_network_learns():
     settings = load_config(EXAMPLE / "config.yaml").behavior_settings("CartPole")
     design = design_of(SPEC, settings, EXAMPLE)
+    assert isinstance(settings.hyperparameters, PPOHyperparameters)
     network = make_actor_critic(design, 1, settings.hyperparameters.shared_critic, np.random.default_rng(0))
     inputs = Inputs(torch.randn(32, 4))
     losses = []

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from config import NetworkSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -51,9 +52,12 @@ def test_initial_weights_are_those_of_ml_agents():
     layer = HyperLayer(30, 64, 100)
     bound = np.sqrt(1 / (64 * 30))
     assert 0.99 * bound < layer.matrix.weight.abs().max().item() <= bound
-    assert layer.hidden[0].weight.std().item() == pytest.approx(1 / np.sqrt(100), rel=0.05)
-    assert layer.hidden[2].weight.std().item() == pytest.approx(1 / np.sqrt(64), rel=0.05)
-    assert not any(bias.any() for bias in (layer.matrix.bias, layer.bias, layer.hidden[0].bias))
+    first, _, second, *_ = layer.hidden
+    assert isinstance(first, nn.Linear)
+    assert isinstance(second, nn.Linear)
+    assert first.weight.std().item() == pytest.approx(1 / np.sqrt(100), rel=0.05)
+    assert second.weight.std().item() == pytest.approx(1 / np.sqrt(64), rel=0.05)
+    assert not any(bias.any() for bias in (layer.matrix.bias, layer.bias, first.bias))
 
 
 def test_the_last_hidden_layer_is_the_one_that_the_goal_makes():

@@ -71,5 +71,5 @@ def test_initial_weights_are_xavier_per_gate_and_the_forget_gate_is_open():
         bound = np.sqrt(6 / (inputs + 64))  # of a gate's own [64, inputs], not of all four together
         for gate in getattr(made.lstm, name).chunk(4):
             assert 0.98 * bound < gate.abs().max().item() <= bound
-    for bias in (made.lstm.bias_ih_l0, made.lstm.bias_hh_l0):
-        assert [set(gate.tolist()) for gate in bias.chunk(4)] == [{0.0}, {1.0}, {0.0}, {0.0}]
+    for name in ("bias_ih_l0", "bias_hh_l0"):
+        assert [set(gate.tolist()) for gate in getattr(made.lstm, name).chunk(4)] == [{0.0}, {1.0}, {0.0}, {0.0}]

@@ -32,8 +32,8 @@ MEMORY = {"memory_size": 6, "sequence_length": 4}
 
 
 def design_for(*observed, actions=HYBRID, squashed=False, **settings):
-    settings = NetworkSettings.model_validate({"hidden_units": 8, "num_layers": 1, **settings})
-    return PolicyDesign(BehaviorSpec("Test", observed, actions), settings, squashed)
+    network = NetworkSettings.model_validate({"hidden_units": 8, "num_layers": 1, **settings})
+    return PolicyDesign(BehaviorSpec("Test", observed, actions), network, squashed)
 
 
 def make(design, seed=0):

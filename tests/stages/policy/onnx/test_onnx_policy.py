@@ -17,6 +17,7 @@ from stages.errors import NotFiniteError, StageError
 from stages.policy.memories import AgentMemories
 from stages.policy.onnx import OnnxPolicy
 from stages.policy.onnx.model import onnx_model
+from stages.policy.protocol import Recall
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 CAMERA = ObservationSpec("camera", (20, 22, 3), "uint8", channels_last=True)
@@ -47,7 +48,8 @@ def test_it_decides_as_the_policy_that_was_exported(squashed):
 
 def test_with_a_memory_it_decides_as_the_policy_over_an_episode():
     design = design_for(actions=HYBRID, memory=MEMORY)
-    policies, recalls = both(design), [None, None]
+    policies = both(design)
+    recalls: list[Recall | None] = [None, None]
     for tick in range(4):
         seen = seen_by(design, 3, seed=tick)
         made = [p.act(seen, None, RANDOM, deterministic=True, recall=r) for p, r in zip(policies, recalls, strict=True)]

@@ -73,7 +73,7 @@ def test_a_teachers_actions_are_read_in_its_own_terms(make_trainer, make_batch, 
         trainer.add(given)
         trainer.learn()
         weights.append(flat_weights(trainer))
-    np.testing.assert_allclose(*weights, atol=1e-5)
+    np.testing.assert_allclose(weights[0], weights[1], atol=1e-5)
 
 
 def test_what_is_held_out_changes_nothing_that_is_learned(make_trainer, make_batch):

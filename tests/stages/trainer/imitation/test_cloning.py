@@ -1,5 +1,7 @@
 """Behavioural cloning beside a trainer: what it teaches, when, how much, and that it goes on where it stopped."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -36,7 +38,8 @@ class Pupil:
         self.random = new_random(seed)
         if kind == "sac":
             flat = FlatParameters(seeded(self.random, lambda: ActorNetwork(self.design)))
-            self.network, self.actor = flat, ClonedActor.from_actor(self.design, flat)
+            self.network: Any = flat
+            self.actor = ClonedActor.from_actor(self.design, flat)
         else:
             network = self.network = make_actor_critic(self.design, 1, False, self.random)
             self.actor = ClonedActor(
@@ -169,21 +172,29 @@ def test_how_many_gradient_steps_an_update_has(taught, settings, gradient_steps)
     assert pupil.cloning.state_dict()["steps"] == gradient_steps
 
 
+def vectors_seen_by(actor):
+    """The list to which each later pass of the network adds its vector observations."""
+    seen, forward = [], actor.forward
+
+    def watched(inputs):
+        seen.append(inputs.vectors)
+        return forward(inputs)
+
+    object.__setattr__(actor, "forward", watched)
+    return seen
+
+
 @pytest.mark.parametrize("memory", [None, {"sequence_length": 16, "memory_size": 4}])
 def test_a_pass_has_each_demonstrated_step_once(taught, memory):
     pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), num_epoch=1, batch_size=32, memory=memory)
-    seen = []
-    forward = pupil.actor.forward
-    object.__setattr__(pupil.actor, "forward", lambda inputs: (seen.append(inputs.vectors), forward(inputs))[1])
+    seen = vectors_seen_by(pupil.actor)
     pupil.cloning.update(0)
     assert len(np.unique(torch.cat(seen).numpy(), axis=0)) == 80
 
 
 def test_few_samples_are_other_ones_each_time(taught):
     pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), num_epoch=1, samples_per_update=8)
-    seen = []
-    forward = pupil.actor.forward
-    object.__setattr__(pupil.actor, "forward", lambda inputs: (seen.append(inputs.vectors), forward(inputs))[1])
+    seen = vectors_seen_by(pupil.actor)
     for step in range(100):
         pupil.cloning.update(step)
     assert all(len(each) == 8 for each in seen)

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_what_followed_an_interruption_is_kept_and_what_followed_an_ending_is_no
     unity_file(tmp_path / "a.demo", [*episode(2, interrupted=True), *episode(3)])
     found = read_unity_demo(tmp_path / "a.demo", "Ball")
     assert found.terminated.tolist() == [False, True]
-    np.testing.assert_allclose(found.final_observations.vectors, [[0.02], [0]])
+    np.testing.assert_allclose(found.final_observations.vectors, np.array([[0.02], [0.0]]))
 
 
 def test_the_last_pair_of_a_recording_that_stopped_in_an_episode_is_what_followed(tmp_path):
@@ -133,7 +134,7 @@ def pictures(spec, values):
 @pytest.mark.parametrize("wanted", ["uint8", "float32"])
 def test_pictures_fit_whether_they_were_recorded_as_png_or_as_floats(tmp_path, recorded, wanted):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 5)).astype(np.uint8)
-    values = {"uint8": pixels, "float32": pixels / np.float32(255)}
+    values: dict[str, Any] = {"uint8": pixels, "float32": pixels / np.float32(255)}
     write_unity_demo(tmp_path / "a.demo", pictures(seen(recorded), values[recorded]), "Expert")
     found = load_demonstrations("a.demo", seen(wanted), tmp_path)
     expected = values[wanted]

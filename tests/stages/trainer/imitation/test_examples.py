@@ -27,8 +27,9 @@ def demonstrations(lengths=(3, 2), starts=(True, True), masks=None, images=False
     ]
     return Demonstrations(
         BehaviorSpec("Test", specs, ACTIONS),
-        *encoded,
-        continuous=np.arange(2 * n, dtype=np.float32).reshape(n, 2) / 16,
+        encoded[0],
+        encoded[1],
+        continuous=(np.arange(2 * n).reshape(n, 2) / 16).astype(np.float32),
         choices=np.arange(n)[:, None] % 3,
         rewards=np.zeros(n, np.float32),
         lengths=np.array(lengths),
@@ -94,10 +95,9 @@ def test_with_memory_a_batch_is_sequences_that_begin_with_nothing_in_memory():
 def test_the_action_before_is_the_last_one_as_the_environment_got_it_and_none_at_an_episodes_start():
     # The second trajectory continues the first; the third is another episode.
     before = examples(settings=MEMORY, lengths=(2, 1, 2), starts=(True, False, True)).previous
-    none = [0, 0, 1, 0, 0]
-    np.testing.assert_allclose(
-        before, [none, [0, 1 / 16, 1, 0, 0], [2 / 16, 3 / 16, 0, 1, 0], none, [6 / 16, 7 / 16, 1, 0, 0]]
-    )
+    none = [0.0, 0.0, 1.0, 0.0, 0.0]
+    expected = [none, [0, 1 / 16, 1, 0, 0], [2 / 16, 3 / 16, 0, 1, 0], none, [6 / 16, 7 / 16, 1, 0, 0]]
+    np.testing.assert_allclose(before, expected)
 
 
 def test_what_was_forbidden_is_out_of_reach():

@@ -44,7 +44,7 @@ def test_bounded_actions_are_scaled_to_one_and_unbounded_ones_left_as_they_are()
     space = spaces.Box(np.array([-2, 10, -np.inf], np.float32), np.array([2, 20, np.inf], np.float32))
     found = of(space, [episode([[2.0, 10.0, 7.0], [-1.0, 17.5, -9.0]])])
     assert found.spec.actions == ActionSpec(3, unbounded=(2,))
-    np.testing.assert_allclose(found.continuous, [[1, -1, 7], [-0.5, 0.5, -9]])
+    np.testing.assert_allclose(found.continuous, [[1.0, -1.0, 7.0], [-0.5, 0.5, -9.0]])
 
 
 def test_choices_count_from_zero():
@@ -65,11 +65,9 @@ def test_what_can_not_be_read_is_refused():
 
 def test_a_data_set_on_this_machine_is_read_by_its_id(tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
-    from minari.data_collector import EpisodeBuffer
-
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     made = episode([[2.0], [-1.0]])
-    buffer = EpisodeBuffer(
+    buffer = pytest.importorskip("minari.data_collector").EpisodeBuffer(
         **{
             name: list(getattr(made, name))
             for name in ("observations", "actions", "rewards", "terminations", "truncations")

@@ -8,8 +8,10 @@ from stages.trainer.on_policy.advantages import advantages, normalized
 
 def gae(rewards, values, final, lengths, terminated, gamma=0.5, lambd=0.5):
     """One signal, flat lists."""
-    columns = [np.array(c, np.float64)[:, None] for c in (rewards, values, final)]
-    result = advantages(*columns, np.array(lengths), np.array(terminated)[:, None], np.array([gamma]), lambd)
+    rewards, values, final = (np.array(c, np.float64)[:, None] for c in (rewards, values, final))
+    result = advantages(
+        rewards, values, final, np.array(lengths), np.array(terminated)[:, None], np.array([gamma]), lambd
+    )
     return result[:, 0].tolist()
 
 

@@ -102,7 +102,7 @@ def filled(lengths, memory_size=0, beyond_termination=False, **trajectories):
         follows_agents=True,
     )
     batch = experience(SPEC, lengths, memory_size=memory_size)
-    batch.trajectories.update({name: np.array(column) for name, column in trajectories.items()})
+    batch = batch.replace(**{name: np.array(column) for name, column in trajectories.items()})
     buffer.append(batch, *Intake(SPEC, False, beyond_termination).encode(batch, 0))
     return buffer, batch
 
@@ -117,9 +117,9 @@ def test_a_rows_previous_action_is_the_row_befores_as_the_environment_got_it():
     buffer.rows["continuous_actions"][:] = [[1.5, 9.0], [5.0, -9.0], [0.3, 1.0]]
     buffer.rows["discrete_actions"][:] = [[1], [2], [0]]
     before, last = buffer.previous_action_features()
-    expected = [[0, 0, 1, 0, 0], [0.5, 9, 0, 1, 0], [-1, 7, 0, 0, 1]]
+    expected = np.array([[0, 0, 1, 0, 0], [0.5, 9, 0, 1, 0], [-1, 7, 0, 0, 1]])
     np.testing.assert_allclose(before, expected)
-    np.testing.assert_allclose(last, [[1, -9, 0, 0, 1], [0.1, 1, 1, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(last, np.array([[1, -9, 0, 0, 1], [0.1, 1, 1, 0, 0]]), rtol=1e-6)
 
 
 def test_the_actors_memories_are_kept_before_sequences_only():
@@ -157,7 +157,7 @@ def test_what_follows_a_row_is_the_next_row_or_the_final_observation(rows, beyon
 def test_actions_are_those_that_the_environment_got():
     buffer, _ = filled([2])
     buffer.rows["continuous_actions"][:] = [[1.5, 9.0], [-5.0, -9.0]]
-    np.testing.assert_allclose(transitions(buffer).take(np.arange(2)).continuous, [[0.5, 9], [-1, -9]])
+    np.testing.assert_allclose(transitions(buffer).take(np.arange(2)).continuous, [[0.5, 9.0], [-1.0, -9.0]])
 
 
 def test_taking_transitions_changes_nothing_in_the_buffer():

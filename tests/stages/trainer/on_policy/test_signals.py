@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from trainer_samples import Reported, experience, trainer_of
+from opened_trainers import opened_trainer_of
+from trainer_samples import Reported, experience
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -13,7 +14,7 @@ TWO = {"extrinsic": {"gamma": 0.9, "strength": 2.0}, "rnd": {"gamma": 0.5, "stre
 
 
 def made(signals=TWO, **more):
-    return trainer_of("ppo", SPEC, reward_signals=signals, **more)
+    return opened_trainer_of("ppo", SPEC, reward_signals=signals, **more)
 
 
 def of_agents(batch, agents, episodes, terminated, truncated):
@@ -22,21 +23,21 @@ def of_agents(batch, agents, episodes, terminated, truncated):
 
 
 def every_reward(trainer):
-    buffer = trainer._buffer
-    taken = trainer._signals.transitions(buffer, trainer._intake.layout)
-    return trainer._signals.rewards(buffer.rows["rewards"], taken)
+    buffer = trainer.buffer
+    taken = trainer.signals.transitions(buffer, trainer.layout)
+    return trainer.signals.rewards(buffer.rows["rewards"], taken)
 
 
 def prepared_by(trainer):
-    return trainer._prepare(trainer._signals.transitions(trainer._buffer, trainer._intake.layout), None)
+    return trainer.prepare(transitions=trainer.signals.transitions(trainer.buffer, trainer.layout))
 
 
 def test_rewards_are_the_signals_own_times_their_strength():
     trainer = made()
     batch = experience(SPEC, [10, 6])
     trainer.add(batch)
-    transitions = BufferTransitions(SPEC, trainer._intake.layout, trainer._buffer, "cpu").take(np.arange(16))
-    rnd = trainer._signals._signals[1]
+    transitions = BufferTransitions(SPEC, trainer.layout, trainer.buffer, "cpu").take(np.arange(16))
+    rnd = trainer.signal("rnd")
     found = every_reward(trainer)
     np.testing.assert_allclose(found[:, 0], 2.0 * batch.rewards, rtol=1e-6)
     np.testing.assert_allclose(found[:, 1], 0.1 * rnd.rewards(transitions).astype(np.float64), rtol=1e-5)
@@ -50,8 +51,8 @@ def test_a_signal_that_ignores_termination_bootstraps_from_what_was_observed_aft
     prepared = prepared_by(trainer)
     rewards = prepared.rewards
     (minibatches,) = prepared.rollout.epochs(1, 32, _Unshuffled())
-    _, values = trainer._network(minibatches[0].inputs)
-    _, finals = trainer._network(
+    _, values = trainer.network(minibatches[0].inputs)
+    _, finals = trainer.network(
         minibatches[0].inputs._replace(vectors=torch.from_numpy(batch.trajectories["next_obs_0"]))
     )
     values, finals = (each.detach().numpy().astype(np.float64) for each in (values, finals))
@@ -80,7 +81,7 @@ def test_where_nothing_sound_follows_termination_the_last_observation_stands_in(
     batch = of_agents(experience(SPEC, [20, 12]), [1, 2], [0, 0], [True, True], [False, False])
     batch.trajectories["next_obs_0"][0] = np.nan
     trainer.add(batch)
-    kept = trainer._buffer.trajectories["next_vectors"]
+    kept = trainer.buffer.trajectories["next_vectors"]
     np.testing.assert_array_equal(kept[0], batch.rows["obs_0"][19])
     np.testing.assert_array_equal(kept[1], batch.trajectories["next_obs_0"][1])
     assert trainer.learn() == 32
@@ -90,15 +91,20 @@ def test_signals_learn_once_from_each_minibatch():
     trainer = made(hyperparameters={"batch_size": 8, "num_epoch": 3})
     trainer.add(experience(SPEC, [20, 12]))
     trainer.learn()
-    assert trainer._signals._signals[1].network.updates == 3 * 4
+    assert trainer.signal("rnd").network.updates == 3 * 4
 
 
 def test_signals_of_a_policy_with_memory_learn_from_no_padding():
     trainer = made(network_settings={"memory": {"memory_size": 4, "sequence_length": 8}})
     seen = []
-    rnd = trainer._signals._signals[1]
+    rnd = trainer.signal("rnd")
     learn = rnd.learn
-    rnd.learn = lambda transitions: seen.append(len(transitions.rewards)) or learn(transitions)
+
+    def watched(transitions):
+        seen.append(len(transitions.rewards))
+        return learn(transitions)
+
+    rnd.learn = watched
     trainer.add(experience(SPEC, [9, 9, 9, 9], memory_size=4))
     trainer.learn()
     assert sum(seen) == 36
@@ -121,7 +127,7 @@ def test_a_signals_reward_is_reported_over_whole_episodes_even_across_buffers():
     expected = [first[10:].sum(), first[:10].sum() + second[:10].sum() + second[20:].sum()]
     np.testing.assert_allclose(reported.values["Policy/Rnd Reward"], expected, rtol=1e-5)
     assert reported.hows["Policy/Rnd Reward"] == "mean"
-    assert len(trainer._signals.sums) == 1
+    assert len(trainer.signals.sums) == 1
     assert {"Policy/Extrinsic Value Estimate", "Policy/Rnd Value Estimate", "Losses/RND Loss"} <= set(reported.values)
     assert "Policy/Extrinsic Reward" not in reported.values  # the trainer stage does that
 
@@ -129,9 +135,9 @@ def test_a_signals_reward_is_reported_over_whole_episodes_even_across_buffers():
 def test_the_environments_reward_alone_needs_no_transitions_and_no_agents():
     trainer = made({"extrinsic": {}})
     trainer.add(experience(SPEC, [20, 12]))
-    assert trainer._signals.transitions(trainer._buffer, trainer._intake.layout) is None
-    assert trainer._signals.sums is None
-    assert "agent_ids" not in trainer._buffer.trajectories.columns()
+    assert trainer.signals.transitions(trainer.buffer, trainer.layout) is None
+    assert trainer.signals.sums is None
+    assert "agent_ids" not in trainer.buffer.trajectories.columns()
 
 
 def test_a_behaviour_may_do_without_the_environments_reward():

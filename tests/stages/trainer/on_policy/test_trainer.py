@@ -1,8 +1,7 @@
 """The base of on-policy trainers with an algorithm that has nothing of PPO's: one whose loss clips nothing."""
 
 import numpy as np
-import torch
-from trainer_samples import HYBRID, VECTOR, Reported, experience
+from trainer_samples import HYBRID, VECTOR, Reported, all_weights, experience
 
 from config import BehaviorSettings, OnPolicyHyperparameters
 from queues.specs import BehaviorSpec
@@ -19,11 +18,15 @@ class PlainUpdate(OnPolicyUpdate):
     names = ("policy loss", "value loss", "entropy")
     weights = (1.0, 0.5)
 
+    def __init__(self, network, spec, hyperparameters):
+        super().__init__(network, spec, hyperparameters)
+        self.actor_critic = network
+
     def heads(self, inputs):
-        return self.network(inputs)[0]
+        return self.actor_critic(inputs)[0]
 
     def losses(self, batch, coefficients):
-        heads, values = self.network(batch.inputs)
+        heads, values = self.actor_critic(batch.inputs)
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
         return -(log_probs * batch.advantages).mean(), value_loss(values, batch.returns), entropy
 
@@ -35,8 +38,8 @@ class PlainTrainer(OnPolicyTrainer):
 
     def _make_update(self):
         signals = len(self._signals.names)
-        network = make_actor_critic(self._design, signals, False, self._random, self.context.device)
-        return PlainUpdate(network, self.context.spec, self._hyperparameters)
+        self.critic = make_actor_critic(self._design, signals, False, self._random, self.context.device)
+        return PlainUpdate(self.critic, self.context.spec, self._hyperparameters)
 
     def _critic_memory_size(self):
         return 0
@@ -46,7 +49,7 @@ class PlainTrainer(OnPolicyTrainer):
 
     def _prepare(self, transitions, chains):
         rows = self._input_rows(self._buffer.rows)
-        values = evaluate_rows(self._network, rows, self._input_rows(self._buffer.trajectories, "next_"), 64)
+        values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.trajectories, "next_"), 64)
         rewards = self._signals.rewards(self._buffer.rows["rewards"], transitions)
         rollout = self._rollout(rows, rewards - values.values, rewards, None, None)
         return Prepared(rollout, rewards, values, {})
@@ -88,4 +91,4 @@ def test_it_goes_on_from_its_state_bit_for_bit():
     for trainer in (whole, resumed):
         trainer.add(experience(SPEC, [14, 12], 2))
         trainer.learn()
-    assert torch.equal(whole._network.values, resumed._network.values)
+    np.testing.assert_array_equal(all_weights(whole), all_weights(resumed))

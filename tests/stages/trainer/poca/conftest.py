@@ -2,13 +2,13 @@
 
 import pytest
 from group_samples import SPEC
-from trainer_samples import trainer_of
+from opened_trainers import opened_trainer_of
 
 
 @pytest.fixture
 def make_trainer():
     def make(signals=None, spec=SPEC, **hyperparameters):
-        return trainer_of(
+        return opened_trainer_of(
             "poca",
             spec,
             hyperparameters={"batch_size": 4, "buffer_size": 8, **hyperparameters},

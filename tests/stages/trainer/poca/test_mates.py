@@ -61,7 +61,7 @@ def test_what_is_kept_over_a_resume_does_not_say_at_which_tick_of_whom_it_was(ma
         trainer = make_trainer(buffer_size=64)
         for batch in batches:
             trainer.add(batch)
-        return renumbered(trainer._buffer.state_dict())
+        return renumbered(trainer.buffer.state_dict())
 
     pair = [Piece(agent, 0, [1, 2], [0, 0], [0, 0], [0, 0], 3) for agent in (1, 2)]
     later = [replace(piece, first_tick=7) for piece in pair]

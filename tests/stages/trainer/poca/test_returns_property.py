@@ -9,7 +9,7 @@ import pytest
 from group_samples import SPEC, Adding
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer_samples import trainer_of
+from opened_trainers import opened_trainer_of
 
 from queues.messages import StepBatch
 from stages.agent import AgentProcessor
@@ -120,13 +120,13 @@ def test_targets_are_those_of_loops_over_what_happened(ends, seed):
     members, shared = story(ends, seed)
     processor = AgentProcessor({"Test": HORIZON})
     batches = [batch for t in range(9) for batch in processor.process(tick(t, members, shared))]
-    trainer = trainer_of(
+    trainer = opened_trainer_of(
         "poca", SPEC, hyperparameters={"lambd": LAMBDA}, reward_signals={"extrinsic": {"gamma": GAMMA}}
     )
     for batch in batches:
         trainer.add(batch)
-    trainer._critic = Adding()
-    prepared, count = trainer._prepare(None, None), len(trainer._buffer)
+    trainer.critic = Adding()
+    prepared, count = trainer.prepare(), len(trainer.buffer)
     ((minibatch,),) = prepared.rollout.epochs(1, count, np.random.default_rng(0))
     returns = minibatch.own.returns[minibatch.rows.argsort(), 0].tolist()
     baselines = prepared.estimates["Baseline Estimate"][:, 0].tolist()

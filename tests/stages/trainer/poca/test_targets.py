@@ -13,9 +13,9 @@ def prepare(make_trainer):
         trainer = make_trainer(signals, lambd=lambd)
         for batch in batches:
             trainer.add(batch)
-        trainer._critic = critic or Adding(len(trainer._signals.names))
-        prepared = trainer._prepare(None, None)
-        (minibatches,) = prepared.rollout.epochs(1, len(trainer._buffer), np.random.default_rng(0))
+        trainer.critic = critic or Adding(len(trainer.signals.names))
+        prepared = trainer.prepare()
+        (minibatches,) = prepared.rollout.epochs(1, len(trainer.buffer), np.random.default_rng(0))
         (minibatch,) = minibatches
         order = minibatch.rows.argsort()
         received = prepared.rewards[:, 0]

@@ -5,7 +5,9 @@ import logging
 import numpy as np
 import pytest
 from group_samples import SPEC, Piece, batch_of
-from trainer_samples import CONTINUOUS, VECTOR, Reported, experience, flat_weights, trainer_of
+from opened_trainers import opened_trainer_of
+from replay_world import Every
+from trainer_samples import CONTINUOUS, VECTOR, Reported, all_weights, experience, flat_weights, trainer_of
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
@@ -27,16 +29,16 @@ def test_a_resumed_trainer_is_bit_for_bit_the_one_that_was_never_interrupted(mem
 
     def made(seed):
         settings = {"memory": memory, "normalize": True}
-        return trainer_of("poca", GROUPED, seed, network_settings=settings, hyperparameters={"buffer_size": 64})
+        return opened_trainer_of("poca", GROUPED, seed, network_settings=settings, hyperparameters={"buffer_size": 64})
 
     whole, resumed = made(1), made(2)
     learn(whole, range(3), size)
-    assert len(whole._buffer), "rows wait in the buffer"
+    assert len(whole.buffer), "rows wait in the buffer"
     resumed.load_state_dict(whole.state_dict())
     for trainer in (whole, resumed):
         learn(trainer, range(3, 8), size)
     np.testing.assert_array_equal(flat_weights(whole), flat_weights(resumed))
-    np.testing.assert_array_equal(whole._network.values, resumed._network.values)
+    np.testing.assert_array_equal(all_weights(whole), all_weights(resumed))
     assert whole.version == resumed.version > 2
 
 
@@ -51,8 +53,8 @@ def test_rows_from_before_a_resume_are_nobody_s_mates(make_trainer):
     again.load_state_dict(resumed.state_dict())
     for trainer in (resumed, again):
         trainer.add(batch_of([after]))
-        assert trainer._prepare(None, None).rewards.tolist() == [[0], [0]]
-        assert trainer._buffer.trajectories["sources"][0] < 0 == trainer._buffer.trajectories["sources"][1]
+        assert trainer.prepare().rewards.tolist() == [[0], [0]]
+        assert trainer.buffer.trajectories["sources"][0] < 0 == trainer.buffer.trajectories["sources"][1]
 
 
 def test_the_size_of_the_largest_group_goes_with_the_critic(make_trainer):
@@ -80,10 +82,10 @@ def test_an_update_that_fails_changes_nothing(make_trainer):
     trainer = make_trainer(buffer_size=4)
     trainer.add(batch_of([Piece(1, 0, [1, 2], [0, 0], [0, 1e30], [0, 0], 3)]))
     trainer.add(batch_of([Piece(2, 0, [1, 2], [0, 0], [0, 0], [0, 0], 3)]))
-    before = trainer._network.values.clone()
+    before = all_weights(trainer)
     with pytest.raises(NotFiniteError, match="value loss of minibatch 1"):
         trainer.learn()
-    np.testing.assert_array_equal(before, trainer._network.values)
+    np.testing.assert_array_equal(before, all_weights(trainer))
     assert trainer.ready()
 
 
@@ -108,18 +110,18 @@ def test_weights_of_another_spec_are_refused_by_the_name_of_the_tensor(make_trai
 
 
 def test_ppo_counts_what_its_group_gets_as_an_agent_s_own_reward():
-    trainer = trainer_of("ppo", SPEC)
+    trainer = opened_trainer_of("ppo", SPEC)
     batch = batch_of([Piece(1, 0, [1, 2], [0, 0], [1, 2], [10, 20], 3)])
     trainer.add(batch)
-    assert trainer._buffer.rows["rewards"].tolist() == [11, 22]
+    assert trainer.buffer.rows["rewards"].tolist() == [11, 22]
     assert batch.rewards.tolist() == [1, 2], "others may read the message too"
 
 
 def test_sac_counts_what_its_group_gets_as_an_agent_s_own_reward():
-    trainer = trainer_of("sac", GROUPED)
+    trainer = opened_trainer_of("sac", GROUPED)
     batch = experience(GROUPED, [16], 1, squashed=True)
     trainer.add(batch)
-    kept = trainer._memory._rows["rewards"].take(np.arange(16))
+    kept = trainer.memory.sample(16, Every()).columns["rewards"]
     np.testing.assert_array_equal(kept, batch.rewards + batch.rows["group_rewards"])
     assert np.abs(batch.rows["group_rewards"]).min() > 0
 
@@ -127,7 +129,7 @@ def test_sac_counts_what_its_group_gets_as_an_agent_s_own_reward():
 @pytest.mark.lengthy
 def test_the_critic_learns_to_tell_what_a_group_is_worth():
     """Two agents see the sum's halves; the reward is their product, which neither sees alone."""
-    trainer = trainer_of(
+    trainer = opened_trainer_of(
         "poca",
         SPEC,
         hyperparameters={"batch_size": 64, "buffer_size": 256, "num_epoch": 4, "learning_rate": 3e-3},
@@ -143,7 +145,7 @@ def test_the_critic_learns_to_tell_what_a_group_is_worth():
             for agent in (0, 1)
         ]
         trainer.add(batch_of(pieces))
-        prepared = trainer._prepare(None, None)
+        prepared = trainer.prepare()
         losses.append(float(np.square(prepared.values.values - prepared.rewards).mean()))
         trainer.learn()
     assert losses[0] > 0.5

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from trainer_samples import DISCRETE, VECTOR, experience, trainer_of
+from opened_trainers import opened_trainer_of
+from trainer_samples import DISCRETE, VECTOR, experience
 
 from queues.specs import BehaviorSpec
 from stages.trainer.on_policy.update import Coefficients
@@ -13,13 +14,13 @@ COEFFICIENTS = Coefficients(1e-3, 0.01, epsilon=0.2)
 
 @pytest.fixture
 def trainer():
-    made = trainer_of("poca", SPEC, hyperparameters={"batch_size": 36, "buffer_size": 36})
+    made = opened_trainer_of("poca", SPEC, hyperparameters={"batch_size": 36, "buffer_size": 36})
     made.add(experience(SPEC, [12, 12, 12], 0))
     return made
 
 
 def minibatch_of(trainer):
-    (minibatches,) = trainer._prepare(None, None).rollout.epochs(1, 36, np.random.default_rng(0))
+    (minibatches,) = trainer.prepare().rollout.epochs(1, 36, np.random.default_rng(0))
     (minibatch,) = minibatches
     return minibatch
 
@@ -27,20 +28,20 @@ def minibatch_of(trainer):
 def test_the_weighted_losses_are_those_of_the_formula(trainer):
     """L = L_policy + 0.5 (L_V + 0.5 L_b) - β H."""
     batch = minibatch_of(trainer)
-    policy, value, baseline, entropy = trainer._update.losses(batch, COEFFICIENTS)
-    trainer._network.gradients.zero_()
+    policy, value, baseline, entropy = trainer.update.losses(batch, COEFFICIENTS)
+    trainer.network.gradients.zero_()
     (policy + 0.5 * (value + 0.5 * baseline) - 0.01 * entropy).backward()
-    expected = trainer._network.gradients.clone()
-    trainer._network.gradients.zero_()
-    losses = trainer._update.losses(batch, COEFFICIENTS)
-    torch.autograd.backward(losses, trainer._update.loss_weights(COEFFICIENTS))
-    torch.testing.assert_close(trainer._network.gradients, expected)
+    expected = trainer.network.gradients.clone()
+    trainer.network.gradients.zero_()
+    losses = trainer.update.losses(batch, COEFFICIENTS)
+    torch.autograd.backward(losses, trainer.update.loss_weights(COEFFICIENTS))
+    torch.testing.assert_close(trainer.network.gradients, expected)
 
 
 def test_before_the_first_step_the_policy_loss_is_that_of_unchanged_ratios(trainer):
     batch = minibatch_of(trainer)
-    policy, value, baseline, _ = trainer._update.losses(batch, COEFFICIENTS)
-    values, baselines = trainer._network.values_and_baselines(batch.teams)
+    policy, value, baseline, _ = trainer.update.losses(batch, COEFFICIENTS)
+    values, baselines = trainer.network.values_and_baselines(batch.teams)
     assert value.item() == pytest.approx((values - batch.own.returns).square().mean().item())
     torch.testing.assert_close(baselines, batch.old_baselines, msg="nothing is clipped yet")
     assert baseline.item() == pytest.approx((baselines - batch.own.returns).square().mean().item())
@@ -48,10 +49,10 @@ def test_before_the_first_step_the_policy_loss_is_that_of_unchanged_ratios(train
 
 
 def test_every_parameter_of_actor_and_critic_learns(trainer):
-    losses = trainer._update.losses(minibatch_of(trainer), COEFFICIENTS)
-    trainer._network.gradients.zero_()
+    losses = trainer.update.losses(minibatch_of(trainer), COEFFICIENTS)
+    trainer.network.gradients.zero_()
     torch.autograd.backward(losses[:3], [torch.tensor(1.0)] * 3)
-    named = trainer._network.named_views(trainer._network.gradients)
+    named = trainer.network.named_views(trainer.network.gradients)
     silent = [name for name, gradient in named.items() if not gradient.abs().max() and not name.endswith("key.bias")]
     assert not silent
 

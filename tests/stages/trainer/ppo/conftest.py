@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from opened_trainers import OpenedPPO
 from trainer_samples import Reported
 
 from config import BehaviorSettings
 from queues.messages import TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.trainer import TrainerContext
-from stages.trainer.ppo import PPOTrainer
 
 DISCRETE = ActionSpec(0, (3,))
 
@@ -36,7 +36,7 @@ def make_trainer():
             }
         )
         extra = {} if statistics is None else {"statistics": statistics}
-        return PPOTrainer(TrainerContext("Test", settings, spec, seed=seed, **extra))
+        return OpenedPPO(TrainerContext("Test", settings, spec, seed=seed, **extra))
 
     return make
 

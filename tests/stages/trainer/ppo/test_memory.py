@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from trainer_samples import experience, trainer_of
+from opened_trainers import OpenedPPO, opened_trainer_of
+from trainer_samples import experience
 
 from config import BehaviorSettings
 from queues.messages import TrajectoryBatch
@@ -17,13 +18,13 @@ SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(1, (3,)))
 M = 4
 
 
-def made(seed=0, **hyper):
+def made(seed=0, normalize=True, **hyper):
     memory = {"memory_size": M, "sequence_length": 4}
-    return trainer_of(
+    return opened_trainer_of(
         "ppo",
         SPEC,
         seed,
-        network_settings={"memory": memory, "normalize": True},
+        network_settings={"memory": memory, "normalize": normalize},
         hyperparameters={"num_epoch": 2, **hyper},
     )
 
@@ -39,13 +40,12 @@ def batch_of(lengths, agents, episodes, ended, seed=0):
 
 
 def evaluated(trainer):
-    return trainer._prepare(None, trainer._buffer.chains())
+    return trainer.prepare(trainer.buffer.chains())
 
 
 def test_the_critics_memory_is_carried_from_one_trajectory_of_an_agent_to_its_next_also_across_updates():
     """Equal to one long evaluation: the learning rate is 0 in effect, so that updates change no weight."""
-    trainer = made(learning_rate=1e-30, learning_rate_schedule="constant")
-    trainer._intake.normalizer = None
+    trainer = made(normalize=False, learning_rate=1e-30, learning_rate_schedule="constant")
     batches = [
         batch_of([20, 12], [5, 6], [0, 0], [False, True], 1),
         batch_of([10, 10, 14], [6, 5, 5], [1, 0, 0], [False, False, False], 2),
@@ -55,17 +55,17 @@ def test_the_critics_memory_is_carried_from_one_trajectory_of_an_agent_to_its_ne
         trainer.add(batch)
         values.append(evaluated(trainer).values.values)
         vectors.append(batch.rows["obs_0"])
-        previous.append(trainer._buffer.previous_action_features()[0])
+        previous.append(trainer.buffer.previous_action_features()[0])
         trainer.learn()
     of_agent_5 = [(0, slice(0, 20)), (1, slice(10, 20)), (1, slice(20, 34))]
     inputs = [torch.from_numpy(np.concatenate([c[i][s] for i, s in of_agent_5])) for c in (vectors, previous)]
     with torch.no_grad():
-        expected, _ = trainer._network.evaluate(Inputs(inputs[0], (), inputs[1], torch.zeros(1, M), 44))
+        expected, _ = trainer.network.evaluate(Inputs(inputs[0], (), inputs[1], torch.zeros(1, M), 44))
     found = np.concatenate([values[i][s] for i, s in of_agent_5])
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-6)
     # Agent 6 begins a new episode in the second batch, with an empty memory.
     with torch.no_grad():
-        anew, _ = trainer._network.evaluate(
+        anew, _ = trainer.network.evaluate(
             Inputs(torch.from_numpy(vectors[1][:10]), (), torch.from_numpy(previous[1][:10]), None, 10)
         )
     np.testing.assert_allclose(values[1][:10], anew.numpy(), rtol=1e-4, atol=1e-6)
@@ -92,16 +92,15 @@ def test_an_update_that_failed_changes_no_memory():
 
 
 def test_a_critic_that_shares_the_actors_body_starts_from_the_recorded_memories():
-    trainer = made(shared_critic=True)
-    trainer._intake.normalizer = None
+    trainer = made(normalize=False, shared_critic=True)
     batch = batch_of([20, 12], [5, 5], [0, 0], [False, False])
     trainer.add(batch)
     prepared = evaluated(trainer)
     assert trainer.state_dict()["critic_memories"] is None
-    before = torch.from_numpy(trainer._buffer.previous_action_features()[0][20:])
+    before = torch.from_numpy(trainer.buffer.previous_action_features()[0][20:])
     recorded = torch.from_numpy(batch.rows["memories"][20:21])
     with torch.no_grad():
-        expected, _ = trainer._network.evaluate(
+        expected, _ = trainer.network.evaluate(
             Inputs(torch.from_numpy(batch.rows["obs_0"][20:]), (), before, recorded, 12)
         )
     np.testing.assert_allclose(prepared.values.values[20:], expected.numpy(), rtol=1e-4, atol=1e-6)
@@ -123,7 +122,7 @@ def test_a_resumed_trainer_ends_with_the_same_weights(shared):
     batches = [batch_of([7, 3, 9], [1, 2, 3], [0, seed, 0], [False, True, False], seed) for seed in range(9)]
     original = made(seed=1, shared_critic=shared)
     run(original, batches[:5])
-    assert 0 < len(original._buffer) < 32
+    assert 0 < len(original.buffer) < 32
     resumed = made(seed=99, shared_critic=shared)
     resumed.load_state_dict(original.state_dict())
     np.testing.assert_array_equal(run(original, batches[5:]), run(resumed, batches[5:]))
@@ -205,7 +204,7 @@ def test_what_the_actor_recorded_is_what_the_update_evaluates_from():
     settings = BehaviorSettings.model_validate(
         {**RECALL_SETTINGS, "network_settings": {"hidden_units": 8, "memory": {"memory_size": 6, "sequence_length": 3}}}
     )
-    trainer = PPOTrainer(TrainerContext("Recall", settings, RECALL, seed=1))
+    trainer = OpenedPPO(TrainerContext("Recall", settings, RECALL, seed=1))
     policy = make_policy(design_of(RECALL, settings))
     policy.load(trainer.policy())
     random = np.random.default_rng(0)
@@ -237,6 +236,6 @@ def test_what_the_actor_recorded_is_what_the_update_evaluates_from():
     (minibatches,) = evaluated(trainer).rollout.epochs(1, 9, np.random.default_rng(0))
     for m in minibatches:
         with torch.no_grad():
-            heads, _ = trainer._network(m.inputs, m.critic_memories)
+            heads, _ = trainer.network(m.inputs, m.critic_memories)
         log_probs = torch.log_softmax(heads[m.real], dim=1).gather(1, m.choices[0])
         torch.testing.assert_close(log_probs, m.old_log_probs, rtol=1e-5, atol=1e-6)

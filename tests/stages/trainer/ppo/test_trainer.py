@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from trainer_samples import VECTOR, demonstrations, trainer_of
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
@@ -92,13 +93,13 @@ def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(
 
 def unshuffled(trainer):
     """All that the trainer holds as one minibatch."""
-    rollout = trainer._prepare(None, None).rollout
+    rollout = trainer.prepare().rollout
     (minibatches,) = rollout.epochs(1, len(rollout), _Unshuffled())
     return minibatches[0]
 
 
 def critic_values(trainer, vectors):
-    return trainer._network(Inputs(torch.from_numpy(vectors)))[1].detach().numpy().astype(np.float64)
+    return trainer.network(Inputs(torch.from_numpy(vectors)))[1].detach().numpy().astype(np.float64)
 
 
 class _Unshuffled:
@@ -222,7 +223,7 @@ def test_a_trainer_resumed_from_a_half_filled_buffer_ends_with_the_same_weights(
     batches = [make_batch([10, 9], actions, seed) for seed in range(9)]
     original = make_trainer(actions, seed=1, network={"normalize": True})
     run(original, batches[:5])
-    assert 0 < len(original._buffer) < 32
+    assert 0 < len(original.buffer) < 32
     resumed = make_trainer(actions, seed=99, network={"normalize": True})
     resumed.load_state_dict(original.state_dict())
     assert (resumed.step, resumed.version) == (original.step, original.version)
@@ -276,17 +277,18 @@ def test_a_state_with_a_normalizer_does_not_fit_a_trainer_without(make_trainer):
         make_trainer().load_state_dict(make_trainer(network={"normalize": True}).state_dict())
 
 
-def test_cloning_that_was_on_before_a_resume_and_is_off_now_is_told(make_trainer, caplog):
+def test_cloning_that_was_on_before_a_resume_and_is_off_now_is_logged(make_trainer, caplog):
     trainer = make_trainer()
     trainer.load_state_dict({**trainer.state_dict(), "cloning": {}})
     assert caplog.messages == ["Test: behavioral_cloning is off now; the run went with it until here"]
 
 
-def test_cloning_that_was_off_before_a_resume_and_is_on_now_is_told(make_trainer, caplog):
-    trainer = make_trainer()
-    state = trainer.state_dict()
-    trainer._cloning = object()
-    trainer.load_state_dict(state)
+def test_cloning_that_was_off_before_a_resume_and_is_on_now_is_logged(tmp_path, caplog):
+    spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(2))
+    demo = demonstrations(tmp_path / "expert.stream", spec)
+    trainer = trainer_of("ppo", spec, behavioral_cloning={"demo_path": str(demo)})
+    caplog.clear()
+    trainer.load_state_dict(trainer_of("ppo", spec).state_dict())
     assert caplog.messages == ["Test: behavioral_cloning is new to this run"]
 
 
@@ -305,4 +307,4 @@ def test_an_observation_that_no_network_takes_in_is_refused(make_trainer):
 def test_an_empty_batch_changes_nothing(make_trainer, make_batch):
     trainer = make_trainer()
     trainer.add(make_batch([4, 5]).select(np.array([False, False])))
-    assert (trainer.step, len(trainer._buffer)) == (0, 0)
+    assert (trainer.step, len(trainer.buffer)) == (0, 0)

@@ -28,9 +28,8 @@ def far_away(trainer, seed, lengths=LENGTHS):
     """Steps whose observations are around 10,000, a thousand times as far from 0 as from each other."""
     spec = trainer.context.spec
     batch = experience(spec, lengths, seed, squashed=design_of(spec, trainer.context.settings).squashed)
-    for columns, name in ((batch.rows, "obs_0"), (batch.trajectories, "next_obs_0")):
-        columns[name] = columns[name] * np.float32(10.0) + np.float32(1e4)
-    return batch
+    seen = {"obs_0": batch.rows["obs_0"], "next_obs_0": batch.trajectories["next_obs_0"]}
+    return batch.replace(**{name: column * np.float32(10.0) + np.float32(1e4) for name, column in seen.items()})
 
 
 def feed(trainer, batches):
@@ -52,8 +51,16 @@ def test_a_step_is_counted_once_and_before_its_reward_is_asked_for_or_learned_fr
     trainer = made(kind, signal, **epochs)
     watched = learned_signal(trainer)
     rewards, learn, known = watched.rewards, watched.learn, []
-    watched.rewards = lambda taken: known.append(("asked", watched.normalizer.steps)) or rewards(taken)
-    watched.learn = lambda taken: known.append(("learns", watched.normalizer.steps)) or learn(taken)
+
+    def asked(taken):
+        known.append(("asked", watched.normalizer.steps))
+        return rewards(taken)
+
+    def learns(taken):
+        known.append(("learns", watched.normalizer.steps))
+        return learn(taken)
+
+    watched.rewards, watched.learn = asked, learns
     batches = [far_away(trainer, seed) for seed in range(3)]
     reference = Normalizer(3)
     for batch in batches:

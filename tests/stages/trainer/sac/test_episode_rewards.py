@@ -18,13 +18,12 @@ def pieces_of_one_agent(lengths, ended):
     """Trajectories of one agent's one episode, as they come one after the other."""
     for seed, (length, over) in enumerate(zip(lengths, ended, strict=True)):
         batch = experience(SPEC, [length], seed, squashed=True)
-        batch.trajectories.update(
+        yield batch.replace(
             agent_ids=np.array([7]),
             episode_ids=np.array([3]),
             terminated=np.array([over]),
             truncated=np.array([False]),
         )
-        yield batch
 
 
 def reported(*, block=1024, resumed_before=None, monkeypatch=None):

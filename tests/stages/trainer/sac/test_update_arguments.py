@@ -90,7 +90,12 @@ def test_signals_of_a_policy_with_memory_learn_from_no_padding():
     trainer = make_trainer(reward_signals={"extrinsic": {}, "rnd": {}}, network_settings={"memory": MEMORY})
     rnd, learned = trainer._signals[1], []
     learn = rnd.learn
-    rnd.learn = lambda transitions: learned.append(transitions) or learn(transitions)
+
+    def watched(transitions):
+        learned.append(transitions)
+        return learn(transitions)
+
+    rnd.learn = watched
     batch = make_batch(trainer, [3] * 4)  # each a sequence of four with one row of padding
     trainer.add(batch)
     trainer.learn()
