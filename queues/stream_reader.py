@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import BinaryIO
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
 from queues import codec
 from queues.errors import ShapeError, StreamError
 from queues.messages import Message
@@ -50,22 +47,10 @@ class Frame:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class StreamIndex:
-    """The places of the messages of a stream. F is the number of messages."""
-
-    offsets: NDArray[np.uint64]
-    """[F] byte at which the frame begins: the argument of `StreamReader.read_frame`."""
-    sequences: NDArray[np.uint64]
-    """[F]"""
-    rows: NDArray[np.uint64]
-    """[F] agent steps in the message, 0 for messages without any."""
-
-
 class StreamReader:
     """A recorded stream; iterating yields its frames in the order of recording, any number of times.
 
-    The file is open only while it is iterated or its index is read, so there is nothing to close.
+    The file is open only while it is iterated, so there is nothing to close.
 
     Args:
         path: the file.
@@ -113,43 +98,6 @@ class StreamReader:
                 at, sequence = file.tell(), sequence + 1
                 yield frame
                 del frame, payload  # before the next one is read: one frame in memory, not two
-
-    def read_index(self) -> StreamIndex | None:
-        """The index, found from the file's end without reading the messages.
-
-        None if the file was not closed cleanly, and so has none.
-
-        Raises:
-            StreamError: if there is one but it is damaged.
-        """
-        if self._index_offset is None:
-            return None
-        with self._open() as file:
-            file.seek(self._index_offset)
-            try:
-                _, payload = _read_frame(file, _size(file) - self._index_offset)
-                table, data = unpack_payload(payload)
-                offsets, sequences, rows = unpack_arrays(table, data)
-            except (_DamageError, StreamError, ValueError) as error:
-                raise StreamError(
-                    f"{self.path}: the index at byte {self._index_offset:,} is damaged ({error}); "
-                    "iterate over the messages instead"
-                ) from error
-        return StreamIndex(offsets, sequences, rows)
-
-    def read_frame(self, offset: int) -> Frame:
-        """The message of the frame that begins at a byte of the index.
-
-        Raises:
-            StreamError: if no whole message frame begins there.
-        """
-        with self._open() as file:
-            file.seek(offset)
-            try:
-                kind, payload = _read_frame(file, _size(file) - offset)
-            except _DamageError as error:
-                raise StreamError(f"{self.path}: no whole frame at byte {offset:,}: it {error}") from error
-            return self._decode(offset, kind, payload)
 
     def _open(self) -> BinaryIO:
         try:

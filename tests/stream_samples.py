@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from queues import codec
-from queues.messages import Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
+from queues.messages import Array, Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from queues.stream_format import StreamHeader
+from queues.stream_format import FRAME, TRAILER, StreamHeader, unpack_arrays, unpack_payload
 from queues.stream_writer import StreamWriter
 
 SPEC = BehaviorSpec(
@@ -93,3 +94,16 @@ def record(
         for i, message in enumerate(messages):
             writer.write(head.edges[0], message, start_s + i)
     return path
+
+
+def index_of(path: Path) -> list[Array]:
+    """The index of a whole stream: the offsets, sequence numbers and rows of its messages."""
+    data = path.read_bytes()
+    offset = index_offset(data)
+    begin = offset + FRAME.size
+    return unpack_arrays(*unpack_payload(data[begin : begin + FRAME.unpack_from(data, offset)[0]]))
+
+
+def index_offset(data: bytes) -> int:
+    """The byte of a whole stream at which its index begins."""
+    return int(struct.unpack("<Q", data[-TRAILER.size :][:8])[0])

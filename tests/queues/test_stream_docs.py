@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from stream_samples import EVERY_KIND, header, record
+from stream_samples import EVERY_KIND, header, index_of, record
 
 from queues import codec
 from queues.columns import (
@@ -70,7 +70,7 @@ def test_a_writer_makes_the_content_that_the_page_shows(tmp_path):
     with StreamWriter(tmp_path / "tiny.stream", StreamHeader.of("tiny", 1700000000.0, ["trainer"], [spec])) as writer:
         writer.write("trainer", Barrier(1), 0.5)
         writer.write("trainer", update, 1.5)
-    offset = int(StreamReader(tmp_path / "tiny.stream").read_index().offsets[1])
+    offset = int(index_of(tmp_path / "tiny.stream")[0][1])
     data = (tmp_path / "tiny.stream").read_bytes()[offset:]
     payload = data[FRAME.size : FRAME.size + FRAME.unpack_from(data)[0]]
     assert zstandard.ZstdDecompressor().decompress(payload) == dumps()[1]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from properties import examples
-from stream_samples import EVERY_KIND, header, record, same, steps, trajectories
+from stream_samples import EVERY_KIND, header, index_of, index_offset, record, same, steps, trajectories
 
 from queues.errors import StreamError
 from queues.messages import Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
@@ -39,7 +39,6 @@ def frames_or_error(path: Path) -> tuple[list[Frame], StreamReader | None, Strea
     try:
         reader = StreamReader(path)
         frames.extend(reader)
-        reader.read_index()
     except StreamError as error:
         return frames, None, error
     return frames, reader, None
@@ -54,10 +53,7 @@ def assert_prefix(frames: list[Frame], whole: list[Frame]) -> None:
 
 def boundaries(path: Path) -> list[int]:
     """Where each message frame begins, and where the index does."""
-    index = StreamReader(path).read_index()
-    assert index is not None
-    end = struct.unpack("<Q", path.read_bytes()[-TRAILER.size :][:8])[0]
-    return [*map(int, index.offsets), end]
+    return [*map(int, index_of(path)[0]), index_offset(path.read_bytes())]
 
 
 # --- whole files
@@ -79,28 +75,19 @@ def test_a_stream_can_be_read_twice(recording):
 
 
 def test_a_stream_without_messages_is_whole(tmp_path):
-    reader = StreamReader(record(tmp_path / "a.stream", []))
-    index = reader.read_index()
-    assert index is not None
-    assert (list(reader), reader.closed_cleanly, len(index.offsets)) == ([], True, 0)
+    path = record(tmp_path / "a.stream", [])
+    reader = StreamReader(path)
+    assert (list(reader), reader.closed_cleanly, len(index_of(path)[0])) == ([], True, 0)
 
 
 def test_index_finds_every_message_and_counts_its_rows(recording):
-    reader = StreamReader(recording)
-    index = reader.read_index()
-    assert index is not None
-    assert index.sequences.tolist() == [0, 1, 2, 3]
-    assert index.rows.tolist() == [3, 3, 3, 3]
-    for frame, offset in zip(list(reader), index.offsets, strict=True):
-        assert same(reader.read_frame(int(offset)).message, frame.message)
-
-
-def test_reading_a_frame_where_none_begins_is_a_stream_error(recording):
-    reader = StreamReader(recording)
-    first, *_, index = boundaries(recording)
-    for offset in (0, first + 1, index, 10**12):
-        with pytest.raises(StreamError):
-            reader.read_frame(offset)
+    offsets, sequences, rows = index_of(recording)
+    assert (sequences.tolist(), rows.tolist()) == ([0, 1, 2, 3], [3, 3, 3, 3])
+    data, starts = recording.read_bytes(), boundaries(recording)
+    for offset, end in pairwise(starts):
+        length, kind, _ = FRAME.unpack_from(data, offset)
+        assert (kind, offset + FRAME.size + length) == (MESSAGE, end)
+    assert len(offsets) == len(list(StreamReader(recording)))
 
 
 def arrays(*shape: int) -> st.SearchStrategy[Any]:
@@ -182,7 +169,7 @@ def test_a_cut_at_any_byte_of_the_last_two_frames_replays_the_whole_frames_befor
         lost = cut - starts[complete]
         assert len(frames) == complete
         assert_prefix(frames, whole)
-        assert (reader.lost_bytes, reader.closed_cleanly, reader.read_index()) == (lost, False, None)
+        assert (reader.lost_bytes, reader.closed_cleanly) == (lost, False)
         assert (f"{lost:,} bytes" in reader.damage) if lost else reader.damage is None
 
 

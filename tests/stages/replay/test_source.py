@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stream_samples import SPEC, header, record, same, trajectories
+from stream_samples import SPEC, header, index_of, record, same, trajectories
 
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.columns import Column
@@ -178,8 +178,7 @@ def test_files_may_disagree_about_behaviours_that_are_not_replayed(tmp_path):
 
 async def test_lost_bytes_are_told_in_a_warning_and_the_next_file_follows(tmp_path, caplog):
     cut, next_one = stream(tmp_path, "a", 1, 2, 3), stream(tmp_path, "b", 4)
-    index = StreamReader(cut).read_index()
-    cut.write_bytes(cut.read_bytes()[: int(index.offsets[2]) + 33])
+    cut.write_bytes(cut.read_bytes()[: int(index_of(cut)[0][2]) + 33])
     assert await numbers(ReplaySource([cut, next_one])) == [1, 2, 4]
     (warning,) = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert str(cut) in warning.getMessage()
@@ -188,8 +187,7 @@ async def test_lost_bytes_are_told_in_a_warning_and_the_next_file_follows(tmp_pa
 
 async def test_a_stream_that_was_never_closed_is_told_in_a_warning(tmp_path, caplog):
     path = stream(tmp_path, "a", 1, 2)
-    index = StreamReader(path).read_index()
-    path.write_bytes(path.read_bytes()[: int(index.offsets[1])])
+    path.write_bytes(path.read_bytes()[: int(index_of(path)[0][1])])
     assert await numbers(ReplaySource([path])) == [1]
     assert "0 bytes are lost, but the stream was never closed" in caplog.text
 
