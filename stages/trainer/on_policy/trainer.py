@@ -19,7 +19,6 @@ from torch import Tensor
 
 from config import OnPolicyHyperparameters
 from queues.messages import Array, TrajectoryBatch
-from stages.errors import StageError
 from stages.policy.layout import MASK_PENALTY
 from stages.trainer.agent_table import Chains
 from stages.trainer.builtin import BuiltinTrainer
@@ -71,7 +70,6 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         settings, spec = context.settings, context.spec
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = self.hyperparameters.model_validate(settings.hyperparameters)
-        _check_sizes(context, self._hyperparameters)
         self._memory = settings.network_settings.memory
         self._signals = Signals(context)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
@@ -314,11 +312,3 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         for estimate, values in estimates.items():
             for signal, mean in zip(self._signals.names, values.mean(axis=0), strict=True):
                 add(behavior, f"Policy/{signal.capitalize()} {estimate}", float(mean))
-
-
-def _check_sizes(context: TrainerContext, hyperparameters: OnPolicyHyperparameters) -> None:
-    if hyperparameters.buffer_size < hyperparameters.batch_size:
-        raise StageError(
-            f"{context.behavior}: hyperparameters.buffer_size: {hyperparameters.buffer_size} is smaller than "
-            f"batch_size ({hyperparameters.batch_size}); raise buffer_size or lower batch_size"
-        )
