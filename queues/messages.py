@@ -19,6 +19,7 @@ from queues.errors import ShapeError
 from queues.specs import behavior_name
 
 Array = NDArray[Any]
+Floats = NDArray[np.float32]
 
 FREE = 2**62
 """A cap of credits that no actor reaches."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from queues.messages import Array
+from queues.messages import Array, Floats
 from queues.specs import ActionSpec
-
-Floats = NDArray[np.float32]
 
 ACTION_LIMIT = 3.0
 """A bounded action of a plain Gaussian policy leaves it as clip(a, -3, 3) / 3, as in ML-Agents."""

@@ -7,14 +7,12 @@ behaviour id may alternate (newer ones, self-play snapshots) while the memories 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from queues.messages import Floats
 from queues.specs import ActionSpec
 from stages.policy.actions import first_action_features
 from stages.policy.protocol import ActingPolicy, Recall
 from stages.slots import NOBODY, Numbers, Slots, enlarged
-
-Floats = NDArray[np.float32]
 
 PATIENCE = 10_000
 """Ticks of a behaviour id after which an agent without a decision in any of them may be forgotten."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, PolicyUpdate
+from queues.messages import Array, Floats, PolicyUpdate
 from stages.errors import StageError
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
@@ -19,8 +19,6 @@ from stages.policy.normalizer import normalize
 from stages.policy.observations import ObservationLayout
 from stages.policy.protocol import Decision, Recall
 from stages.policy.sampling import ActionSampler, check_heads
-
-Floats = NDArray[np.float32]
 
 _HALF = np.float32(0.5)
 

@@ -12,13 +12,11 @@ from math import log, pi
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
+from queues.messages import ActionBatch, Array, Floats
 from stages.errors import NotFiniteError, StageError
 from stages.policy.actions import environment_actions
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY, branch_slices
-
-Floats = NDArray[np.float32]
 
 LOG_SIGMA_LIMITS = (-20.0, 2.0)
 """A state-dependent log σ is clamped to these, as Haarnoja et al. (2018), "Soft Actor-Critic", do in their code."""

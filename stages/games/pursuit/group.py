@@ -14,11 +14,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch
+from queues.messages import ActionBatch, Floats
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.environment.parameters import EpisodeParameters, check_parameter_names
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, Floats, advance, caught
+from stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
 from stages.games.pursuit.observing import OBSERVATION_SIZE, observe
 from stages.games.pursuit.rules import (
     AGENTS,

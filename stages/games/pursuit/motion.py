@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from queues.messages import Floats
 from stages.games.pursuit.rules import (
     ACCELERATION,
     AGENTS,
@@ -23,8 +24,6 @@ from stages.games.pursuit.rules import (
     START_WITHIN,
     TICK_S,
 )
-
-Floats = NDArray[np.float32]
 
 SPEEDS: Floats = np.array([PURSUER_SPEED] * PURSUERS + [EVADER_SPEED], np.float32)
 """[3] top speed of each agent."""

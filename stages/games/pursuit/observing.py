@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from stages.games.pursuit.motion import Arenas, Floats
+from queues.messages import Floats
+from stages.games.pursuit.motion import Arenas
 from stages.games.pursuit.rules import AGENTS, EVADER, PURSUERS
 
 OBSERVATION_SIZE: Final = 4 * AGENTS + 1

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from stages.games.pursuit.motion import DIRECTIONS, Floats
+from queues.messages import ActionBatch, Array, Floats
+from stages.games.pursuit.motion import DIRECTIONS
 from stages.games.pursuit.observing import ArenaView
 from stages.games.pursuit.rules import CATCH_DISTANCE, EVADER_SPEED, HALF_WIDTH, PURSUER_SPEED
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch
+from queues.messages import ActionBatch, Floats
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.environment.parameters import EpisodeParameters, check_parameter_names
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
 from stages.games.volley.observing import OBSERVATION_SIZE, observe
-from stages.games.volley.physics import VX, VY, Courts, Floats, X, Y, advance
+from stages.games.volley.physics import VX, VY, Courts, X, Y, advance
 from stages.games.volley.rules import (
     BALL_GRAVITY,
     HOME,

@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from stages.games.volley.physics import Courts, Floats
+from queues.messages import Floats
+from stages.games.volley.physics import Courts
 from stages.games.volley.rules import BALL_MAX_SPEED, CEILING, HALF_WIDTH, PLAYER_JUMP, PLAYER_SPEED
 
 OBSERVATION_NAMES: Final = (

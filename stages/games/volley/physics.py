@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from queues.messages import Floats
 from stages.games.volley.rules import (
     BALL_GRAVITY,
     BALL_MAX_SPEED,
@@ -36,8 +37,6 @@ from stages.games.volley.rules import (
     TICK_S,
     WALL_RESTITUTION,
 )
-
-Floats = NDArray[np.float32]
 
 X, Y, VX, VY = range(4)
 """Rows of `Courts.ball` and `Courts.players`."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from queues.messages import Array, PolicyUpdate
+from queues.messages import Array, Floats, PolicyUpdate
 from stages.errors import StageError
 from stages.policy.actions import action_features, first_action_features
 from stages.policy.design import PolicyDesign
@@ -23,8 +23,6 @@ from stages.policy.normalizer import normalize
 from stages.policy.observations import ObservationLayout
 from stages.policy.protocol import Decision, Recall
 from stages.policy.sampling import ActionSampler, check_heads
-
-Floats = NDArray[np.float32]
 
 
 class TorchPolicy:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import ActionBatch, Array, PolicyUpdate
+from queues.messages import ActionBatch, Array, Floats, PolicyUpdate
 from queues.specs import ObservationSpec
 from stages.errors import StageError
 from stages.policy.actions import action_features, policy_actions
@@ -20,8 +20,6 @@ from stages.policy.onnx import contract
 from stages.policy.onnx.runtime import Runtime
 from stages.policy.protocol import Decision, Recall
 from stages.policy.sampling import check_heads
-
-Floats = NDArray[np.float32]
 
 
 class OnnxPolicy:

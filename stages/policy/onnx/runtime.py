@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from queues.messages import Array
+from queues.messages import Array, Floats
 from stages.errors import StageError
-
-Floats = NDArray[np.float32]
 
 MISSING = "playing an .onnx model needs onnxruntime: python -m pip install 'headrace[onnx]'"
 
