@@ -25,20 +25,23 @@ class TrainerContext:
     """The arguments of a trainer."""
 
     behavior: str
-    """The behaviour name."""
+    """Name of the behaviour."""
     settings: BehaviorSettings
-    """Its block of `behaviors` in the YAML."""
+    """The behaviour's block of `behaviors` in the YAML."""
     spec: BehaviorSpec
-    """The observations and actions (of the first behaviour id with this name; all must agree)."""
+    """Observations and actions: those of the first behaviour id with this name, with which all others must agree."""
     seed: int = 0
+    """Seed of all random draws."""
     device: str = "cpu"
+    """The torch device to compute on."""
     agents: int = 1
-    """Number of agents that act at a time, as far as it is known in advance: environments × actors."""
+    """Number of agents that act at a time, as far as the configuration shows: environments × actors."""
     folder: Path | None = None
-    """The YAML's folder: modules named in the settings lie there, and relative paths start there."""
+    """Folder of the YAML: modules named in the settings lie in it, and relative paths start from it."""
     teacher_squashed: bool = False
-    """True if the trajectories come from a teacher that draws continuous actions as SAC does (tanh)."""
+    """True if a teacher of the trajectories draws continuous actions as SAC does (tanh)."""
     statistics: Statistics = field(default_factory=NoStatistics)
+    """Sink of the trainer's statistics."""
 
     @contextmanager
     def naming_behavior(self) -> Iterator[None]:
@@ -53,11 +56,11 @@ class Trainer(ABC):
     """Learns one behaviour. The class attributes are static properties: `config.trainers.TrainerKind`."""
 
     squashed: ClassVar[bool] = False
-    """True if its policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
+    """True if the policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
     off_policy: ClassVar[bool] = False
-    """True if it learns from steps of any age: these come a few at a time (`pacing`), not by the buffer."""
+    """True if steps of any age can be learned from: actors then send a few at a time (`pacing`), not a whole buffer."""
     imitates: ClassVar[bool] = False
-    """True if it learns from another policy's trajectories, whose returns are not its own policy's."""
+    """True if the trajectories are of another policy: their returns are not those of the learned policy."""
 
     def __init__(self, context: TrainerContext) -> None:
         self.context = context
@@ -70,12 +73,12 @@ class Trainer(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Updates made so far: the version of `policy()`."""
+        """Number of updates so far: the version of `policy()`."""
 
     @property
     @abstractmethod
     def rows_per_update(self) -> int:
-        """Rows at which it is ready (`buffer_size` for on-policy trainers): flow control sizes its window by it."""
+        """Number of rows at which `ready()` holds (on-policy: `buffer_size`); flow control sizes its window by it."""
 
     @abstractmethod
     def add(self, batch: TrajectoryBatch) -> None:
@@ -100,11 +103,11 @@ class Trainer(ABC):
 
     @abstractmethod
     def policy(self) -> PolicyUpdate:
-        """The current policy, to act with; its behaviour id is the behaviour name."""
+        """Return the current policy, to act with; its behaviour id is the behaviour name."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that influences what it will learn: plain values and NumPy arrays, nested in dicts and lists."""
+        """Return all that future updates depend on: plain values and NumPy arrays, nested in dicts and lists."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -115,24 +118,24 @@ class Trainer(ABC):
         """
 
     def save_bulk(self, folder: Path) -> None:  # noqa: B027 - most trainers have nothing to write
-        """Write what belongs to a checkpoint and is too large for `state_dict()` (a replay memory) into a folder.
+        """Write the part of a checkpoint that is too large for `state_dict()` (a replay memory) into a folder.
 
-        Called right after `state_dict()`, with a folder that is the checkpoint's own and whole only when it is.
+        Called right after `state_dict()`. The folder is the checkpoint's own, and whole once the checkpoint is.
 
         Raises:
             OSError: if the disk refuses.
         """
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read what `save_bulk` wrote; called after `load_state_dict`.
+        """Read the files of `save_bulk`; called after `load_state_dict`.
 
         Returns:
-            a warning if the file is missing or broken, about the training that continues without it; else None.
+            A warning that training continues without a missing or broken file; else None.
         """
         return None
 
     def warm_state(self) -> dict[str, Any]:
-        """State that a new run of the same trainer may start from, beside the policy: critics, normaliser. Exported.
+        """Return the state that a new run may start from beside the policy: critics, normaliser. Exported.
 
         Plain values and NumPy arrays of numbers, nested in dicts.
         """
