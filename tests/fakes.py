@@ -124,6 +124,8 @@ class CountingGroup:
         self.closed = 0
         self.counters = counters or Counters()
         self.seeds: list[int | None] = []
+        self.results: list[GameResults] = []
+        """Of each tick at which games ended."""
         self.told = [0]
         """After each tick, how many decisions' rewards have been told."""
         self._casts = casts
@@ -237,6 +239,7 @@ class CountingGroup:
         first = self._random.choice([0.0, 0.5, 1.0], len(over))
         teams = 1 + max(behavior_team(cast.behavior_id) for cast in self._casts)
         outcomes = np.stack([first, *[1 - first] * max(1, teams - 1)], 1).astype(np.float32)
+        self.results.append(GameResults(np.array(over, np.int32), outcomes.copy()))
         return GameResults(np.array(over, np.int32), outcomes)
 
     # ------------------------------------------------------------------------------------------------------------------

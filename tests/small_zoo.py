@@ -65,7 +65,7 @@ class Crowd:
         self.options.append(options)
         self._time = 0
         self.agents = [agent for agent, (first, _, _) in self.script.items() if first == 0]
-        return self._observations(self.agents), {agent: dict(self._infos) for agent in self.agents}
+        return self.seen_by(self.agents), {agent: dict(self._infos) for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Any:
         assert sorted(actions) == sorted(self.agents), "actions of those who are there, and of nobody else"
@@ -78,7 +78,7 @@ class Crowd:
         terminations = {agent: agent in over and agent not in self._truncated for agent in self.agents}
         truncations = {agent: agent in over and agent in self._truncated for agent in self.agents}
         self.agents = [agent for agent in self.agents if agent not in over] + joining
-        return self._observations(told), rewards, terminations, truncations, {a: dict(self._infos) for a in told}
+        return self.seen_by(told), rewards, terminations, truncations, {a: dict(self._infos) for a in told}
 
     def render(self) -> Any:
         return np.full((4, 6, 3), self._time, np.uint8)
@@ -86,7 +86,7 @@ class Crowd:
     def close(self) -> None:
         self.closed += 1
 
-    def _observations(self, agents: Sequence[str]) -> dict[str, Any]:
+    def seen_by(self, agents: Sequence[str]) -> dict[str, Any]:
         for agent in agents:
             self._seen[agent][:] = self.possible_agents.index(agent), self._time
         return {agent: self._seen[agent] for agent in agents}
@@ -147,7 +147,7 @@ class Counting:
         self._count = self._moves = 0
         self._over = self._cut = False
         self._pay = dict.fromkeys(self.agents, 0.0)
-        self._tell()
+        self.inform()
 
     def observe(self, agent: str) -> Any:
         seen = np.array([self._count, self.possible_agents.index(agent)], np.float32)
@@ -175,12 +175,12 @@ class Counting:
             self._pay[other] += (1.0 if self._over else 0.0) if other == agent else -self._tax - (1.0 * self._over)
         seat = self.possible_agents.index(agent)
         self.agent_selection = self.possible_agents[(seat + 1) % len(self.possible_agents)]
-        self._tell()
+        self.inform()
 
     def close(self) -> None:
         pass
 
-    def _tell(self) -> None:
+    def inform(self) -> None:
         told = (lambda agent: {"action_mask": self._mask(agent)}) if self._masks == "info" else (lambda agent: {})
         self.infos = {agent: told(agent) for agent in self.agents}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from fakes import policy_update
 
@@ -17,7 +18,7 @@ from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from pipeline.run_folder.folder import RunFolder
 from stages.errors import LoadError
-from stages.ghost.opponents import PrioritisedOpponents, UniformOpponents
+from stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
 from stages.publisher import PolicyPublisher, PublisherPort
 from stages.trainer.stage import TrainerReport
 
@@ -206,7 +207,10 @@ def test_built_in_samplers_go_by_their_word():
     assert isinstance(make_sampler(config(), "Ball"), UniformOpponents)
     made = make_sampler(config(opponents="prioritised", opponents_with={"power": 3}), "Ball")
     assert isinstance(made, PrioritisedOpponents)
-    assert made._power == 3
+    candidates = [Candidate(0, 1200.0, 8, 1, 0, 7), Candidate(1, 1200.0, 8, 5, 0, 3)]
+    random = np.random.default_rng(0)
+    second = np.mean([made.choose(candidates, random) for _ in range(2000)])
+    assert second == pytest.approx(0.4**3 / (0.4**3 + 0.8**3), abs=0.02), "with a power of 2 it is 0.2"
 
 
 def test_a_sampler_without_choose_is_refused():

@@ -41,6 +41,7 @@ class Rig:
         restarts=None,
         resets=False,
         resumed_at=-1,
+        group_class=CountingGroup,
         **options,
     ):
         self.groups = []
@@ -51,13 +52,14 @@ class Rig:
         counters = Counters()
 
         def make_group():
-            self.groups.append(CountingGroup(casts, delay_s=lambda: 1.0, counters=counters, **options))
+            self.groups.append(group_class(casts, **{"delay_s": lambda: 1.0, "counters": counters, **options}))
             return self.groups[-1]
 
         names = {cast.behavior_id.partition("?")[0] for cast in casts}
         self.processor = AgentProcessor(dict.fromkeys(names, horizon), source=3, min_rows=min_rows)
+        self.lineups = Lineups(EchoPolicy, lambda name: self_play)
         self.actor = Actor(
-            EnvironmentStage(make_group, Lineups(EchoPolicy, lambda name: self_play)),
+            EnvironmentStage(make_group, self.lineups),
             self.processor,
             CreditGate(lambda *request: self.requests.append(request)),
             ActorPort(lambda spec: self.seen.append(spec.behavior_id), self.ends.append),
@@ -246,7 +248,7 @@ async def test_the_same_policy_s_decisions_stay_as_they_were():
     rig = await walking()
     rig.grant(Walker=2)
     await asyncio.sleep(10)
-    policy = rig.actor._environment.lineups.current.players["Walker"].policy
+    policy = rig.lineups.current.players["Walker"].policy
     decided = policy.decided
     rig.grant(Walker=4)
     await until_blocked()
@@ -632,14 +634,7 @@ async def test_an_environment_that_breaks_again_while_it_restarts_is_tried_as_of
                 raise RuntimeError("no licence")
             return super().reset(seed)
 
-    rig = Rig(FOREVER, restarts=RestartBudget(3, -1, 60.0))
-    counters = Counters()
-
-    def make_group():
-        rig.groups.append(Fragile([FOREVER], breaks_at={2} if not rig.groups else set(), counters=counters))
-        return rig.groups[-1]
-
-    rig.actor._environment._make_group = make_group
+    rig = Rig(FOREVER, restarts=RestartBudget(3, -1, 60.0), group_class=Fragile, breaks_at={2}, delay_s=None)
     async with rig:
         rig.actor.receive_policy(policy_update("Walker", 0))
         await until_blocked()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -17,7 +19,7 @@ TWO = {"red_0": (0, 3, 1.0), "blue_0": (0, 3, -2.0)}
 TEAMS = {"red_*": RoleSettings(behavior="Red", team=0), "blue_*": RoleSettings(behavior="Blue", team=1)}
 
 
-def group_of(*envs, behavior="All", **settings):
+def group_of(*envs: Any, behavior: str = "All", **settings: Any) -> PettingZooGroup:
     return PettingZooGroup([instance_of(env, "Zoo") for env in envs], behavior, "Zoo", **settings)
 
 
@@ -327,7 +329,7 @@ class Secretive(Crowd):
         self.names = list(script)
         del self.possible_agents
 
-    def _observations(self, agents):
+    def seen_by(self, agents):
         for agent in agents:
             self._seen[agent][:] = self.names.index(agent), self._time
         return {agent: self._seen[agent] for agent in agents}
@@ -398,8 +400,8 @@ def test_observation_settings_are_for_the_behaviours_that_have_such_an_observati
     camera = spaces.Dict({"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "goal": SEEN})
 
     class Seeing(Crowd):
-        def _observations(self, agents):
-            seen = super()._observations(agents)
+        def seen_by(self, agents):
+            seen = super().seen_by(agents)
             return {
                 agent: {"camera": np.zeros((16, 16, 3), np.uint8), "goal": seen[agent]}
                 if agent == "red_0"

@@ -114,8 +114,8 @@ def test_masks_are_those_of_who_is_to_move(masks):
 
 def test_masks_of_others_may_come_with_their_turns_only():
     class Terse(Counting):
-        def _tell(self):
-            super()._tell()
+        def inform(self):
+            super().inform()
             for agent in self.agents:
                 if agent != self.agent_selection:
                     self.infos[agent] = {}

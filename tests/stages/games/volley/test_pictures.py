@@ -103,11 +103,14 @@ def test_a_filmed_policy_remembers_within_a_match_and_no_longer(tmp_path):
     class Noting(VolleyGroup):
         """Notes how many decisions its matches took."""
 
-        lengths = ()
+        lengths: tuple[int, ...] = ()
+        decisions = 0
 
-        def _begin_matches(self, ended):
-            self.lengths += tuple(self._decisions[ended].tolist())
-            super()._begin_matches(ended)
+        def step(self, actions):
+            result, self.decisions = super().step(actions), self.decisions + 1
+            if result.games is not None:
+                self.lengths, self.decisions = (*self.lengths, self.decisions), 0
+            return result
 
     policy, group = Counting(), Noting(1, points_to_win=1)
     write_clip(

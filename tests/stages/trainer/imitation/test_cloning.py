@@ -41,9 +41,9 @@ class Pupil:
             self.network: Any = flat
             self.actor = ClonedActor.from_actor(self.design, flat)
         else:
-            network = self.network = make_actor_critic(self.design, 1, False, self.random)
+            both = self.network = make_actor_critic(self.design, 1, False, self.random)
             self.actor = ClonedActor(
-                self.design, lambda inputs: network(inputs)[0], network.values, network.gradients, network.named_views
+                self.design, lambda inputs: both(inputs)[0], both.values, both.gradients, both.named_views
             )
         self.intake = Intake(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)

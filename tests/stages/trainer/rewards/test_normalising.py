@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from trainer_samples import CONTINUOUS, VECTOR, Reported, experience, flat_weights, trainer_of
+from opened_trainers import opened_trainer_of
+from trainer_samples import CONTINUOUS, VECTOR, Reported, experience, flat_weights
 
 from queues.specs import BehaviorSpec
 from stages.policy.design import design_of
@@ -19,7 +20,7 @@ def made(kind, signal, statistics=None, seed=0, **hyperparameters):
     spec = replace(BehaviorSpec("Test", (VECTOR,), CONTINUOUS), grouped=kind == "poca")
     network = {"hidden_units": 8, "num_layers": 1, "normalize": True}
     signals = {"extrinsic": {}, signal: {"network_settings": network}}
-    return trainer_of(
+    return opened_trainer_of(
         kind, spec, seed, statistics, reward_signals=signals, network_settings=network, hyperparameters=hyperparameters
     )
 
@@ -39,17 +40,12 @@ def feed(trainer, batches):
             trainer.learn()
 
 
-def learned_signal(trainer):
-    signals = trainer._signals if trainer.context.settings.trainer_type == "sac" else trainer._signals._signals
-    return signals[1]
-
-
 @TRAINERS
 @SIGNALS
 def test_a_step_is_counted_once_and_before_its_reward_is_asked_for_or_learned_from(kind, signal):
     epochs = {} if kind == "sac" else {"num_epoch": 3}
     trainer = made(kind, signal, **epochs)
-    watched = learned_signal(trainer)
+    watched = trainer.signal(signal)
     rewards, learn, known = watched.rewards, watched.learn, []
 
     def asked(taken):

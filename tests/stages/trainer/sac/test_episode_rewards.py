@@ -1,6 +1,7 @@
 """What episodes bring in curiosity and the like, reported by SAC as by the others."""
 
 import numpy as np
+from opened_trainers import opened_trainer_of
 from trainer_samples import CONTINUOUS, IMAGE, VECTOR, Reported, experience, trainer_of
 
 from queues.specs import BehaviorSpec
@@ -11,7 +12,7 @@ SIGNALS = {"extrinsic": {}, "rnd": {"strength": 0.5}}
 
 
 def made(statistics, **settings):
-    return trainer_of("sac", SPEC, statistics=statistics, reward_signals=SIGNALS, **settings)
+    return opened_trainer_of("sac", SPEC, statistics=statistics, reward_signals=SIGNALS, **settings)
 
 
 def pieces_of_one_agent(lengths, ended):
@@ -43,7 +44,7 @@ def reported(*, block=1024, resumed_before=None, monkeypatch=None):
 
 def test_an_episodes_reward_is_that_of_all_its_pieces_times_strength():
     trainer = made(Reported())
-    signal = trainer._signals[1]
+    signal = trainer.signal("rnd")
     expected = 0.0
     for batch in pieces_of_one_agent([5, 9, 4], [False, False, True]):
         rows, finals = trainer._intake.encode(batch, 0)

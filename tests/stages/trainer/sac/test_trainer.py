@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from opened_trainers import opened_trainer_of
 from trainer_samples import IMAGE, VECTOR, Reported, demonstrations, experience, flat_weights, trainer_of
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -20,7 +21,7 @@ def spec_of(actions=CONTINUOUS, *observations):
 def make_trainer(actions=CONTINUOUS, *, seed=0, statistics=None, observations=(), folder=None, **settings):
     hyperparameters = {"batch_size": 8, "steps_per_update": 4, **settings.pop("hyperparameters", {})}
     spec = spec_of(actions, *observations)
-    return trainer_of("sac", spec, seed, statistics, folder, hyperparameters=hyperparameters, **settings)
+    return opened_trainer_of("sac", spec, seed, statistics, folder, hyperparameters=hyperparameters, **settings)
 
 
 def make_batch(trainer, lengths, seed=0):
@@ -37,7 +38,7 @@ def feed(trainer, batches):
 
 
 def updates(trainer):
-    return trainer._update._adams["actor"].steps
+    return trainer.state_dict()["update"]["optimizers"]["actor"]["steps"]
 
 
 def test_it_learns_when_as_many_steps_have_come_as_come_at_a_time_and_gives_all_of_them_back():
@@ -108,7 +109,7 @@ def test_actors_act_by_the_heads_that_were_trained():
     policy.load(trainer.policy())
     observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     decision = policy.act((observations,), None, np.random.default_rng(0), deterministic=True)
-    module = trainer._update.actor.module
+    module = trainer.update.actor.module
     with torch.no_grad():
         hidden = module.body.layers(torch.from_numpy(observations))
         expected = torch.tanh(module.action(hidden)[:, :2])
@@ -176,18 +177,18 @@ def test_numbers_that_are_not_finite_are_named_and_not_taken():
     batch.rows["rewards"][6] = np.nan
     with pytest.raises(NotFiniteError, match="agent 101, episode 0: rewards is not finite at step 1"):
         trainer.add(batch)
-    assert (trainer.step, len(trainer._memory)) == (0, 0)
+    assert (trainer.step, len(trainer.memory)) == (0, 0)
 
 
 def test_an_update_that_failed_leaves_the_weights_as_they_were():
     trainer = make_trainer()
-    before = trainer._update.state_dict()
+    before = trainer.state_dict()["update"]
     batch = make_batch(trainer, [24])
     batch.rows["rewards"][...] = 1e30
     trainer.add(batch)
     with pytest.raises(NotFiniteError, match="Test: update at step 24: the Q1 Loss of minibatch 1 of 6 is inf"):
         trainer.learn()
-    _assert_same(trainer._update.state_dict(), before)
+    _assert_same(trainer.state_dict()["update"], before)
 
 
 @KINDS
@@ -290,7 +291,7 @@ def test_a_missing_or_broken_replay_buffer_is_told_and_the_memory_starts_empty(t
     warning = resumed.load_bulk(tmp_path)
     assert "the replay buffer could not be restored, so it starts empty" in warning
     assert ("cut short" if broken else "No such file") in warning
-    assert len(resumed._memory) == 0
+    assert len(resumed.memory) == 0
     assert resumed.step == 24
 
 

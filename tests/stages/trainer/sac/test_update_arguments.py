@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from trainer_samples import CONTINUOUS, VECTOR, experience, trainer_of
+from opened_trainers import opened_trainer_of
+from trainer_samples import CONTINUOUS, VECTOR, experience
 
 from queues.specs import BehaviorSpec
 from stages.policy.design import design_of
@@ -12,7 +13,7 @@ MEMORY = {"memory_size": 4, "sequence_length": 4}
 
 def make_trainer(*, hyperparameters=None, **settings):
     small = {"batch_size": 8, "steps_per_update": 4, **(hyperparameters or {})}
-    return trainer_of("sac", BehaviorSpec("Test", (VECTOR,), CONTINUOUS), hyperparameters=small, **settings)
+    return opened_trainer_of("sac", BehaviorSpec("Test", (VECTOR,), CONTINUOUS), hyperparameters=small, **settings)
 
 
 def make_batch(trainer, lengths):
@@ -22,13 +23,13 @@ def make_batch(trainer, lengths):
 
 def spied(trainer):
     """What the update is given, as it is given."""
-    seen, step = [], trainer._update.step
+    seen, step = [], trainer.update.step
 
     def spy(batch, rewards, discounts, noise, learning_rate):
         seen.append((batch, rewards, discounts, noise, learning_rate))
         return step(batch, rewards, discounts, noise, learning_rate)
 
-    trainer._update.step = spy
+    trainer.update.step = spy
     return seen
 
 
@@ -88,7 +89,7 @@ def test_a_batch_of_sequences_has_as_many_rows_as_batch_size_says():
 
 def test_signals_of_a_policy_with_memory_learn_from_no_padding():
     trainer = make_trainer(reward_signals={"extrinsic": {}, "rnd": {}}, network_settings={"memory": MEMORY})
-    rnd, learned = trainer._signals[1], []
+    rnd, learned = trainer.signal("rnd"), []
     learn = rnd.learn
 
     def watched(transitions):
