@@ -114,7 +114,7 @@ class Trainer(ABC):
         """Continue from `state_dict()`.
 
         Raises:
-            StageError: if the state belongs to another network or spec; the message names the tensor that differs.
+            StageError: if the state belongs to another network, spec or set of signals; the message names the tensor.
         """
 
     def save_bulk(self, folder: Path) -> None:  # noqa: B027 - most trainers have nothing to write
@@ -145,7 +145,7 @@ class Trainer(ABC):
         """Start from `warm_state()` of another run, with a fresh optimizer, at step 0.
 
         Raises:
-            StageError: if it belongs to another network or spec; the message names the tensor.
+            StageError: if it belongs to another network, spec or set of signals; the message names the tensor.
         """
         raise StageError(f"{type(self).__name__} can't start from another run (init_path, initialize_from)")
 

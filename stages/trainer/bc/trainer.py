@@ -128,11 +128,7 @@ class BCTrainer(BuiltinTrainer):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to another network or spec; the message names the tensor.
-        """
+        """Continue from `state_dict()`."""
         self.warm_start(state)
         with self.context.naming_behavior():
             self._likelihood.load_state_dict(state["optimizer"])
@@ -147,21 +143,13 @@ class BCTrainer(BuiltinTrainer):
         return {"weights": self._actor.state_dict(), "normalizer": self._intake.normalizer_state()}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run.
-
-        Raises:
-            StageError: if it belongs to another network; the message names the tensor.
-        """
+        """Start from `warm_state()` of another run."""
         with self.context.naming_behavior():
             self._intake.load_normalizer(state["normalizer"])
             self._actor.load(state["weights"])
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy: its actor and normaliser.
-
-        Raises:
-            StageError: if a tensor does not fit; the message names it.
-        """
+        """Start from an exported policy: its actor and normaliser."""
         with self.context.naming_behavior():
             self._actor.module.load_acting(tensors)
             self._intake.load_exported_normalizer(tensors)

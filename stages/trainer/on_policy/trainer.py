@@ -145,12 +145,7 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to another network, other signals or another spec; the message names the
-                tensor.
-        """
+        """Continue from `state_dict()`."""
         if (self._cloning is None) != (state["cloning"] is None):
             log.warning(
                 "%s: behavioral_cloning %s",
@@ -178,21 +173,13 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         return state if normalizer is None else {**state, "normalizer": normalizer}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run.
-
-        Raises:
-            StageError: if it belongs to another network, other signals or another spec; the message names the tensor.
-        """
+        """Start from `warm_state()` of another run."""
         with self.context.naming_behavior():
             self._network.load(state["weights"])
             self._intake.load_normalizer(state.get("normalizer"))
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy: its actor and normaliser. The critic stays as it is.
-
-        Raises:
-            StageError: if a tensor does not fit; the message names it.
-        """
+        """Start from an exported policy: its actor and normaliser. The critic stays as it is."""
         with self.context.naming_behavior():
             self._network.load_acting(tensors)
             self._intake.load_exported_normalizer(tensors)

@@ -130,11 +130,7 @@ class GAIL(NetworkSignal):
         return {**super().state_dict(), "beta": self._beta}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to other networks; the message names the tensor.
-        """
+        """Continue from `state_dict()`."""
         super().load_state_dict(state)
         self._beta = float(state["beta"])
 

@@ -146,11 +146,7 @@ class NetworkSignal(RewardSignal):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to other networks; the message names the tensor.
-        """
+        """Continue from `state_dict()`."""
         if (self.normalizer is None) != (state["normalizer"] is None):
             now, then = ("false", "true") if self.normalizer is None else ("true", "false")
             raise StageError(

@@ -59,11 +59,7 @@ class RND(NetworkSignal):
         return {**super().state_dict(), "target": self._target.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to other networks; the message names the tensor.
-        """
+        """Continue from `state_dict()`."""
         super().load_state_dict(state)
         try:
             self._target.load(state["target"])

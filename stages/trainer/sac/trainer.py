@@ -137,11 +137,7 @@ class SACTrainer(BuiltinTrainer):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`, with an empty memory: `load_bulk` fills it.
-
-        Raises:
-            StageError: if the state belongs to another network or spec; the message names the tensor.
-        """
+        """Continue from `state_dict()`, with an empty memory: `load_bulk` fills it."""
         self._check_parts(state)
         with self.context.naming_behavior():
             self._intake.load_normalizer(state["normalizer"])
@@ -160,20 +156,12 @@ class SACTrainer(BuiltinTrainer):
         self._memory.clear()
 
     def save_bulk(self, folder: Path) -> None:
-        """Write the replay memory, with `save_replay_buffer`.
-
-        Raises:
-            OSError: if the disk refuses.
-        """
+        """Write the replay memory, with `save_replay_buffer`."""
         if self._hyperparameters.save_replay_buffer:
             write_replay(self._memory, self._replay_path(folder))
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the replay memory, with `save_replay_buffer`; without it, collect anew before learning.
-
-        Returns:
-            a warning if it can't be read; the memory is then empty.
-        """
+        """Read the replay memory, with `save_replay_buffer`; without it, collect anew before learning."""
         warning = None
         if self._hyperparameters.save_replay_buffer:
             try:
@@ -192,21 +180,13 @@ class SACTrainer(BuiltinTrainer):
         return {"networks": self._update.weights(), **({} if normalizer is None else {"normalizer": normalizer})}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run.
-
-        Raises:
-            StageError: if it belongs to another network or spec; the message names the tensor.
-        """
+        """Start from `warm_state()` of another run."""
         with self.context.naming_behavior():
             self._intake.load_normalizer(state.get("normalizer"))
             self._update.load_weights(state["networks"])
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported actor.
-
-        Raises:
-            StageError: if a tensor does not fit; the message names it.
-        """
+        """Start from an exported actor."""
         with self.context.naming_behavior():
             self._update.actor.module.load_acting(tensors)
             self._intake.load_exported_normalizer(tensors)
