@@ -1,7 +1,7 @@
 """Read a Headrace stream with nothing of Headrace: `python examples/read_stream.py FILE.stream`.
 
-Written from docs/stream-format.md alone, as a proof that the page suffices and a start for readers in other
-languages. It stops at the first frame that is not whole, as the page asks, and says how much it left unread.
+Written from docs/stream-format.md alone, to show that the page suffices, and as a start for readers in other
+languages. It stops at the first incomplete frame, as the page demands, and prints the number of unread bytes.
 """
 
 from __future__ import annotations

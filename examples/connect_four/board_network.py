@@ -1,9 +1,8 @@
-"""A network for connect four that looks at each column's next place, with the same eyes for all of them.
+"""A network for connect four that looks at each column's next place, with the same weights for all columns.
 
-A perceptron has to learn each of the board's 69 lines of four by itself, and for each column anew what to do about it.
-This network looks at the neighbourhood of the place where the next stone of a column would come to lie, 3 places to
-each side, which holds all lines through it; what it makes of that is the same wherever the place is. So whatever it
-learns about a threat in one corner, it knows everywhere.
+A perceptron has to learn each of the board's 69 lines of four, and the right answer to it, separately. This network
+looks at the neighbourhood of the place where a column's next stone would land, 3 places to each side, which holds all
+lines through that place. All places share the weights, so what is learned from a threat in one corner holds in all.
 `config.yaml` beside this file names it as `board_network:BoardNetwork`. See docs/extending.md, "A network".
 """
 
@@ -18,9 +17,9 @@ from queues.specs import ObservationSpec
 ROWS, COLUMNS, REACH = 6, 7, 3
 SIDE = 2 * REACH + 1
 WIDE, HIGH = COLUMNS + 2 * REACH, ROWS + 1 + 2 * REACH
-"""The board with margins: what can be seen from any place on it, or from above a full column."""
+"""Size of the board with margins, which hold the neighbourhoods of all places, and of those above full columns."""
 PLANES = 3
-"""Own stones, the other's, and what is off the board."""
+"""Own stones, the other's, and places off the board."""
 
 
 class BoardNetwork(nn.Module):
@@ -46,7 +45,7 @@ class BoardNetwork(nn.Module):
         self.judge = nn.Linear(width, features)
         self.overall = nn.Linear(COLUMNS * features + board.size, width)
         self.encoding_size = COLUMNS * features + width
-        """How many numbers `forward` gives for each row."""
+        """Width of the encoding."""
         off = torch.ones(1, HIGH, WIDE, 1)
         off[:, REACH + 1 : -REACH, REACH:-REACH] = 0
         self.register_buffer("off_board", off, persistent=False)
@@ -62,7 +61,7 @@ class BoardNetwork(nn.Module):
         return torch.cat([columns, overall], dim=1)
 
     def around_next_places(self, stones: Tensor) -> Tensor:
-        """What lies around the places where the next stones would come to lie.
+        """The neighbourhoods of the places where the next stones would land.
 
         Args:
             stones: [B, 6, 7, 2] own and other ones.
@@ -72,7 +71,7 @@ class BoardNetwork(nn.Module):
         """
         board = nn.functional.pad(stones, (0, 0, REACH, REACH, REACH + 1, REACH))
         board = torch.cat([board, self.off_board.expand(stones.shape[0], -1, -1, -1)], dim=3).flatten(1, 2)
-        heights = stones.sum(dim=(1, 3)).clamp(0, ROWS).long()  # exports are tried with numbers that are no boards
+        heights = stones.sum(dim=(1, 3)).clamp(0, ROWS).long()  # exports are traced with random numbers
         places = (self.corners[heights, torch.arange(COLUMNS)].unsqueeze(2) + self.around).flatten(1)
         picked = board.gather(1, places.unsqueeze(2).expand(-1, -1, PLANES))
         return picked.reshape(-1, COLUMNS, SIDE * SIDE * PLANES)

@@ -1,7 +1,7 @@
-"""A task for two that only works if one gives itself up for the other: groups of agents in an environment of one's own.
+"""A task for two that needs one to sacrifice itself: groups of agents in an environment of one's own.
 
 All instances are stepped together, so this is an `EnvironmentGroup` (stages/environment/protocol.py). Axis letter: n
-instances, of two agents each.
+instances, with two agents each.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ WAIT, PUSH, GO = range(3)
 
 
 class TheDoor:
-    """Two agents before a closed door, and behind it what both want.
+    """Two agents before a closed door, with a reward behind it.
 
-    An agent waits, pushes against the door, or goes through it. Pushing opens the door, but is the end of who does it,
-    at a small price of its own. Who goes through the open door ends the task with a reward of 1 for the group: who
-    opened it doesn't live to see that. Through the closed door nobody comes, and when time is up it is the end of both.
-    Agents see which of the two they are, whether the door is open, whether the other one is still there, and how much
-    time is left.
+    An agent waits, pushes against the door, or goes through it. Pushing opens the door, but terminates the agent that
+    pushes, at a small price of its own. Going through the open door ends the task with a reward of 1 for the group,
+    which the agent that opened it does not live to see. Going through the closed door has no effect, and both agents
+    terminate when time is up. Agents observe which of the two they are, if the door is open, if the other one is still
+    there, and the time left.
 
     Args:
         num_envs: n.
@@ -48,16 +48,16 @@ class TheDoor:
         self._episodes = np.full(num_envs, -1, np.int64)
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Close all doors. Nothing here is random; with a seed, episodes are counted anew as well."""
+        """Close all doors. Nothing here is random; with a seed, the counts of episodes restart."""
         if seed is not None:
             self._episodes[:] = -1
         self._begin(np.ones(self.num_envs, np.bool_))
         nobody = np.zeros((self.num_envs, 2), np.bool_)
         nothing = np.zeros(self.num_envs)
-        return self._told(nobody, self._seen(), self._episodes, nobody * 0.0, nothing)
+        return self._result(nobody, self._seen(), self._episodes, nobody * 0.0, nothing)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Who goes meets the door as it was before anybody pushed."""
+        """Step all instances; an agent that goes meets the door as it was before this step's pushes."""
         chosen = np.full((self.num_envs, 2), WAIT)
         chosen[self._there] = actions[self._behavior].discrete[:, 0]
         pushed, solved = chosen == PUSH, ((chosen == GO) & self._open[:, None]).any(axis=1)
@@ -68,20 +68,20 @@ class TheDoor:
         self._there &= ~ended
         finals, episodes = self._seen(), self._episodes.copy()
         self._begin(~self._there.any(axis=1))
-        return self._told(ended, finals, episodes, -self._price * pushed, solved.astype(np.float64))
+        return self._result(ended, finals, episodes, -self._price * pushed, solved.astype(np.float64))
 
     def close(self) -> None:
-        """Nothing is open, not even a door."""
+        """Close nothing: the environment holds no resources."""
 
     def _begin(self, where: np.ndarray) -> None:
-        """Start anew in these instances [n]. A group of agents keeps its number."""
+        """Begin episodes in these instances [n]. A group of agents keeps its number."""
         self._there[where] = True
         self._open[where] = False
         self._t[where] = 0
         self._episodes[where] += 1
 
     def _seen(self) -> np.ndarray:
-        """What each agent sees [n, 2, 5]: am I the one, am I the other, is it open, is my mate there, time left."""
+        """Observations [n, 2, 5]: is this agent 0, is it agent 1, is the door open, is the mate there, time left."""
         seen = np.zeros((self.num_envs, 2, 5), np.float32)
         seen[:, 0, 0] = seen[:, 1, 1] = 1.0
         seen[:, :, 2] = self._open[:, None]
@@ -89,7 +89,7 @@ class TheDoor:
         seen[:, :, 4] = 1.0 - self._t[:, None] / self._steps
         return seen
 
-    def _told(
+    def _result(
         self,
         ended: np.ndarray,
         finals: np.ndarray,
@@ -97,21 +97,21 @@ class TheDoor:
         rewards: np.ndarray,
         of_groups: np.ndarray,
     ) -> StepResult:
-        """Rows of those who ended, then of those who are there; what was received before a beginning is not theirs.
+        """Rows of ended agents, then of present ones; these get no reward of an episode before their own.
 
         Args:
             ended: [n, 2]
-            finals: [n, 2, 5] what they saw last.
-            episodes: [n] which episode it was.
-            rewards: [n, 2] each agent's own.
-            of_groups: [n] their groups'.
+            finals: [n, 2, 5] final observations.
+            episodes: [n] episode of the step.
+            rewards: [n, 2] agents' own.
+            of_groups: [n] groups'.
         """
         there, went_on = self._there, (self._episodes == episodes)[:, None]
-        groups = self._instances + 1  # 0 would be none
+        groups = self._instances + 1  # 0 means none
         shared = np.repeat(of_groups[:, None], 2, axis=1)
 
-        def rows(of_ended: np.ndarray, of_those_there: np.ndarray) -> np.ndarray:
-            return np.concatenate([of_ended[ended], of_those_there[there]])
+        def rows(of_ended: np.ndarray, of_present: np.ndarray) -> np.ndarray:
+            return np.concatenate([of_ended[ended], of_present[there]])
 
         steps = AgentSteps(
             agent_ids=rows(self._agents, self._agents),

@@ -16,7 +16,7 @@ class ResidualNetwork(nn.Module):
     """A residual perceptron with layer norms over all observations, flattened and side by side.
 
     Args:
-        observations: what the agent observes: names, shapes, dtypes.
+        observations: the agent's: names, shapes, dtypes.
         settings: the behaviour's `network_settings`; here `num_layers` is the number of residual blocks.
     """
 
@@ -24,7 +24,7 @@ class ResidualNetwork(nn.Module):
         super().__init__()
         width = settings.hidden_units
         self.encoding_size = width
-        """How many numbers `forward` gives for each row."""
+        """Width of the encoding."""
         self.first = nn.Linear(sum(observation.size for observation in observations), width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))

@@ -1,4 +1,4 @@
-"""A reward signal of one's own: a reward for places that were seldom visited."""
+"""A reward signal of one's own: a reward for rarely visited places."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from stages.trainer.rewards import RewardSignal, Transitions
 
 
 class Visits(RewardSignal):
-    """1 / √n where the observed vectors lie in a cell that n steps came from (Strehl & Littman, 2008).
+    """Rewards a step by 1 / √n, where n steps have observed vectors in the same cell (Strehl & Littman, 2008).
 
     Args:
         name: its key in the YAML.
         settings: its block there.
         context: the trainer's.
-        seed: not used: there is no chance in it.
+        seed: not used: nothing is random.
         size: sides of a cell, in the observations' own units: one number for all, or a list.
     """
 
-    ignores_termination = True  # what is new is new, whatever the task makes of it
+    ignores_termination = True  # novelty does not depend on the task's rules
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class Visits(RewardSignal):
         self._visits: Counter[bytes] = Counter()
 
     def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Count the steps that have newly come."""
+        """Count new steps."""
         self._visits.update(self._cells(vectors))
 
     def compute(self, transitions: Transitions) -> Tensor:
-        """The rewards of B transitions, a tensor [B]. What is asked about here is not counted."""
+        """The rewards of B transitions, a tensor [B]; these are not counted."""
         cells = self._cells(transitions.inputs.vectors.cpu().numpy())
         visits = np.array([max(1, self._visits[cell]) for cell in cells], np.float32)
         return torch.from_numpy(1.0 / np.sqrt(visits)).to(transitions.rewards.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts: without them a resumed run would find everything new again."""
+        """The counts: without them everything would be new to a resumed run."""
         return {"cells": list(self._visits), "visits": np.array(list(self._visits.values()), np.int64)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -10,12 +10,12 @@ import gymnasium
 def long_pole(length: float = 1.0, max_steps: int = 500) -> gymnasium.Env[Any, Any]:
     """CartPole with a pole of another length: one single environment, of which the pipeline makes `num_envs`.
 
-    A factory may as well give a `gymnasium.vector.VectorEnv` (it then gets `num_envs`, if it takes it) or an object
+    A factory may also return a `gymnasium.vector.VectorEnv` (of `num_envs`, if it has that parameter) or an object
     with the interface of `stages.environment.protocol.EnvironmentGroup`.
 
     Args:
         length: half the pole's length, in metres; CartPole-v1 has 0.5.
-        max_steps: the episode is truncated after as many steps.
+        max_steps: steps after which an episode is truncated.
     """
     env = gymnasium.make("CartPole-v1", max_episode_steps=max_steps)
     cart_pole: Any = env.unwrapped

@@ -13,7 +13,7 @@ class ClipReward(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Clips the reward of every step.
 
     Args:
-        limit: rewards leave within [-limit, limit].
+        limit: rewards are clipped to [-limit, limit].
     """
 
     def __init__(self, limit: float = 1.0) -> None:
@@ -22,16 +22,16 @@ class ClipReward(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._limit = limit
 
     def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Pass the batch on with clipped rewards; the batch that came is not changed."""
+        """Pass on a copy of the batch with clipped rewards."""
         yield batch.replace(rewards=batch.rewards.clip(-self._limit, self._limit))
 
 
 class DropShortTrajectories(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Drops trajectories that ended after a few steps, and counts them.
 
-    Not those that merely were cut and go on in a later batch, at `time_horizon` or because the trainer's buffer needed
-    no more: they are pieces, as short as it happens. The episodes that ended with a batch stay in it, so the mean
-    reward that people see is still that of all episodes.
+    Trajectories that were cut and continue in a later batch pass, however short: at `time_horizon`, or because the
+    trainer's buffer needed no more. The episodes that ended with a batch stay in it, so the reported mean reward is
+    still that of all episodes.
 
     Args:
         min_steps: ended trajectories of fewer steps are dropped.
@@ -43,22 +43,22 @@ class DropShortTrajectories(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = StageContext("drop-short")
 
     def start(self, context: StageContext) -> None:
-        """Take the context, for its statistics."""
+        """Keep the context, for its statistics."""
         self._context = context
 
     def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Pass on what is long enough, and all episodes that ended."""
+        """Pass on long enough trajectories, and all episodes that ended."""
         keep = (batch.lengths >= self._min_steps) | ~(batch.terminated | batch.truncated)
         self._dropped += int((~keep).sum())
         self._context.statistics.add(batch.behavior, "Custom/Dropped Trajectories", self._dropped, "last")
         yield batch if keep.all() else batch.select(keep)
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The count goes on over a resume."""
+        """The count, which continues over a resume."""
         return {"dropped": self._dropped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Count on from there."""
+        """Continue from `state_dict()`."""
         self._dropped = state["dropped"]
 
 
@@ -66,8 +66,8 @@ class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Writes a line for each finished episode to a CSV file in the run's folder; passes everything on.
 
     Args:
-        file: the file's name; `{name}` and `{replica}` stand for the stage's own. They are needed as soon as there
-            are several of it: each replica of an actor host has one, and in main each behaviour.
+        file: the file's name; `{name}` and `{replica}` stand for the stage's own. Several instances need them: there is
+            one for each replica of an actor host, and in main for each behaviour.
     """
 
     def __init__(self, file: str = "{name}-{replica}.csv") -> None:
@@ -75,7 +75,7 @@ class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._file: TextIO
 
     def start(self, context: StageContext) -> None:
-        """Open the file, at its end: after a resume it has lines already."""
+        """Open the file to append: after a resume it has lines already."""
         assert context.run_folder is not None, "a stage that writes files needs a run folder"
         path = context.run_folder / self._file_name.format(name=context.name, replica=context.replica)
         self._file = path.open("a", newline="", encoding="utf-8")
@@ -83,7 +83,7 @@ class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
             csv.writer(self._file).writerow(["behavior_id", "agent", "return", "length"])
 
     def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Write down the episodes that ended with this batch."""
+        """Write the episodes that ended with this batch."""
         if batch.episodes:
             names = ("episode_agent_ids", "episode_returns", "episode_lengths")
             columns = (batch.episodes[name].tolist() for name in names)
@@ -93,14 +93,14 @@ class EpisodeReturnsCsv(Stage[TrajectoryBatch, TrajectoryBatch]):
 
     def stop(self) -> None:
         """Close the file."""
-        if hasattr(self, "_file"):  # stop is called as well where start has failed
+        if hasattr(self, "_file"):  # stop is called even if start failed
             self._file.close()
 
     def state_dict(self) -> Mapping[str, Any]:
-        """How long the file is at the checkpoint."""
+        """The length of the file at the checkpoint."""
         self._file.flush()
         return {"size": self._file.tell()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Cut off what was written after the checkpoint: those episodes are played again."""
+        """Truncate lines written after the checkpoint: those episodes are played again."""
         self._file.truncate(state["size"])

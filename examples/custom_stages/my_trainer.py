@@ -34,7 +34,7 @@ class Reinforce(Trainer):
         spec, settings = context.spec, context.settings
         if len(spec.observations) != 1 or len(spec.actions.discrete_branches) != 1 or spec.actions.continuous_size:
             raise StageError(f"{context.behavior}: Reinforce needs one observation and one discrete branch, got {spec}")
-        # For a trainer of one's own the hyperparameters are a plain dict: what it needs is its own to check.
+        # For a trainer of one's own the hyperparameters are a plain dict, which the trainer checks itself.
         given: Any = settings.hyperparameters
         try:
             self._buffer_size = int(given["buffer_size"])
@@ -68,7 +68,7 @@ class Reinforce(Trainer):
         return self._buffer_size
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Keep copies: the batch's arrays lie in memory that is used again."""
+        """Add trajectories; copied, as the memory of the batch's arrays is reused."""
         rows = ("obs_0", "discrete_actions", "rewards")
         kept = {name: batch.rows[name].copy() for name in rows}
         kept |= {name: batch.trajectories[name].copy() for name in ("lengths", "terminated", "next_obs_0")}
@@ -76,11 +76,11 @@ class Reinforce(Trainer):
         self._step += batch.num_rows
 
     def ready(self) -> bool:
-        """Whether the buffer is full."""
+        """Return True if the buffer is full."""
         return self._rows() >= self._buffer_size
 
     def learn(self) -> int:
-        """One gradient step on everything that was added; returns the rows used."""
+        """Make one gradient step on all added rows; returns their number."""
         data = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
         inputs = Inputs(torch.from_numpy(data["obs_0"].astype(np.float32)))
         actions = torch.from_numpy(data["discrete_actions"][:, 0].astype(np.int64))
@@ -92,7 +92,7 @@ class Reinforce(Trainer):
         advantages = returns - values[:, 0].detach()
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         chosen = torch.log_softmax(logits, 1).gather(1, actions[:, None])[:, 0]
-        # Scaled by the returns' variance, the baseline's loss neither drowns the policy's nor vanishes beside it.
+        # Scaled by the returns' variance, the baseline's loss is of the same order as the policy's.
         baseline_loss = (returns - values[:, 0]).square().mean() / (returns.var() + 1e-8)
         loss = -(advantages * chosen).mean() + 0.5 * baseline_loss
         self._network.gradients.zero_()
@@ -111,7 +111,7 @@ class Reinforce(Trainer):
         return PolicyUpdate(self._context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that influences what it will learn, the rows that wait in its buffer included."""
+        """Everything that influences what it will learn, the rows in its buffer included."""
         steps, first, second = self._adam.snapshot()
         return {
             "step": self._step,
@@ -122,7 +122,7 @@ class Reinforce(Trainer):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from there."""
+        """Continue from `state_dict()`."""
         self._network.load(state["weights"])
         adam = state["adam"]
         moments = (torch.from_numpy(np.array(adam[name])) for name in ("first_moment", "second_moment"))
@@ -142,8 +142,7 @@ def discounted_returns(
     Args:
         rewards: [N] reward after each step.
         lengths: [K] steps of each trajectory.
-        bootstraps: [K] what is to come after each trajectory's last step: 0 where the episode terminated, an estimate
-            where the trajectory was cut for another reason.
+        bootstraps: [K] value after each trajectory's last step: 0 where the episode terminated, else an estimate.
         gamma: discount per step.
     """
     returns = np.empty(len(rewards), np.float32)

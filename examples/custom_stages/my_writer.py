@@ -13,7 +13,7 @@ class JsonLines:
     """Writes each summary as one line of JSON: category, step, and the statistics by name.
 
     Args:
-        run_folder: given by the pipeline, because it is asked for by this name.
+        run_folder: passed by the pipeline to a parameter of this name.
         file: name of the file in the run's folder.
     """
 
@@ -27,7 +27,7 @@ class JsonLines:
         self._file.flush()
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """What is stated once, such as hyperparameters, is in configuration.yaml already."""
+        """Ignore properties, such as hyperparameters: configuration.yaml has them."""
 
     def close(self) -> None:
         """Close the file; allowed more than once."""
