@@ -1,7 +1,7 @@
 """The positional arguments: the configuration file and, in old commands, the environment as well.
 
 Very old versions of ML-Agents took the environment as an argument, alone or beside the file, in either order. They are
-told apart by name, else by the file's content.
+distinguished by name, else by the file's content.
 """
 
 from __future__ import annotations

@@ -114,9 +114,9 @@ async def _beside(work: Coroutine[Any, Any, None], *background: Coroutine[Any, A
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:
     """The failure that the others followed from: the first that is not merely a closed queue."""
     leaves = list(_leaves(group))
-    telling = [leaf for leaf in leaves if not isinstance(leaf, QueueClosed)]
-    named = [leaf for leaf in telling if isinstance(leaf, StageFailure)]
-    return (named or telling or leaves)[0]
+    causes = [leaf for leaf in leaves if not isinstance(leaf, QueueClosed)]
+    named = [leaf for leaf in causes if isinstance(leaf, StageFailure)]
+    return (named or causes or leaves)[0]
 
 
 def describe_failure(host: str, error: BaseException) -> HostFailed:

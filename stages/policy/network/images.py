@@ -80,8 +80,8 @@ class ImageEncoders(nn.ModuleList):
             for one in observations
         )
         self.size = len(observations) * settings.hidden_units
-        told = [at for at, one in enumerate(observations) if one.goal and design.hypernetwork]
-        self.goals = [(at, settings.hidden_units) for at in told]
+        conditioning = [at for at, one in enumerate(observations) if one.goal and design.hypernetwork]
+        self.goals = [(at, settings.hidden_units) for at in conditioning]
 
     def forward(self, observations: Sequence[Tensor], beside: Tensor | None) -> list[Tensor]:
         """Encode images [B, *shape] of any dtype, each as [B, hidden_units]."""
