@@ -6,13 +6,15 @@ its state is two vectors and a count: no optimizer object between us and what a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from stages.errors import NotFiniteError
 from stages.policy.network.flat_parameters import write_named
 
 _BETA_1 = 0.9
@@ -94,6 +96,17 @@ class Adam:
         self.steps = snapshot[0]
         self.first_moment.copy_(snapshot[1])
         self.second_moment.copy_(snapshot[2])
+
+    @contextmanager
+    def undone_on_failure(self) -> Iterator[None]:
+        """Restore the parameters and this state if a `NotFiniteError` is raised within."""
+        values, state = self._values.clone(), self.snapshot()
+        try:
+            yield
+        except NotFiniteError:
+            self._values.copy_(values)
+            self.restore(state)
+            raise
 
     def _moments(self) -> dict[str, Tensor]:
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}

@@ -74,28 +74,26 @@ class MaximumLikelihood:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
         actor = self._actor
-        values_before, adam_before = actor.values.clone(), self._adam.snapshot()
         at_a_time = max(1, batch_size // examples.rows.shape[1])
         losses = []
-        for _ in range(epochs):
-            order = random.permutation(len(examples))
-            for which in np.array_split(order, ceil(len(order) / at_a_time)):
-                batch = examples.batch(which, normalizer, actor.values.device)
-                loss = -batch.mean(self._log_likelihood(batch)[1])
-                actor.gradients.zero_()
-                torch.autograd.backward(loss)
-                self._adam.step(learning_rate)
-                if actor.module.log_sigma is not None:
-                    actor.module.log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)
-                losses.append(loss.detach())
-        history = torch.stack(losses)
-        if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
-            actor.values.copy_(values_before)
-            self._adam.restore(adam_before)
-            raise NotFiniteError(
-                f"{self._design.spec.name}: a loss or a weight became NaN or infinite; the weights are those before "
-                "the update. A lower learning_rate often helps"
-            )
+        with self._adam.undone_on_failure():
+            for _ in range(epochs):
+                order = random.permutation(len(examples))
+                for which in np.array_split(order, ceil(len(order) / at_a_time)):
+                    batch = examples.batch(which, normalizer, actor.values.device)
+                    loss = -batch.mean(self._log_likelihood(batch)[1])
+                    actor.gradients.zero_()
+                    torch.autograd.backward(loss)
+                    self._adam.step(learning_rate)
+                    if actor.module.log_sigma is not None:
+                        actor.module.log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)
+                    losses.append(loss.detach())
+            history = torch.stack(losses)
+            if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
+                raise NotFiniteError(
+                    f"{self._design.spec.name}: a loss or a weight became NaN or infinite; the weights are those "
+                    "before the update. A lower learning_rate often helps"
+                )
         return float(history.mean())
 
     @torch.no_grad()

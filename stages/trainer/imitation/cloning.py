@@ -110,25 +110,22 @@ class BehavioralCloning:
         learning_rate = self._learning_rate.at(step)
         if learning_rate <= LEARNING_RATE_FLOOR:
             return {}
-        actor = self._actor
-        values_before, adam_before = actor.values.clone(), self._adam.snapshot()
-        losses = []
-        for which in self._minibatches():
-            batch = self._examples.batch(which, self._intake.normalizer, actor.values.device)
-            loss = cloning_loss(actor.forward(batch.inputs), batch, actor.design)
+        actor, losses = self._actor, []
+        with self._adam.undone_on_failure():
+            for which in self._minibatches():
+                batch = self._examples.batch(which, self._intake.normalizer, actor.values.device)
+                loss = cloning_loss(actor.forward(batch.inputs), batch, actor.design)
+                actor.gradients.zero_()
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._adam.step(learning_rate)
+                losses.append(loss.detach())
             actor.gradients.zero_()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._adam.step(learning_rate)
-            losses.append(loss.detach())
-        actor.gradients.zero_()
-        history = torch.stack(losses)
-        if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
-            actor.values.copy_(values_before)
-            self._adam.restore(adam_before)
-            raise NotFiniteError(
-                f"{actor.design.spec.name}: behavioral_cloning at step {step}: a loss or a weight became NaN or "
-                "infinite; the weights are those before it. A lower behavioral_cloning.strength often helps"
-            )
+            history = torch.stack(losses)
+            if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
+                raise NotFiniteError(
+                    f"{actor.design.spec.name}: behavioral_cloning at step {step}: a loss or a weight became NaN or "
+                    "infinite; the weights are those before it. A lower behavioral_cloning.strength often helps"
+                )
         return {"Losses/Pretraining Loss": float(history.mean())}
 
     def state_dict(self) -> dict[str, Any]:

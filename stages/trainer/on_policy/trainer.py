@@ -278,7 +278,7 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         """Run the update, and after it that of behavioural cloning; neither, if one fails."""
         if self._cloning is None:
             return self._update.run(rollout, coefficients, self._random, self._step, after_each)
-        with self._update.undone_on_failure():
+        with self._update.adam.undone_on_failure():
             losses = self._update.run(rollout, coefficients, self._random, self._step, after_each)
             cloned = self._cloning.update(self._step)
         for name, loss in cloned.items():

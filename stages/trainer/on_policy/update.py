@@ -8,8 +8,7 @@ to the algorithm: a subclass computes them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic
 
@@ -73,7 +72,7 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
         self._continuous = spec.actions.continuous_size
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
-        self._adam = Adam(network.values, network.gradients, hyperparameters.adam_epsilon)
+        self.adam = Adam(network.values, network.gradients, hyperparameters.adam_epsilon)
 
     def run(
         self,
@@ -95,7 +94,7 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
-        with self.undone_on_failure():
+        with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
             history: list[Tensor] = []
             for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
@@ -106,7 +105,7 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
                     torch.autograd.backward(losses[: len(weights)], weights)
                     if self._settings.max_grad_norm is not None:
                         clip_norm(self.network.gradients, self._settings.max_grad_norm)
-                    self._adam.step(coefficients.learning_rate)
+                    self.adam.step(coefficients.learning_rate)
                     history.extend(loss.detach() for loss in losses)
                     if after_each is not None:
                         after_each(minibatch.rows)
@@ -117,20 +116,9 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         return Losses(float(policy), float(value), float(entropy), others)
 
-    @contextmanager
-    def undone_on_failure(self) -> Iterator[None]:
-        """Restore weights and optimizer if a `NotFiniteError` is raised within."""
-        values_before, adam_before = self.network.values.clone(), self._adam.snapshot()
-        try:
-            yield
-        except NotFiniteError:
-            self.network.values.copy_(values_before)
-            self._adam.restore(adam_before)
-            raise
-
     def state_dict(self) -> dict[str, Any]:
         """Adam's moments by parameter name, and its step count."""
-        return self._adam.state_dict(self.network.named_views)
+        return self.adam.state_dict(self.network.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`.
@@ -138,7 +126,7 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
         Raises:
             StageError: naming the tensor that does not fit.
         """
-        self._adam.load_state_dict(self.network.named_views, state)
+        self.adam.load_state_dict(self.network.named_views, state)
 
     @abstractmethod
     def heads(self, inputs: Inputs) -> Tensor:

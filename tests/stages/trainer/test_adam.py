@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+from stages.errors import NotFiniteError
 from stages.trainer.adam import Adam, clip_norm
 
 
@@ -41,6 +43,18 @@ def test_a_restored_snapshot_continues_as_if_nothing_had_happened():
     uninterrupted.step(0.1)
     assert torch.equal(values, expected)
     assert adam.steps == 2
+
+
+def test_an_update_that_fails_changes_neither_parameters_nor_state():
+    values, gradients = torch.zeros(3), torch.ones(3)
+    adam = Adam(values, gradients)
+    adam.step(0.1)
+    kept, moment = values.clone(), adam.first_moment.clone()
+    with pytest.raises(NotFiniteError), adam.undone_on_failure():
+        adam.step(0.1)
+        raise NotFiniteError("a loss is NaN")
+    assert torch.equal(values, kept)
+    assert (torch.equal(adam.first_moment, moment), adam.steps) == (True, 1)
 
 
 def test_long_gradients_are_scaled_to_the_limit_and_short_ones_left_alone():
