@@ -177,7 +177,7 @@ class CountingGroup:
             self._lose(lost)
         result = replace(self._observe(), lost=None if lost is None else np.array(lost, np.int32))
         for array in old:
-            array.fill(SPOILT)  # allowed from now on: whoever kept a view is found out
+            array.fill(SPOILT)  # allowed from now on: a view that was kept shows
         return self._after(result, self._delay_s)
 
     def close(self) -> Awaitable[None] | None:

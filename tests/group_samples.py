@@ -34,7 +34,7 @@ class Piece:
     after: int | None = None
     """The tick at which it was closed, if not the one after its last row's."""
     goes_on: bool = False
-    """Whether somebody of the group went on when it ended."""
+    """True if others of the group went on when it ended."""
 
 
 def batch_of(pieces: Sequence[Piece], source: int = 0) -> TrajectoryBatch:

@@ -1,4 +1,4 @@
-"""A counting group that is told parameters."""
+"""A counting group that takes environment parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def told(length: Any, generation: int = 0, reset: bool = False) -> EnvironmentPa
 
 
 class TellableGroup(CountingGroup):
-    """A counting group whose episodes are as long as it is told."""
+    """A counting group whose parameters set the length of its episodes."""
 
     parameters: EpisodeParameters | None = None
 

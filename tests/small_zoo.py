@@ -22,10 +22,10 @@ class Crowd:
         script: by agent: (first step, last step, reward of each step). Agents whose first step is 0 are there at the
             reset; the others join. After its last step an agent is terminated.
         truncated: agents that are truncated instead.
-        silent: whether the dead are told nothing more: no observation with their end.
+        silent: true if the dead get nothing more: no observation with their end.
         observation_spaces: by agent, where they are not the usual.
         action_spaces: likewise.
-        infos: what every agent is told beside.
+        infos: what every agent gets beside.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Crowd:
 
 
 class Counting:
-    """An environment that goes by turns: players add 1 or 2 in turn, and whoever reaches `target` wins.
+    """An environment that goes by turns: players add 1 or 2 in turn, and the first to reach `target` wins.
 
     The winner gets 1, the others -1; every move costs all others `tax` at once. A player sees (the count, its seat),
     and may not count beyond the target.

@@ -286,7 +286,7 @@ class PixelTask(Task):
 class Corridor(Task):
     """Walk to the end of a corridor; only there is a reward, of 1, and the episode over.
 
-    It is so long that somebody who walks at random practically never arrives within the limit, at which an episode is
+    It is so long that a random walk practically never arrives within the limit, at which an episode is
     truncated.
 
     Args:

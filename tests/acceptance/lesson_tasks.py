@@ -1,4 +1,4 @@
-"""A corridor that begins where it is told to, and how it is learned: through lessons, or from its far end at once.
+"""A corridor whose start is a parameter, and how it is learned: through lessons, or from its far end at once.
 
 Near the end a walker soon comes upon the reward by chance, and what it has learned there leads on from farther away.
 From the far end of a corridor of 60 it practically never does (see `acceptance_envs.Corridor`).

@@ -1,4 +1,4 @@
-"""Demonstrations by somebody who knows the answers, as a stream like those of real runs."""
+"""Demonstrations by an expert that knows the answers, as a stream like those of real runs."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_where_both_give_themselves_up_nobody_is_left(door):
     assert going_on == [(0, 1, 0, 0), (1, 1, 0, 0)], "and what they paid is not what the next ones get"
 
 
-def test_when_time_is_up_it_is_the_end_of_whoever_is_there(door):
+def test_when_time_is_up_it_is_the_end_of_all_that_are_there(door):
     choose(door, WAIT, PUSH)
     for _ in range(8):
         assert not choose(door, WAIT).ended
@@ -85,7 +85,7 @@ def test_the_instances_of_the_door_go_their_own_ways():
     assert steps.episode_ids.tolist() == [0, 1, 0, 0, 1, 1, 1]
 
 
-def test_whoever_is_done_first_waits_for_the_last_one_whose_result_is_the_group_s():
+def test_the_agent_that_is_done_first_waits_for_the_last_one_whose_result_is_the_group_s():
     task = MultiAgent(1, "T", branches=1)
     goals = task.reset(3).steps["T"].observations[0][:, 0]
     forth, back = (goals > 0).astype(int), (goals < 0).astype(int)

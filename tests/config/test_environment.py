@@ -75,7 +75,7 @@ def test_neither_goes_with_a_built_in_game(load, key):
 TAG = "behaviors: {Predator: {}, Prey: {}}\nenvironment: {kind: pettingzoo, id: mpe2.simple_tag_v3, %s}\n"
 
 
-def test_agents_of_pettingzoo_are_told_apart_by_patterns(load):
+def test_agents_of_pettingzoo_are_distinguished_by_patterns(load):
     roles = "behaviors: {'adversary_*': {behavior: Predator, team: 1, group: true}, 'agent_*': Prey}"
     environment = load(TAG % roles).environment
 

@@ -1,4 +1,4 @@
-"""Whole runs with environment parameters: lessons follow each other, are told to people, and outlive the run."""
+"""Whole runs with environment parameters: lessons follow each other, are logged, and outlive the run."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def files(run_folder):
     return {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_it_prints_returns_until_it_is_told_to_stop_and_leaves_the_run_as_it_was(trained):
+def test_it_prints_returns_until_it_is_stopped_and_leaves_the_run_as_it_was(trained):
     before = files(trained / "results" / "run")
     command = Command(trained, PLAIN, "--inference")
     try:

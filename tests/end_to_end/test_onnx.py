@@ -116,7 +116,7 @@ def test_a_run_folder_of_ml_agents_plays_by_its_models(trained, tmp_path):
     assert played(changed(PLAIN, INLINE), tmp_path) > 0
 
 
-def test_a_model_of_another_environment_is_told_apart(trained, tmp_path):
+def test_a_model_of_another_environment_is_recognised(trained, tmp_path):
     run_folder = tmp_path / "run"
     run_folder.mkdir()
     shutil.copy(trained.run_folder / "CartPole.onnx", run_folder)

@@ -79,7 +79,7 @@ def test_a_result_says_what_was_reached(tmp_path):
     assert 0 < result.elapsed_s < PATIENCE_S
 
 
-def test_a_behaviour_that_is_listed_but_was_never_met_is_told(tmp_path, caplog):
+def test_a_behaviour_that_is_listed_but_was_never_met_is_reported(tmp_path, caplog):
     listed = {**PLAIN, "behaviors": {**PLAIN["behaviors"], "Cartpole": {"max_steps": 100}}}
     environment = {**PLAIN["environment"], "behavior": "CartPole"}
     run_here({**listed, "environment": environment}, tmp_path, "run")

@@ -53,7 +53,7 @@ def league(folder, behavior):
 
 
 @pytest.mark.parametrize("declares", [True, False], ids=["games declared", "games guessed"])
-def test_both_sides_and_whoever_plays_for_nobody_train_to_their_ends(tmp_path, declares, caplog):
+def test_both_sides_and_a_behaviour_of_no_side_train_to_their_ends(tmp_path, declares, caplog):
     result = run_here(duel(environment__options__declares=declares), tmp_path, "run")
     for name in ("Hider", "Seeker", "Referee"):
         assert 2000 <= result.behaviors[name].step < 2200
@@ -224,7 +224,7 @@ def test_a_league_that_a_failure_has_spoilt_does_not_hide_the_failure(tmp_path, 
         ("duel_env:Oldest", {"wrong": 1}, "does not take"),
     ],
 )
-def test_a_sampler_that_can_t_be_made_is_told_before_anything_starts(tmp_path, opponents, options, message):
+def test_a_sampler_that_can_t_be_made_is_reported_before_anything_starts(tmp_path, opponents, options, message):
     plain = duel(0, behaviors__Seeker__self_play__opponents=opponents)
     plain["behaviors"]["Seeker"]["self_play"]["opponents_with"] = options
     with pytest.raises(RunError, match=message):

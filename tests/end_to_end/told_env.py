@@ -1,4 +1,4 @@
-"""An environment that is told a parameter, and notes what it was told; to lie beside the YAML."""
+"""An environment that takes a parameter, and notes its values; to lie beside the YAML."""
 
 from __future__ import annotations
 

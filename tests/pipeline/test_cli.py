@@ -154,7 +154,7 @@ def test_validation_runs_nothing_and_writes_nothing(good, tmp_path, monkeypatch,
     assert list(tmp_path.iterdir()) == [good]
 
 
-def test_every_mistake_is_told_with_file_and_line(tmp_path, capsys):
+def test_every_mistake_is_reported_with_file_and_line(tmp_path, capsys):
     path = tmp_path / "bad.yaml"
     path.write_text(THREE_MISTAKES, encoding="utf-8")
     assert main([str(path), "--validate"]) == 2
@@ -174,7 +174,7 @@ def test_a_mistake_stops_a_run_before_it_starts(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_mistake_in_set_is_told_with_the_argument(good, capsys):
+def test_a_mistake_in_set_is_reported_with_the_argument(good, capsys):
     assert main([str(good), "--validate", "--set", "behaviors.Pole.max_steps=soon"]) == 2
     assert capsys.readouterr().err.startswith("--set behaviors.Pole.max_steps=soon: behaviors.Pole.max_steps: ")
 
@@ -230,7 +230,7 @@ def test_without_a_file_everything_has_its_default_and_a_warning_says_so(capsys)
     assert "warning: no configuration file was given" in capsys.readouterr().err
 
 
-def test_a_mistake_in_an_option_is_told_with_the_option(good, capsys):
+def test_a_mistake_in_an_option_is_reported_with_the_option(good, capsys):
     assert main([str(good), "--validate", "--num-envs", "0", "--torch-device", "cuda:x"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[0] for line in told] == ["--num-envs 0", "--num-envs 0", "--torch-device cuda:x"]

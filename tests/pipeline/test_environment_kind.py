@@ -169,7 +169,7 @@ def test_validate_describes_it_and_finds_what_it_names(tmp_path, capsys):
         ({"num_envs": 100}, "environment.num_envs: are more lamps than we have"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_by_its_entry(section, message):
+def test_mistakes_are_reported_by_its_entry(section, message):
     with pytest.raises(ConfigError, match=message):
         RunConfig.from_plain(plain(**section))
 

@@ -1,4 +1,4 @@
-"""Specs as they are told to people."""
+"""Specs as people read them."""
 
 from __future__ import annotations
 

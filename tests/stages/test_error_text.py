@@ -29,7 +29,7 @@ def raised_by(call):
     return error
 
 
-def test_the_innermost_line_of_the_users_own_file_is_told(duel):
+def test_the_innermost_line_of_the_users_own_file_is_reported(duel):
     names, path = duel
     assert describe_error(raised_by(names["step"])) == (
         "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) "
@@ -37,7 +37,7 @@ def test_the_innermost_line_of_the_users_own_file_is_told(duel):
     )
 
 
-def test_an_exception_without_words_is_told_by_its_kind(duel):
+def test_an_exception_without_words_is_reported_by_its_kind(duel):
     names, path = duel
     assert describe_error(raised_by(names["silent"])) == f"KeyboardError (at {path}:13, in silent)"
 

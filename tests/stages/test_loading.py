@@ -146,7 +146,7 @@ def test_a_text_of_another_form_is_refused(what, tmp_path):
         load_attribute(what, tmp_path, "stage")
 
 
-def test_a_missing_module_is_told_with_a_suggestion(tmp_path):
+def test_a_missing_module_is_reported_with_a_suggestion(tmp_path):
     write(tmp_path, my_stages="")
 
     with pytest.raises(LoadError) as caught:
@@ -163,7 +163,7 @@ def test_a_missing_part_of_a_package_is_named(tmp_path):
         load_attribute("json.nothing:X", None, "trainer")
 
 
-def test_a_missing_attribute_is_told_with_a_suggestion(tmp_path):
+def test_a_missing_attribute_is_reported_with_a_suggestion(tmp_path):
     write(tmp_path, my_stages="import os\nclass ClipReward: pass\nclass _Hidden: pass\n")
 
     with pytest.raises(LoadError, match=r"my_stages\.py\) has no attribute 'ClipRewards'; did you mean 'ClipReward'\?"):
@@ -174,7 +174,7 @@ def test_a_missing_attribute_is_told_with_a_suggestion(tmp_path):
         load_attribute("my_stages:ClipReward.limit", tmp_path, "stage")
 
 
-def test_a_module_that_raises_is_told_with_the_users_own_line(tmp_path):
+def test_a_module_that_raises_is_reported_with_the_users_own_line(tmp_path):
     write(tmp_path, my_stages="import json\n\nlimits = json.loads('{')\n")
 
     with pytest.raises(LoadError) as caught:
@@ -193,7 +193,7 @@ def test_a_missing_dependency_of_the_module_is_not_taken_for_the_module(tmp_path
         load_attribute("my_stages:Clip", tmp_path, "stage")
 
 
-def test_a_syntax_error_is_told_with_its_line(tmp_path):
+def test_a_syntax_error_is_reported_with_its_line(tmp_path):
     write(tmp_path, my_stages="x = 1\ny = (\n")
 
     with pytest.raises(LoadError, match=r"raised SyntaxError: .*my_stages\.py:2: y = \("):
@@ -214,7 +214,7 @@ def test_a_plugin_is_found_by_its_short_name(tmp_path):
     assert load_plugin("headrace.stages", "clip").limit == 4
 
 
-def test_a_missing_plugin_is_told_with_what_is_offered(tmp_path):
+def test_a_missing_plugin_is_reported_with_what_is_offered(tmp_path):
     offer(tmp_path, "clip = offering_stages:Clip", "drop = offering_stages:Drop")
 
     with pytest.raises(LoadError, match=r"no installed package offers it; did you mean 'clip'\?"):
@@ -232,7 +232,7 @@ def test_a_plugin_that_two_packages_offer_is_refused(tmp_path):
         load_plugin("headrace.stages", "clip")
 
 
-def test_a_plugin_whose_module_is_broken_is_told(tmp_path):
+def test_a_plugin_whose_module_is_broken_is_reported(tmp_path):
     write(tmp_path, offering_stages="x = 1 / 0\n")
     offer(tmp_path, "clip = offering_stages:Clip", "gone = offering_gone:Clip")
 

@@ -118,7 +118,7 @@ async def test_what_finish_yields_comes_last():
     assert await run(Lifecycle(at_end=["a", "b"]), 1) == [1, "a", "b"]
 
 
-async def test_an_async_process_without_yield_is_told_to_yield():
+async def test_an_async_process_without_yield_is_refused_with_the_advice_to_yield():
     class Forgetful(Stage):
         async def process(self, item):  # type: ignore[override]  # the mistake that is found
             return [item]
@@ -127,7 +127,7 @@ async def test_an_async_process_without_yield_is_told_to_yield():
         await run(Forgetful(), 5)
 
 
-async def test_a_process_that_returns_no_iterable_is_told_to_yield():
+async def test_a_process_that_returns_no_iterable_is_refused_with_the_advice_to_yield():
     with pytest.raises(StageFailure, match=r"process\(\) returned a float: use `yield`"):
         await run(Lifecycle(lambda item: 1.5), 5)
 
@@ -282,7 +282,7 @@ async def test_a_failure_outside_process_says_what_the_stage_was_doing(method, d
         await run(Failing(), 1)
 
 
-async def test_a_mistake_of_the_configuration_is_told_without_the_kind_of_error():
+async def test_a_mistake_of_the_configuration_is_reported_without_the_kind_of_error():
     class Failing(Lifecycle):
         def start(self, context):
             raise ConfigError([Mistake("a.yaml", 3, "behaviors", "no 'Ball'")])

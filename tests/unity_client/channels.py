@@ -1,4 +1,4 @@
-"""Side channels, from Unity's side: what it is told, kept for the report, and what it tells."""
+"""Side channels, from Unity's side: what it receives, kept for the report, and what it sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flat files, up to 0.15: each key goes where it belongs today, is told once, and keeps its meaning."""
+"""Flat files, up to 0.15: each key goes where it belongs today, is reported once, and keeps its meaning."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MOVED = [  # trainer, old key and value, new place below the behaviour, and valu
 
 
 @pytest.mark.parametrize(("trainer", "old", "place", "value"), MOVED, ids=[old for _, old, _, _ in MOVED])
-def test_an_old_key_goes_to_its_place_and_is_told_once(take, trainer: str, old: str, place: str, value: Any):
+def test_an_old_key_goes_to_its_place_and_is_reported_once(take, trainer: str, old: str, place: str, value: Any):
     taken = take(f"Ball: {flat(trainer, old)}")
     assert value_at(taken.data["behaviors"]["Ball"], place) == value
     key = old.split(":")[0]
@@ -106,7 +106,7 @@ def test_a_section_may_name_another_one_over_and_over(take):
     assert "old.yaml:2: A: has the keys of 'B', which are written out now" in taken.notes
 
 
-def test_a_key_in_many_sections_is_told_once_with_its_lines(take):
+def test_a_key_in_many_sections_is_reported_once_with_its_lines(take):
     taken = take(f"default: {flat('ppo')}\n" + "".join(f"S{n}: {{hidden_units: {n + 1}}}\n" for n in range(6)))
     (note,) = [each for each in taken.notes if " hidden_units: " in each]
     assert note.endswith("is 'network_settings.hidden_units' now (also in lines 2, 3, 4 and 3 more)")
@@ -225,7 +225,7 @@ def test_a_default_that_is_no_whole_block_goes_into_each_section(take):
     assert [taken.config.behaviors[name].summary_freq for name in "AB"] == [5, 5]
 
 
-def test_files_that_counted_the_environments_steps_are_told_of(take):
+def test_files_that_counted_the_environments_steps_are_warned_of(take):
     taken = take(f"default: {flat('ppo', 'max_steps: 5.0e4' + chr(10) + 'summary_freq: 1000')}\nBall: {{}}")
     assert any("multiply max_steps and summary_freq by the number of agents" in note for note in taken.notes)
     assert not any("multiply" in note for note in take(f"default: {flat('ppo')}\nBall: {{}}").notes)
@@ -304,7 +304,7 @@ def test_what_can_not_be_honoured_is_a_mistake_with_its_line(refuse, text: str, 
     assert mistake.startswith(expected)
 
 
-def test_all_mistakes_of_an_old_file_are_told_at_once(refuse):
+def test_all_mistakes_of_an_old_file_are_reported_at_once(refuse):
     told = refuse(f"default: {flat('ppo', 'beta: much')}\nA: {{batchsize: 3}}\nB: {{trainer: ppo, gama: 1}}\nC: D")
     assert [each.split(": ")[0] for each in told] == ["old.yaml:1", "old.yaml:2", "old.yaml:3", "old.yaml:4"]
 
@@ -319,7 +319,7 @@ def test_a_file_of_today_without_behaviors_is_not_taken_for_an_old_one(refuse):
     assert mistake.startswith("old.yaml:1: Ball: unknown key") or "lists nothing to train" in mistake
 
 
-def test_what_default_lacks_is_told_once_and_not_of_each_section(take):
+def test_what_default_lacks_is_reported_once_and_not_of_each_section(take):
     taken = take("default: {trainer: sac}\nA: {}\nB: {summary_freq: 5}\nC: {trainer: ppo}")
     assert [note.split(",")[0] for note in taken.notes if "lacks" in note] == [
         "old.yaml:1: default: lacks batch_size",

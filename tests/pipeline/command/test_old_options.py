@@ -92,7 +92,7 @@ def test_what_can_not_be_followed_is_refused_with_what_to_write(arguments, file)
     assert REFUSED[arguments] in str(refusal.value)
 
 
-def test_all_refusals_are_told_at_once(file):
+def test_all_refusals_are_reported_at_once(file):
     with pytest.raises(CommandError) as refusal:
         read_request(parse([str(file), "--multi-gpu", "--num-runs", "2"]))
     assert len(str(refusal.value).splitlines()) == 2
@@ -105,7 +105,7 @@ def test_files_and_lessons_of_old_curricula_are_handed_to_the_conversion(option)
     assert request.warnings[0].startswith(option)
 
 
-def test_a_mistake_in_an_old_options_value_is_told_with_it(file):
+def test_a_mistake_in_an_old_options_value_is_reported_with_it(file):
     with pytest.raises(ConfigError, match="^--save-freq 0: behaviors.Ball.checkpoint_interval: 0 is out of range"):
         followed(file, "--save-freq", "0")
 

@@ -1,4 +1,4 @@
-"""A failure as people are told of it."""
+"""A failure as it is reported."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_a_stage_s_own_failure_names_it():
     assert told.message == "stage actor failed while starting: the port is taken"
 
 
-def test_of_a_failure_that_nobody_foresaw_the_kind_is_told():
+def test_of_a_failure_that_nobody_foresaw_the_kind_is_reported():
     assert describe_failure("main", KeyError("x")).message == "KeyError: 'x'"
 
 
-def test_a_malformed_behaviour_id_is_told_without_its_kind():
+def test_a_malformed_behaviour_id_is_reported_without_its_kind():
     told = describe_failure("actor-0", StageFailure("actor", "while starting", SpecError("behaviour id 'B?team=x'")))
     assert told.message == "stage actor failed while starting: behaviour id 'B?team=x'"
 

@@ -1,4 +1,4 @@
-"""Lessons: when they end, what the environments are told then, and how a run that is resumed goes on with them."""
+"""Lessons: when they end, what the environments get then, and how a run that is resumed goes on with them."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class School:
         return lesson
 
 
-# What environments are told. -----------------------------------------------------------------------------------------
+# What environments get. ----------------------------------------------------------------------------------------------
 
 
-def test_constants_samplers_and_first_lessons_are_told_as_they_are():
+def test_constants_samplers_and_first_lessons_are_sent_as_they_are():
     curricula = Curricula(parameters(gravity=9.81, mass=UNIFORM, height=curriculum({})))
     assert curricula.current_parameters().parameters == {"gravity": 9.81, "mass": UNIFORM, "height": 0.0}
     assert curricula.lessons == {"height": 0}, "only what has lessons is in one"
@@ -73,7 +73,7 @@ def test_without_parameters_there_is_nothing_to_tell():
     assert curricula.advance(lambda behavior: MeasuredProgress(5, 10)) is None
 
 
-def test_a_next_lesson_is_told_in_full_under_a_new_generation():
+def test_a_next_lesson_is_sent_in_full_under_a_new_generation():
     school = School(mass=UNIFORM, height=curriculum({"threshold": 1}))
     told = school.hear(2.0)
     assert told.parameters == {"mass": UNIFORM, "height": 1.0}
@@ -321,7 +321,7 @@ def test_each_decision_is_explained(caplog):
         ),
     ],
 )
-def test_what_is_drawn_in_a_lesson_is_told_in_ml_agents_words(kind, parameters, words):
+def test_what_is_drawn_in_a_lesson_is_logged_in_ml_agents_words(kind, parameters, words):
     value = {"sampler_type": kind, "sampler_parameters": parameters}
     lessons = [{"name": "Only", "value": value}]
     config = RunConfig.from_plain(

@@ -1,4 +1,4 @@
-"""What the YAML names as `module:Class` is found, or is told with the place where it is named."""
+"""What the YAML names as `module:Class` is found, or is reported with the place where it is named."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_file_whose_names_are_all_found_is_valid(path, capsys):
 
 
 @pytest.mark.parametrize(("named", "line"), NAMED, ids=[named.strip() for named, _ in NAMED])
-def test_a_name_that_is_not_in_its_module_is_told_with_its_line(named, line, path, capsys):
+def test_a_name_that_is_not_in_its_module_is_reported_with_its_line(named, line, path, capsys):
     text = path.read_text(encoding="utf-8")
     assert text.splitlines()[line - 1].startswith(text[: text.index(named)].rpartition("\n")[2] + named)
     path.write_text(text.replace(named, f"{named}s", 1), encoding="utf-8")
@@ -119,7 +119,7 @@ def test_a_name_that_is_not_in_its_module_is_told_with_its_line(named, line, pat
 
 
 @pytest.mark.parametrize(("named", "line"), NAMED, ids=[named.strip() for named, _ in NAMED])
-def test_what_is_there_but_of_another_kind_is_told_with_its_line(named, line, path, capsys):
+def test_what_is_there_but_of_another_kind_is_reported_with_its_line(named, line, path, capsys):
     text = path.read_text(encoding="utf-8")
     start, name, _ = named.rpartition(":")
     path.write_text(text.replace(named, f"{start}{name}NUMBER", 1), encoding="utf-8")
@@ -127,7 +127,7 @@ def test_what_is_there_but_of_another_kind_is_told_with_its_line(named, line, pa
     assert (status, told.startswith(f"{path}:{line}: ")) == (2, True)
 
 
-def test_all_names_that_are_not_found_are_told_at_once(path, capsys):
+def test_all_names_that_are_not_found_are_reported_at_once(path, capsys):
     path.write_text(FILE.replace("mine:", "your:"), encoding="utf-8")
     status, told = validated(path, capsys)
     assert status == 2
@@ -135,13 +135,13 @@ def test_all_names_that_are_not_found_are_told_at_once(path, capsys):
     assert all("no module named 'your'" in line for line in told)
 
 
-def test_a_name_that_was_set_is_told_with_the_option(path, capsys):
+def test_a_name_that_was_set_is_reported_with_the_option(path, capsys):
     status, (told,) = validated(path, capsys, "--set", "behaviors.Ball.self_play.opponents=mine:Sample")
     assert status == 2
     assert told.startswith("--set behaviors.Ball.self_play.opponents=mine:Sample: ")
 
 
-def test_a_name_that_is_inherited_is_told_where_it_stands(path, capsys):
+def test_a_name_that_is_inherited_is_reported_where_it_stands(path, capsys):
     path.write_text(
         "default_settings: {self_play: {opponents: mine:Nobody}}\nbehaviors: {Ball: {}}\n"
         "environment: {kind: builtin, id: Volley}\n",
@@ -200,7 +200,7 @@ def test_a_run_tells_what_it_does_not_find_as_validation_does(path, capsys):
     ],
     ids=["the factory", "its options"],
 )
-def test_what_an_actor_does_not_find_is_told_with_its_line_too(environment, place, message, path, tmp_path):
+def test_what_an_actor_does_not_find_is_reported_with_its_line_too(environment, place, message, path, tmp_path):
     path.write_text(
         f"environment: {environment}\nbehaviors: {{Ball: {{}}}}\n"
         f"pipeline: {{hosts: {{actors: {{kind: inline}}, learners: {{kind: inline}}}}}}\n"

@@ -126,7 +126,7 @@ def test_a_resumed_run_takes_up_its_part(self_play, plan):
     assert repr(again.controller.state_dict()) == repr(self_play.controller.state_dict())
 
 
-def test_whoever_is_not_there_any_more_when_all_have_been_announced_is_played_without(self_play, plan, assigned):
+def test_a_player_that_is_gone_when_all_have_been_announced_is_played_without(self_play, plan, assigned):
     class Saved(StageHost):
         def saved_state(self, stage):
             return self_play.controller.state_dict() if stage == "ghost" else None
@@ -149,7 +149,7 @@ def checkpoint(self_play, tmp_path):
 
 
 @pytest.mark.parametrize("given", ["behaviors", "default_settings"])
-def test_whoever_took_part_in_self_play_may_go_on_with_it(checkpoint, given):
+def test_a_behaviour_that_took_part_in_self_play_may_go_on_with_it(checkpoint, given):
     settings = {"self_play": {}}
     plain = {"behaviors": {"Hider": settings}, "default_settings": settings}
     if given == "behaviors":
@@ -160,7 +160,7 @@ def test_whoever_took_part_in_self_play_may_go_on_with_it(checkpoint, given):
 @pytest.mark.parametrize(
     ("behaviors", "what"), [({"Seeker": {}}, "has no self_play"), ({"Chaser": {"self_play": {}}}, "is not listed")]
 )
-def test_whoever_took_part_in_self_play_and_has_none_any_more_is_refused(checkpoint, behaviors, what):
+def test_a_behaviour_that_took_part_in_self_play_and_has_none_any_more_is_refused(checkpoint, behaviors, what):
     plain = {"behaviors": {"Hider": {"self_play": {}}, **behaviors}, "checkpoint_settings": {"run_id": "first"}}
     with pytest.raises(RunError) as refusal:
         check_players(RunConfig.from_plain(plain), checkpoint)
@@ -220,7 +220,7 @@ def test_a_sampler_without_choose_is_refused():
     )
 
 
-def test_arguments_that_a_class_does_not_take_are_told():
+def test_arguments_that_a_class_does_not_take_are_reported():
     wrong = config(opponents="stages.ghost.opponents:UniformOpponents", opponents_with={"power": 1})
     with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not take .*power"):
         make_sampler(wrong, "Ball")

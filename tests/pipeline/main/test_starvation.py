@@ -66,7 +66,7 @@ def test_a_trainer_that_is_done_wants_nothing(watch: StarvationWatch, caplog: py
     assert not caplog.messages
 
 
-def test_behaviors_are_told_apart(watch: StarvationWatch, caplog: pytest.LogCaptureFixture):
+def test_behaviors_are_distinguished(watch: StarvationWatch, caplog: pytest.LogCaptureFixture):
     watch.add_trainer("Goalie", 10 * ROWS)
     watch.kept_back("Filter@actor-0", "Goalie", PATIENCE)
     watch.kept_back("Filter@actor-0", "Unknown", 100 * PATIENCE)

@@ -67,14 +67,14 @@ def test_a_disk_that_refuses_costs_a_warning_and_no_half_written_model(tmp_path,
     assert (tmp_path / "Test" / "Test-700.pt").is_file()
 
 
-def test_a_reason_is_told_once(tmp_path, caplog):
+def test_a_reason_is_reported_once(tmp_path, caplog):
     exporter = OnnxExporter()
     for step in (100, 200):
         assert exporter.write(tmp_path / f"Test-{step}.pt", DESIGN, update_for(design_for(hidden_units=8))) is None
     assert len(warnings_of(caplog)) == 1
 
 
-def test_a_model_that_acts_otherwise_than_its_policy_is_told(tmp_path, caplog, monkeypatch):
+def test_a_model_that_acts_otherwise_than_its_policy_is_reported(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(check, "make_policy", lambda design: Other(design))
     for step in (100, 200):
         written(tmp_path, step, exporter=OnnxExporter())
@@ -145,7 +145,7 @@ def test_models_can_be_made_of_a_runs_policies_later(tmp_path, capsys):
     assert (tmp_path / "Test.onnx").read_bytes() == models[-1]
 
 
-def test_what_can_not_be_made_anew_is_told_and_the_rest_is_made(tmp_path, caplog):
+def test_what_can_not_be_made_anew_is_reported_and_the_rest_is_made(tmp_path, caplog):
     written(tmp_path, 200)
     (tmp_path / "Test" / "Test-100.pt").write_bytes(b"not a policy")
     assert not reexport(tmp_path)

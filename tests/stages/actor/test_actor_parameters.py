@@ -27,7 +27,7 @@ FOREVER = 10**6
 
 
 class Rig:
-    """An actor with two instances of one agent each, a second a tick, that is told how long its episodes are."""
+    """An actor with two instances of one agent each, a second a tick, whose parameters set the length of its episodes."""
 
     def __init__(self, length=FOREVER, resets=False, resumed_at=-1, horizon=1000, generation=0, **options):
         self.groups, self.requests = [], []
@@ -94,7 +94,7 @@ async def test_the_first_episodes_are_played_with_what_it_was_told_before_the_st
         assert set(column(rig.take(), "episodes", "episode_lengths")) == {2}
 
 
-async def test_a_lesson_is_taken_up_between_two_ticks_and_its_episodes_are_told_from_those_before():
+async def test_a_lesson_is_taken_up_between_two_ticks_and_its_episodes_are_distinguished_from_those_before():
     async with Rig(length=4, horizon=2) as rig:
         await rig.step(2)
         rig.actor.receive_parameters(told(1, generation=3))

@@ -15,7 +15,7 @@ from stages.agent import AgentProcessor
 
 @dataclass
 class Row:
-    """What is told of an agent at a tick; an ending if `ended`."""
+    """A row of an agent at a tick; an ending if `ended`."""
 
     agent: int
     group: int = 7
@@ -121,7 +121,7 @@ def test_the_decision_at_a_cut_is_the_first_row_of_the_next_trajectory(processor
 
 
 def test_a_mate_that_did_not_decide_at_the_tick_of_the_cut_is_closed_at_its_last_decision(processor):
-    """Its next observation is the newest there is of it, and it is told to be of the tick of the cut."""
+    """Its next observation is the newest there is of it, and it has the tick of the cut."""
     (batch,) = run(
         processor, step(0, Row(1), Row(2)), step(1, Row(1), Row(2)), step(2, Row(1)), step(3, Row(1, ended=True))
     )
@@ -155,7 +155,7 @@ def test_who_changes_its_group_goes_on_in_another_trajectory(processor):
     assert batch.trajectories["group_ids"].tolist() == [8]
 
 
-def test_a_group_s_return_is_told_when_nobody_of_it_is_left_by_who_was_there_longest():
+def test_a_group_s_return_is_reported_when_nobody_of_it_is_left_by_who_was_there_longest():
     processor = AgentProcessor({"Team": 10}, min_rows=100)
     run(
         processor,

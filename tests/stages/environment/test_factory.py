@@ -95,7 +95,7 @@ def test_an_id_may_name_a_module_next_to_the_yaml(folder):
     group.close()
 
 
-def test_a_missing_module_of_an_id_is_told(folder):
+def test_a_missing_module_of_an_id_is_reported(folder):
     settings = EnvironmentSettings(kind="gymnasium", id="factory_modul:FactoryTest-v0")
 
     with pytest.raises(LoadError, match=r"'factory_modul:FactoryTest-v0': no module named .*mean 'factory_module'\?"):
@@ -155,7 +155,7 @@ def test_installed_wrappers_are_found():
         ("factory_module:scald", r"environment wrapper 'factory_module:scald': .* did you mean 'scaled'\?"),
     ],
 )
-def test_a_wrapper_that_is_none_is_told(folder, use, message):
+def test_a_wrapper_that_is_none_is_reported(folder, use, message):
     settings = EnvironmentSettings(kind="gymnasium", id="Pendulum-v1", wrappers=(WrapperSettings(use=use),))
 
     with pytest.raises(LoadError, match=message):
@@ -192,7 +192,7 @@ def test_a_group_of_the_users_own_is_neither_wrapped_nor_taken_for_something_els
         group_of(settings, "P", 2, folder)
 
 
-def test_options_that_a_factory_does_not_take_are_told(folder):
+def test_options_that_a_factory_does_not_take_are_reported(folder):
     with pytest.raises(StageError, match=r"options do not fit .*'wheels'; it takes \(g=10\.0\)"):
         group_of(by_factory("single", wheels=3), "P", 3, folder)
 
@@ -202,17 +202,17 @@ def test_options_that_say_the_number_of_instances_again_are_refused(folder):
         group_of(by_factory("vector", num_envs=3), "P", 3, folder)
 
 
-def test_a_factory_that_raises_is_told(folder):
+def test_a_factory_that_raises_is_reported(folder):
     with pytest.raises(BrokenEnvironmentError, match="'factory_module:failing' raised OSError: no such device"):
         group_of(by_factory("failing"), "P", 3, folder)
 
 
-def test_a_factory_that_gives_no_environment_is_told(folder):
+def test_a_factory_that_gives_no_environment_is_reported(folder):
     with pytest.raises(LoadError, match=r"'factory_module:nothing' gave a int; expected a gymnasium\.Env"):
         group_of(by_factory("nothing"), "P", 3, folder)
 
 
-def test_a_factory_that_can_not_be_called_is_told(folder):
+def test_a_factory_that_can_not_be_called_is_reported(folder):
     with pytest.raises(LoadError, match="expected something to call that makes an environment, got 5"):
         group_of(by_factory("number"), "P", 3, folder)
 
@@ -228,7 +228,7 @@ def test_the_built_in_game_is_made_with_its_options():
     group.close()
 
 
-def test_an_unknown_built_in_game_is_told_with_a_suggestion():
+def test_an_unknown_built_in_game_is_reported_with_a_suggestion():
     with pytest.raises(StageError, match=r"no built-in game is called 'Voley'; did you mean 'Volley'\?"):
         group_of(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
     with pytest.raises(StageError, match="no built-in game is called 'Chess'; there are: Volley"):
@@ -283,7 +283,7 @@ def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
     sys.modules.pop("factory_meadow_v0")
 
 
-def test_an_option_that_a_built_in_game_does_not_know_is_told():
+def test_an_option_that_a_built_in_game_does_not_know_is_reported():
     with pytest.raises(StageError, match=r"options do not fit built-in game 'Volley': .*'wheels'; it takes"):
         group_of(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)
 

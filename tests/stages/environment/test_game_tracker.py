@@ -73,7 +73,7 @@ PLAYING = {"home": rows(deciding=[(0, 0), (2, 1)]), "away": rows(deciding=[(1, 0
 # Declared. -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_declared_game_is_told_by_the_learning_team_s_outcome():
+def test_a_declared_game_is_reported_by_the_learning_team_s_outcome():
     lineups, watch = watching(learning_team=1)
     found = finish(watch, result(over([1], [1.0, 0.0]), **PLAYING))
     assert {name: column.tolist() for name, column in found[AWAY].items()} == {
@@ -85,7 +85,7 @@ def test_a_declared_game_is_told_by_the_learning_team_s_outcome():
     assert found.keys() == {AWAY}
 
 
-def test_a_game_is_told_of_the_lineup_that_played_it_and_the_next_one_has_the_current_lineup():
+def test_a_game_is_reported_of_the_lineup_that_played_it_and_the_next_one_has_the_current_lineup():
     lineups, watch = watching()
     swap(lineups, 2)
     assert told(finish(watch, result(over([0], [1.0, 0.0]), **PLAYING)), "game_generation") == {HOME: [1]}
@@ -95,21 +95,21 @@ def test_a_game_is_told_of_the_lineup_that_played_it_and_the_next_one_has_the_cu
     assert told(found) == {HOME: [0.0, 0.5]}
 
 
-def test_a_game_of_the_turn_before_is_told_for_the_team_that_learned_then():
+def test_a_game_of_the_turn_before_is_reported_for_the_team_that_learned_then():
     lineups, watch = watching()
     swap(lineups, 2, team=1)
     found = finish(watch, result(over([0], [1.0, 0.0]), **PLAYING))
     assert (told(found), told(found, "game_team")) == ({HOME: [1.0]}, {HOME: [0]})
 
 
-def test_of_more_than_two_teams_each_one_s_outcome_is_told():
+def test_of_more_than_two_teams_each_one_s_outcome_is_reported():
     lineups, watch = watching(HOME, AWAY, THIRD)
     found = finish(watch, result(over([0], [0.5, 1.0, 0.0]), third=rows(deciding=[(9, 0)]), **PLAYING))
     assert told(found) == {HOME: [0.5]}
     assert told(found, "game_outcomes") == {HOME: [[0.5, 1.0, 0.0]]}
 
 
-def test_a_ranking_of_more_than_two_teams_is_told_as_the_share_of_opponents_that_were_beaten():
+def test_a_ranking_of_more_than_two_teams_is_reported_as_the_share_of_opponents_that_were_beaten():
     _, watch = watching(HOME, AWAY, THIRD)
     places = over([0, 1], [70, 90, 5], [100, 0, 100])
     found = finish(watch, result(places, third=rows(deciding=[(9, 0)]), **PLAYING))
@@ -181,7 +181,7 @@ def test_outcomes_may_be_rounded_and_results_lists():
     assert finish(watch, result(lists([], []), **PLAYING)) == {}
 
 
-def test_an_environment_that_tells_of_fewer_teams_than_there_are_is_told_so():
+def test_results_of_fewer_teams_than_there_are_are_refused():
     _, watch = watching(HOME, AWAY, THIRD)
     with pytest.raises(
         StageError, match="environment Arena: .* about 2 teams, but team 2 plays; give a column for each team id"
@@ -265,7 +265,7 @@ def test_a_team_s_match_is_over_once_and_only_when_its_last_agent_has_ended():
 
 @pytest.mark.parametrize("newcomer", [0, 7], ids=["the same agent", "another one"])
 def test_agents_that_begin_anew_one_by_one_have_a_game_each(newcomer):
-    """An arena in which whoever is out comes back at once has no end that all share."""
+    """An arena in which an agent that is out comes back at once has no end that all share."""
     lineups, watch = watching(num_envs=1)
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
     swap(lineups, 2)
@@ -295,7 +295,7 @@ def test_a_tick_that_is_about_some_instances_leaves_the_others_games_alone():
     assert [game.generation for game in lineups.games] == [1, 2]
 
 
-def test_of_a_game_that_was_lost_nothing_is_told_nor_mixed_up_with_the_next():
+def test_of_a_game_that_was_lost_nothing_is_reported_nor_mixed_up_with_the_next():
     lineups, watch = watching(num_envs=1)
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
     watch.forget(np.array([0], np.int32))

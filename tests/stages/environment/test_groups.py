@@ -20,7 +20,7 @@ OFFSET = 5 << 32
 
 
 class Team:
-    """Three agents, of which it says what it is told to; nobody ever ends."""
+    """Three agents whose episodes never end, in the groups that it was made with."""
 
     num_envs = 1
 

@@ -71,7 +71,7 @@ def test_a_policy_is_copied_before_its_sender_writes_over_it():
     assert made.current.players[AWAY].policy.loaded.weights[0] == 0
 
 
-def test_the_newest_version_is_told_by_behaviour_name():
+def test_the_newest_version_is_reported_by_behaviour_name():
     made = lineups("Walker", "Swimmer")
     assert made.newest_version("Walker") == -1
     made.update(policy_update("Walker", 4))
@@ -291,7 +291,7 @@ def test_an_opponent_that_stays_the_same_goes_on_under_the_next_lineup():
     assert same == {"A?team=0": True, "B?team=1": True, "C?team=2": False}
 
 
-def test_an_opponent_that_somebody_still_plays_against_decides_for_its_old_and_its_new_games():
+def test_an_opponent_that_is_still_played_against_decides_for_its_old_and_its_new_games():
     made = assigned(num_envs=3)
     first = made.current
     made.update(policy_update(AWAY, 2, snapshot=1))
@@ -308,7 +308,7 @@ def test_an_opponent_that_somebody_still_plays_against_decides_for_its_old_and_i
 # Behaviours without self-play beside those that have it. --------------------------------------------------------------
 
 
-def test_a_plain_behaviour_learns_in_all_games_whoever_s_turn_it_is():
+def test_a_plain_behaviour_learns_in_all_games_whichever_team_s_turn_it_is():
     made = assigned()
     made.add_behavior(counting_spec("Walker"))
     made.update(policy_update("Walker", 5))

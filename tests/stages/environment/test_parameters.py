@@ -1,4 +1,4 @@
-"""Environment parameters in an actor: what samplers give, from which seeds, and who is told."""
+"""Environment parameters in an actor: what samplers draw, from which seeds, and which groups get it."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_it_knows_under_which_generation_each_instance_s_episode_began():
     parameters.draw([1])
     parameters.begin([2])
     assert parameters.begun.tolist() == [4, 5, 5]
-    assert before.tolist() == [4, 4, 4], "whoever has taken the array keeps what it said"
+    assert before.tolist() == [4, 4, 4], "an array that was taken before keeps its numbers"
 
 
 # Telling. ------------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_a_group_that_can_t_take_them_is_named_with_what_to_do(caplog):
     assert "set_parameters(self, parameters)" in caplog.text
 
 
-def test_without_parameters_nobody_is_told_and_nobody_warned(caplog):
+def test_without_parameters_no_group_gets_any_and_there_is_no_warning(caplog):
     group = Hearing()
     for each in (group, Deaf()):
         connect_parameters(each, EpisodeParameters(), logging.getLogger())

@@ -151,7 +151,7 @@ async def test_acting_can_be_deterministic():
     casts = [Cast("Walker", agents=4), Cast("Runner", agents=3)]
     stage, _ = await started(*casts, deterministic=lambda name: name == "Walker")
     drawn = {step.behavior_id: step.decisions["log_probs"].any() for step in stage.decide()}
-    assert drawn == {"Walker": False, "Runner": True}, "each behaviour as it is told"
+    assert drawn == {"Walker": False, "Runner": True}, "each behaviour as it was asked for"
 
 
 async def test_everything_follows_from_the_seed():
@@ -396,7 +396,7 @@ async def test_games_are_played_to_their_end_under_the_lineup_they_began_with():
     assert set(played.values()) == {2}
 
 
-async def test_a_result_is_told_for_the_learning_team_against_the_snapshot_it_met():
+async def test_a_result_is_reported_for_the_learning_team_against_the_snapshot_it_met():
     stage, groups = await playing(num_envs=1, game_length=1)
     stage.decide()
     await stage.advance()
@@ -407,7 +407,7 @@ async def test_a_result_is_told_for_the_learning_team_against_the_snapshot_it_me
     assert not away.games
 
 
-async def test_after_a_rotation_results_are_told_for_the_other_team():
+async def test_after_a_rotation_results_are_reported_for_the_other_team():
     stage, groups = await playing(num_envs=1, game_length=1)
     stage.update(policy_update(HOME, 1, snapshot=1))
     stage.update(policy_update(AWAY, 1))
@@ -426,7 +426,7 @@ async def test_after_a_rotation_results_are_told_for_the_other_team():
     assert away.learning.all()
 
 
-async def test_results_are_told_once_even_if_the_tick_is_decided_again():
+async def test_results_are_reported_once_even_if_the_tick_is_decided_again():
     stage, _ = await playing(num_envs=1, game_length=1)
     stage.decide()
     await stage.advance()
@@ -597,7 +597,7 @@ async def test_a_restart_after_a_breakdown_forgets_everything():
     assert not step.decisions["memories"].any()
 
 
-async def test_memories_stay_with_the_agents_whoever_plays_for_them_in_mixed_games():
+async def test_memories_stay_with_the_agents_whichever_policy_plays_for_them_in_mixed_games():
     stage, _ = await started(
         Cast(HOME), Cast(AWAY), self_play=True, num_envs=4, game_length=4, policies=False, make_policy=Rememberer
     )

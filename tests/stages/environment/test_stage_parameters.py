@@ -32,7 +32,7 @@ async def started(length, num_envs=2, seed=1, replica=0, make=TellableGroup, str
 
 
 async def ticks(stage, count):
-    """What the episodes that ended in each of so many ticks began under; None where nothing is told."""
+    """What the episodes that ended in each of so many ticks began under; None where no parameters came."""
     found = []
     for _ in range(count):
         for step in stage.decide():
@@ -52,7 +52,7 @@ async def lengths(stage, count):
     return found
 
 
-async def test_episodes_are_played_with_what_is_told_from_the_first_on():
+async def test_episodes_are_played_with_the_parameters_from_the_first_on():
     stage, _ = await started(3)
     assert await lengths(stage, 10) == {0: [3, 3, 3], 1: [3, 3, 3]}
 
@@ -90,7 +90,7 @@ async def test_samplers_are_drawn_anew_for_each_episode_and_instance_as_seed_rep
     assert await course(stretch=(3,)) != first
 
 
-async def test_a_restarted_group_is_told_too():
+async def test_a_restarted_group_gets_them_too():
     stage, groups = await started(3)
     stage.parameters.receive(told(1, generation=2))
     await stage.restart(9, (4,))

@@ -135,7 +135,7 @@ def test_all_policies_meet_the_same_episodes():
     assert len(group.seeds) == 2
 
 
-def test_the_best_is_told_apart():
+def test_the_best_is_marked():
     group = Staircase(num_envs=1)
     stage, reports = evaluation(group, episodes=1)
     for step, height in enumerate([2.0, 5.0, 5.0, 3.0, 6.0], 1):

@@ -586,7 +586,7 @@ def test_games_in_which_nobody_learned_any_more_who_is_gone_go_on_for_those_who_
     matchup = stand_where_they_stood(again, "Ball")
     assert matchup.assignment.learning_team == 0, "its turn goes on"
     assert matchup.assignment.policies == {HOME: (-1, 0), AWAY: (-1, 0)}
-    assert matchup.assignment.generation == 2, "results of games with those who are left are told apart"
+    assert matchup.assignment.generation == 2, "results of games with those who are left are distinguished"
 
 
 def test_where_the_only_team_left_is_not_the_one_that_learned_it_learns_now():

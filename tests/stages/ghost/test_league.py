@@ -1,4 +1,4 @@
-"""Games of two teams and more: what their results do to ratings, and what is told of them at the end."""
+"""Games of two teams and more: what their results do to ratings, and what is reported at the end."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_sampler_is_shown_the_window_with_its_records_and_its_choice_is_played
     ]
 
 
-def test_a_sampler_that_raises_is_told_by_its_key():
+def test_a_sampler_that_raises_is_reported_by_its_key():
     class Broken:
         def choose(self, candidates, random):
             raise ValueError("boom")
@@ -95,7 +95,7 @@ def test_whatever_the_sampler_the_newest_policy_plays_as_often_as_the_ratio_says
 
 
 @pytest.mark.parametrize("wrong", [-1, 7, None, "0"])
-def test_a_sampler_that_chooses_what_is_not_there_is_told_so(wrong):
+def test_a_sampler_that_chooses_what_is_not_there_is_refused(wrong):
     class Wrong:
         def choose(self, candidates, random):
             return wrong
@@ -139,7 +139,7 @@ def test_a_first_turn_that_is_the_whole_run_has_a_swap_at_each_swap_steps():
     history = PolicyHistory("Ball", SelfPlaySettings(team_change=400, swap_steps=50), UniformOpponents(), max_steps=400)
     assert due(history, 1, 200) == [50, 100, 150, 200]
     history.begin_turn(True)
-    assert due(history, 1, 100) == [25, 75], "a turn did end, for somebody was done"
+    assert due(history, 1, 100) == [25, 75], "a turn did end, as one behaviour was done"
 
 
 def test_however_large_the_batches_are_there_are_as_many_swaps_as_steps_say():

@@ -66,7 +66,7 @@ def test_the_skill_is_what_a_policy_can_at_least_be_trusted_with():
     assert skill(Record(1200.0, mu=30.0, sigma=2.0)) == 24.0
 
 
-def test_whoever_wins_more_is_rated_higher():
+def test_the_player_that_wins_more_is_rated_higher():
     pytest.importorskip("openskill")
     rating, records = SkillRating(), [Record(1200.0) for _ in range(3)]
     for _ in range(20):

@@ -35,7 +35,7 @@ def test_a_behaviour_that_was_never_trained_has_no_words_to_wait_for():
     assert not call
 
 
-def test_when_all_are_announced_those_who_are_gone_are_told_and_not_waited_for(caplog):
+def test_when_all_are_announced_those_who_are_gone_are_named_and_not_waited_for(caplog):
     call = ResumeWait([HIDER, SEEKER, "Seeker?team=2"], ["Hider", "Seeker"])
     call.announce(HIDER)
     assert call.all_announced() == {SEEKER, "Seeker?team=2"}

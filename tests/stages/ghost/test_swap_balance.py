@@ -20,7 +20,7 @@ def play(pace, learner, ghost, learned, made):
     pace.check([ghost], [learner])
 
 
-def test_two_against_one_with_the_same_swap_steps_is_told_what_to_set_and_only_once(caplog):
+def test_two_against_one_with_the_same_swap_steps_gets_advice_what_to_set_and_only_once(caplog):
     pair = history("Pair", team_change=1000, swap_steps=125)
     lone = history("Lone", team_change=1000, swap_steps=125)
     pace = SwapBalance()
@@ -32,7 +32,7 @@ def test_two_against_one_with_the_same_swap_steps_is_told_what_to_set_and_only_o
     assert "set behaviors.Pair.self_play.swap_steps to 500" in said
 
 
-def test_what_is_told_is_what_the_documented_formula_gives(caplog):
+def test_the_advice_is_what_the_documented_formula_gives(caplog):
     """(its agents / their agents) × their team_change / x, for four swaps: (2 / 1) × 1000 / 4."""
     pair = history("Pair", team_change=1000, swap_steps=500)
     lone = history("Lone", team_change=1000, swap_steps=125)

@@ -176,7 +176,7 @@ def test_files_may_disagree_about_behaviours_that_are_not_replayed(tmp_path):
 # --- damage
 
 
-async def test_lost_bytes_are_told_in_a_warning_and_the_next_file_follows(tmp_path, caplog):
+async def test_lost_bytes_are_reported_in_a_warning_and_the_next_file_follows(tmp_path, caplog):
     cut, next_one = stream(tmp_path, "a", 1, 2, 3), stream(tmp_path, "b", 4)
     cut.write_bytes(cut.read_bytes()[: int(index_of(cut)[0][2]) + 33])
     assert await numbers(ReplaySource([cut, next_one])) == [1, 2, 4]
@@ -185,7 +185,7 @@ async def test_lost_bytes_are_told_in_a_warning_and_the_next_file_follows(tmp_pa
     assert "33 bytes" in warning.getMessage()
 
 
-async def test_a_stream_that_was_never_closed_is_told_in_a_warning(tmp_path, caplog):
+async def test_a_stream_that_was_never_closed_is_reported_in_a_warning(tmp_path, caplog):
     path = stream(tmp_path, "a", 1, 2)
     path.write_bytes(path.read_bytes()[: int(index_of(path)[0][1])])
     assert await numbers(ReplaySource([path])) == [1]

@@ -79,7 +79,7 @@ def test_credits_come_back_when_their_steps_were_learned_from_not_before():
     assert desk.returned == {2: 9, 5: 3}
 
 
-def test_credits_are_told_cumulatively():
+def test_credits_are_reported_cumulatively():
     desk = Desk(rows_per_update=4)
     for expected in ({0: 4}, {0: 8}, {0: 12}):
         desk.take(4)
@@ -136,7 +136,7 @@ def test_the_lag_of_what_comes_in_is_reported():
     assert desk.statistics.values["Walker", "Policy/Lag"] == [0.0, 1.0, 1.0]
 
 
-def test_of_one_that_imitates_neither_lag_nor_returns_are_reported_as_they_are_somebody_elses(monkeypatch):
+def test_of_one_that_imitates_neither_lag_nor_returns_are_reported_as_they_are_another_policy_s(monkeypatch):
     monkeypatch.setattr(RememberingTrainer, "imitates", True)
     desk = Desk(rows_per_update=4, kept_returns=5)
     desk.take(4, first_version=7, returns=[10.0])
@@ -174,7 +174,7 @@ def test_the_recent_return_is_that_of_the_last_hundred_episodes():
     assert desk.stage.recent_return == 1.0
 
 
-def test_the_return_of_a_whole_group_is_told_once_and_only_of_the_learning_team():
+def test_the_return_of_a_whole_group_is_reported_once_and_only_of_the_learning_team():
     desk = Desk()
     batch = trajectories([2], returns=[1.0, 2.0, 3.0])
     of_groups = {

@@ -140,7 +140,7 @@ def test_a_behaviour_without_discrete_actions_has_no_masks_whatever_is_sent():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_reward_that_is_not_finite_is_told_by_agent(value):
+def test_a_reward_that_is_not_finite_is_reported_by_agent(value):
     reader = reader_of(agent(1, numbers([1])))
     message = broken(reader, [agent(1, numbers([1])), agent(8, numbers([1]), reward=value)])
     assert message.startswith(f"Unity worker 3, behaviour 'Crawler?team=0', agent 8: its reward is {value}")
@@ -148,13 +148,13 @@ def test_a_reward_that_is_not_finite_is_told_by_agent(value):
 
 
 @pytest.mark.parametrize("name", ["Vector", "Another"])
-def test_an_observation_that_is_not_finite_is_told_by_agent_and_index(name):
+def test_an_observation_that_is_not_finite_is_reported_by_agent_and_index(name):
     reader = reader_of(agent(1, numbers([1, 2])))
     message = broken(reader, [agent(4, numbers([1, 2])), agent(8, numbers([1, np.nan], name=name))])
     assert "agent 8: observation 'Vector' has nan at index 1" in message
 
 
-def test_doubled_agents_are_told():
+def test_doubled_agents_are_reported():
     reader = reader_of(agent(1, numbers([1])))
     deciding = [agent(1, numbers([1])), agent(6, numbers([1])), agent(6, numbers([2]))]
     assert "agent 6: asks for a decision 2 times in one step" in broken(reader, deciding)
@@ -162,20 +162,20 @@ def test_doubled_agents_are_told():
     assert "agent 6: ended 2 times in one step" in broken(reader, ending)
 
 
-def test_a_mask_of_another_length_is_told():
+def test_a_mask_of_another_length_is_reported():
     reader = reader_of(agent(1, numbers([1])), branches=(2, 3))
     message = broken(reader, [agent(1, numbers([1])), agent(4, numbers([1]), mask=(True, False))])
     assert "agent 4: its action mask has 2 entries, expected 5" in message
     assert "[2, 3]" in message
 
 
-def test_a_mask_that_leaves_no_choice_is_told():
+def test_a_mask_that_leaves_no_choice_is_reported():
     reader = reader_of(agent(1, numbers([1])), branches=(2, 3))
     message = broken(reader, [agent(4, numbers([1]), mask=(False, False, True, True, True))])
     assert "agent 4: its action mask forbids every choice of branch 1" in message
 
 
-def test_another_number_of_observations_is_told():
+def test_another_number_of_observations_is_reported():
     reader = reader_of(agent(1, numbers([1], name="Rays")))
     message = broken(reader, [agent(1, numbers([1])), agent(4, numbers([1]), numbers([2]))])
     assert "agent 4: has 2 observations, expected 1" in message
@@ -190,13 +190,13 @@ def test_another_number_of_observations_is_told():
         (numbers([1, 2], shape=(1, 2)), "has shape (1, 2), expected (2,)"),
     ],
 )
-def test_an_observation_of_another_shape_is_told(odd, problem):
+def test_an_observation_of_another_shape_is_reported(odd, problem):
     reader = reader_of(agent(1, numbers([1, 2])))
     message = broken(reader, [agent(1, numbers([1, 2])), agent(4, odd)])
     assert f"agent 4: observation 'Vector' {problem}" in message
 
 
-def test_a_picture_that_can_not_be_decoded_is_told():
+def test_a_picture_that_can_not_be_decoded_is_reported():
     good = agent(1, picture(png(noise(6, 8, 3)), (3, 6, 8)))
     reader = reader_of(good)
     message = broken(reader, [good, agent(4, picture(b"JFIF", (3, 6, 8)))])

@@ -40,7 +40,7 @@ def test_what_is_whole_of_a_file_that_was_cut_is_read(tmp_path, closed):
     assert "claims" in reader.damage
 
 
-def test_a_file_that_ends_between_two_pairs_before_its_number_of_steps_is_told(tmp_path):
+def test_a_file_that_ends_between_two_pairs_before_its_number_of_steps_is_reported(tmp_path):
     pairs = episode(4)
     whole = unity_file(tmp_path / "a.demo", pairs).read_bytes()
     short = unity_file(tmp_path / "b.demo", pairs[:3], closed=False).read_bytes()
@@ -110,7 +110,7 @@ def test_a_changed_byte_is_read_around_or_refused_and_never_anything_else(tmp_pa
     assert len(list(reader)) <= 4 or reader.meta.steps != 4
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_file_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(StageError, match=r"nowhere\.demo: can't read the demonstration: No such file"):
         DemoReader(tmp_path / "nowhere.demo")
 

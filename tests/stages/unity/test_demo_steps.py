@@ -178,7 +178,7 @@ def test_a_file_without_a_pair_is_refused(tmp_path):
         read_demo(unity_file(tmp_path / "a.demo", [], closed=False))
 
 
-def test_what_is_lost_of_a_cut_file_is_told_and_the_rest_used(tmp_path, caplog):
+def test_what_is_lost_of_a_cut_file_is_reported_and_the_rest_used(tmp_path, caplog):
     path = unity_file(tmp_path / "a.demo", episode(4), closed=False)
     path.write_bytes(path.read_bytes()[:-3])
     with caplog.at_level(logging.WARNING):

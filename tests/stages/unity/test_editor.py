@@ -1,4 +1,4 @@
-"""A worker that waits for the Unity Editor, played by the stand-in, which somebody else starts."""
+"""A worker that waits for the Unity Editor, played by the stand-in, which the test starts."""
 
 from __future__ import annotations
 

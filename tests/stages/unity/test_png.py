@@ -117,7 +117,7 @@ def test_a_signature_within_a_file_begins_no_new_one():
 
 
 @given(st.integers(0, 200))
-def test_a_file_that_is_cut_off_anywhere_is_told(cut):
+def test_a_file_that_is_cut_off_anywhere_is_reported(cut):
     file = png(noise(3, 4, 3))
     cut = min(cut, len(file) - 1)
     expected = "has no data" if not cut else "no PNG signature" if cut < len(SIGNATURE) else "is cut off"
@@ -128,7 +128,7 @@ def test_a_file_that_is_cut_off_anywhere_is_told(cut):
         )
 
 
-def test_damaged_content_is_told():
+def test_damaged_content_is_reported():
     file = bytearray(png(noise(3, 4, 3)))
     at = file.index(b"IDAT") + 8
     file[at] ^= 0xFF
@@ -136,14 +136,14 @@ def test_damaged_content_is_told():
     assert "is a PNG without a header" in wrong(SIGNATURE + chunk(b"IEND", b"")[:12], (3, 3, 4))
 
 
-def test_a_picture_of_another_size_is_told_before_it_is_decoded():
+def test_a_picture_of_another_size_is_reported_before_it_is_decoded():
     header = struct.pack(">IIBBBBB", 1 << 20, 1 << 20, 8, 2, 0, 0, 0)
     enormous = SIGNATURE + chunk(b"IHDR", header) + chunk(b"IEND", b"")
     assert "holds a picture of 1048576×1048576 (height × width), expected 3×4" in wrong(enormous, (3, 3, 4))
     assert "holds a picture of 3×5" in wrong(png(noise(3, 4, 3)) + png(noise(3, 5, 3)), (6, 3, 4))
 
 
-def test_too_few_channels_are_told():
+def test_too_few_channels_are_reported():
     assert "has pictures of 3 channels, expected 4" in wrong(png(noise(3, 4, 3)), (4, 3, 4))
 
 
@@ -158,7 +158,7 @@ def test_too_few_channels_are_told():
         (1, (-1, -1, -1), "to 0 channels, expected 1"),
     ],
 )
-def test_a_mapping_that_does_not_fit_is_told(channels, mapping, problem):
+def test_a_mapping_that_does_not_fit_is_reported(channels, mapping, problem):
     assert problem in wrong(png(noise(3, 4, 3)), (channels, 3, 4), mapping)
 
 
@@ -209,14 +209,14 @@ def test_of_an_uncompressed_picture_the_properties_tell_and_their_absence_means_
     np.testing.assert_array_equal(reader.read([info]).observations[0][0], values)
 
 
-def test_a_first_picture_that_is_not_of_its_shape_is_told():
+def test_a_first_picture_that_is_not_of_its_shape_is_reported():
     with pytest.raises(UnityBroken, match=r"'Camera' of shape \(3, 5, 5\) holds a picture of 6×8"):
         reader_of(agent(1, picture(png(noise(6, 8, 3)), (3, 5, 5))))
     with pytest.raises(UnityBroken, match=r"agent 1: observation 'Camera' of shape \(3, 5, 5\) has no data"):
         reader_of(agent(1, picture(b"", (3, 5, 5))))
 
 
-def test_a_picture_of_too_few_channels_is_told_by_agent():
+def test_a_picture_of_too_few_channels_is_reported_by_agent():
     info = agent(1, picture(png(noise(6, 8, 3)), (4, 6, 8)))
     with pytest.raises(UnityBroken, match="agent 1: observation 'Camera' has pictures of 3 channels, expected 4"):
         reader_of(info).read([info])

@@ -18,7 +18,7 @@ async def launch(*command: str) -> tuple[UnityProcess, asyncio.Future[int]]:
     return await UnityProcess.launch(list(command), False, ended.set_result), ended
 
 
-async def test_the_end_of_a_process_is_told_with_its_return_code():
+async def test_the_end_of_a_process_is_reported_with_its_return_code():
     process, ended = await launch(sys.executable, "-c", "raise SystemExit(3)")
     assert await ended == 3
     assert process.returncode == 3

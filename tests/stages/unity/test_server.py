@@ -54,7 +54,7 @@ async def test_messages_have_no_limit_of_size():
         assert await calling == large
 
 
-async def test_a_lost_connection_wakes_whoever_wants_to_answer():
+async def test_a_lost_connection_wakes_a_sender_that_waits():
     gone = asyncio.Event()
 
     class Watched(ExchangeServer):

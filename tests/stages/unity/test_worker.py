@@ -79,14 +79,14 @@ async def test_both_greet_each_other(make, tmp_path):
     assert (report["seed"], report["num_areas"]) == (4711, 6)
 
 
-async def test_the_connection_is_told_of_in_the_words_that_others_look_for(make, caplog):
+async def test_the_connection_is_logged_in_the_words_that_others_look_for(make, caplog):
     caplog.set_level("INFO")
     async with started(make()):
         pass
     assert "Connected to Unity environment with package version 3.0.0 and communication version 1.5.0" in caplog.text
 
 
-async def test_agents_are_told_what_to_do_and_do_it(make, tmp_path):
+async def test_agents_receive_actions_and_carry_them_out(make, tmp_path):
     async with started(make("--agents", "3", "--echo")) as worker:
         await play(worker, steps=50)
     (report,) = reports(tmp_path)
@@ -263,7 +263,7 @@ async def test_a_hanging_unity_is_given_up_and_killed(make):
     assert not alive(pid)
 
 
-async def test_a_unity_whose_agents_never_ask_is_told_apart(make):
+async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
     worker = make("--misbehave", "never-asks")
     await worker.start()
     worker.timeout_s = 2.0  # its second message follows the first at once, but has to come within it
@@ -271,7 +271,7 @@ async def test_a_unity_whose_agents_never_ask_is_told_apart(make):
         await worker.reset()
 
 
-async def test_a_unity_that_does_not_like_our_greeting_is_told_apart(make):
+async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(make):
     worker = make("--misbehave", "refuses-us")
     await worker.start()
     worker.timeout_s = 0.2
@@ -279,7 +279,7 @@ async def test_a_unity_that_does_not_like_our_greeting_is_told_apart(make):
         await worker.reset()
 
 
-async def test_a_unity_that_never_connects_is_told_apart_and_killed(make, tmp_path):
+async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_killed(make, tmp_path):
     worker = make("--misbehave", "never-connects")
     worker.timeout_s = 1.0
     with pytest.raises(UnityBroken, match=r"hasn't connected within 1 s.*--timeout-wait"):

@@ -55,7 +55,7 @@ class _Match:
         if self.told == [None, None]:
             return self._say()
         for team, act in enumerate(self.told):
-            assert act is not None, "both are asked at once, so both are told at once"
+            assert act is not None, "both are asked at once, so both answers come at once"
             self._move(team, act)
         self.told = [None, None]
         self._steps += 1

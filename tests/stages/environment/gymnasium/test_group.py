@@ -391,7 +391,7 @@ def test_final_observations_of_a_dict_may_come_as_a_batch():
     assert steps.observations[1].argmax(axis=1).tolist() == [1, 1, 2]
 
 
-def test_an_observation_that_lacks_a_key_is_told():
+def test_an_observation_that_lacks_a_key_is_reported():
     class Lacking(GivenDict):
         def look(self, value):
             return {"a": np.zeros((2, 1))}
@@ -422,7 +422,7 @@ class Table(gymnasium.Env):
 
 
 @pytest.mark.parametrize("final", [None, np.full(2, None, object)])
-def test_missing_final_observations_are_told(final):
+def test_missing_final_observations_are_reported(final):
     group = GymnasiumGroup(Given(AutoresetMode.SAME_STEP, final), "B", "Given")
     group.reset()
     group.step(zeros())
@@ -461,7 +461,7 @@ def test_an_unknown_autoreset_mode_is_refused_and_the_environment_closed():
     assert envs.closings == 1
 
 
-def test_an_ending_in_the_step_that_resets_is_told():
+def test_an_ending_in_the_step_that_resets_is_reported():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, over_on_reset=True), "B", "Given")
     group.reset()
     group.step(zeros())
@@ -471,7 +471,7 @@ def test_an_ending_in_the_step_that_resets_is_told():
         group.step(zeros(1))
 
 
-def test_observations_of_another_shape_are_told():
+def test_observations_of_another_shape_are_reported():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, shape=(3, 3)), "B", "Given")
     with pytest.raises(BrokenEnvironmentError, match=r"shape \(3, 3\) in all, expected \(2, 3\) by its observation"):
         group.reset()
@@ -481,7 +481,7 @@ def test_observations_of_another_shape_are_told():
         group.reset()
 
 
-def test_rewards_of_another_shape_are_told():
+def test_rewards_of_another_shape_are_reported():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, rewards=(2, 1)), "B", "Given")
     group.reset()
 
@@ -489,14 +489,14 @@ def test_rewards_of_another_shape_are_told():
         group.step(zeros())
 
 
-def test_a_mask_that_forbids_everything_is_told():
+def test_a_mask_that_forbids_everything_is_reported():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, mask=np.array([[1, 1], [0, 0]])), "B", "Given")
 
     with pytest.raises(BrokenEnvironmentError, match="the action mask of instance 1 forbids every choice"):
         group.reset()
 
 
-def test_a_mask_of_another_width_is_told():
+def test_a_mask_of_another_width_is_reported():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, mask=np.ones((2, 5))), "B", "Given")
 
     with pytest.raises(BrokenEnvironmentError, match=r"infos\['action_mask'\] must have 2 entries per instance"):

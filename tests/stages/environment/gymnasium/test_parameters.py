@@ -73,7 +73,7 @@ class ToldVector(VectorEnv):
 
 
 class Play:
-    """A group that is told parameters, stepped on; what its instances' episodes were begun with."""
+    """A group with parameters, stepped on; what its instances' episodes were begun with."""
 
     def __init__(self, envs, plain):
         self.parameters = EpisodeParameters()
@@ -107,7 +107,7 @@ def sync(mode, num_envs=2):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_single_environments_are_told_at_each_episode(mode):
+def test_single_environments_receive_parameters_at_each_episode(mode):
     play = Play(sync(mode), {"p": UNIFORM})
     episodes = [play.deciding]
     for _ in range(3):
@@ -154,13 +154,13 @@ def test_a_wrapper_round_the_vector_environment_does_not_hinder():
     assert set(play.deciding.values()) == {3.0}
 
 
-def test_an_environment_that_is_told_nothing_gets_no_options():
+def test_without_parameters_an_environment_gets_no_options():
     envs = sync(AutoresetMode.SAME_STEP)
     GymnasiumGroup(envs, "Walker", "the environment").reset(0)
     assert [env.options for env in envs.envs] == [None, None]
 
 
-def test_a_vector_environment_with_its_resets_left_to_the_group_is_told_of_each_episode():
+def test_a_vector_environment_with_its_resets_left_to_the_group_receives_parameters_at_each_episode():
     envs = ToldVector()
     play = Play(envs, {"p": UNIFORM})
     first = play.deciding
@@ -175,7 +175,7 @@ def test_a_vector_environment_with_its_resets_left_to_the_group_is_told_of_each_
     assert play.parameters.begun.tolist() == [1, 2, 1]
 
 
-def test_a_vector_environment_that_restarts_by_itself_is_told_at_whole_resets_and_that_is_said(caplog):
+def test_a_vector_environment_that_restarts_by_itself_receives_parameters_at_whole_resets_and_a_warning_says_so(caplog):
     play = Play(ToldVector(AutoresetMode.NEXT_STEP), {"p": 1.0})
     assert "starts episodes by itself (autoreset mode NEXT_STEP)" in caplog.text
     play.change({"p": 2.0})

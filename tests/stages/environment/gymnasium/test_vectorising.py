@@ -73,12 +73,12 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
     envs.close()
 
 
-def test_a_misspelt_id_is_told_with_gymnasiums_suggestion():
+def test_a_misspelt_id_is_reported_with_gymnasiums_suggestion():
     with pytest.raises(StageError, match=r"^Env: Environment `CartPol` doesn't exist\. Did you mean: `CartPole`\?"):
         make_vector("CartPol-v1", 2, {}, "Env")
 
 
-def test_an_option_that_the_environment_does_not_know_is_told():
+def test_an_option_that_the_environment_does_not_know_is_reported():
     with pytest.raises(BrokenEnvironmentError, match=r"options \{'wheels': 3\} raised TypeError: .*'wheels'"):
         make_vector("Pendulum-v1", 2, {"wheels": 3}, "Env")
 
@@ -97,7 +97,7 @@ def test_the_same_environment_twice_is_refused():
         vectorise(env, lambda: env, 2, "Env")
 
 
-def test_a_factory_that_fails_later_is_told():
+def test_a_factory_that_fails_later_is_reported():
     def fail():
         raise OSError("port 5005 is taken")
 
@@ -143,14 +143,14 @@ def test_wrappers_go_round_each_single_environment_the_innermost_first():
         envs.close()
 
 
-def test_a_wrapper_that_raises_is_told_with_its_arguments():
+def test_a_wrapper_that_raises_is_reported_with_its_arguments():
     with pytest.raises(
         StageError, match=r"^Env: environment wrapper '.*:Scaled' with \{'size': 1\} raised TypeError: .*'size'"
     ):
         make_vector("CartPole-v1", 2, {}, "Env", wrap_of((Scaled, {"size": 1})))
 
 
-def test_a_wrapper_that_gives_no_environment_is_told():
+def test_a_wrapper_that_gives_no_environment_is_reported():
     with pytest.raises(StageError, match=r"wrapper '.*:five' gave a int; expected a gymnasium\.Env"):
         make_vector("CartPole-v1", 2, {}, "Env", wrap_of((five, {})))
 
@@ -165,7 +165,7 @@ def test_wrappers_do_not_go_round_vectorised_implementations():
     assert made.closed
 
 
-def test_atari_without_its_package_is_told_with_what_to_install(monkeypatch):
+def test_atari_without_its_package_is_reported_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     monkeypatch.setattr(gymnasium.envs.registration, "registry", {})
     monkeypatch.setattr(gymnasium, "registry", {})

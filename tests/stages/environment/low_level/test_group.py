@@ -239,7 +239,7 @@ def test_closing_closes_all_once_even_those_that_fail():
     assert [env.closed for env in envs] == [1, 1]
 
 
-def test_parameters_that_nobody_can_be_told_are_warned_of(caplog):
+def test_parameters_that_no_environment_can_receive_are_warned_of(caplog):
     parameters = EpisodeParameters()
     parameters.receive(EnvironmentParameters(1, {"gravity": 3.0}))
     group(ScriptedEnv(VECTOR)).set_parameters(parameters)

@@ -56,7 +56,7 @@ def test_an_agent_without_a_mask_may_do_everything():
     np.testing.assert_array_equal(masks, [[False, True, False], [True, True, True]])
 
 
-def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_told():
+def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_reported():
     plain = behavior_spaces(BOARD, spaces.Discrete(3))
     plain.expect_masks({})
 
@@ -76,7 +76,7 @@ def test_masks_for_actions_that_can_not_be_masked_are_no_masks():
 @pytest.mark.parametrize(
     ("width", "action"), [(9, spaces.Discrete(8)), (2, spaces.Box(-1, 1, (2,))), (4, spaces.MultiBinary(2))]
 )
-def test_a_mask_that_does_not_fit_the_actions_is_told(width, action):
+def test_a_mask_that_does_not_fit_the_actions_is_reported(width, action):
     with pytest.raises(StageError, match=f"Zoo: Four observes an action_mask of {width} entries, but its action space"):
         behavior_spaces(*masked(width, action))
 
@@ -84,7 +84,7 @@ def test_a_mask_that_does_not_fit_the_actions_is_told(width, action):
 @pytest.mark.parametrize(
     ("mask", "message"), [([1, 1], "has 2 entries, expected 3"), ([0, 0, 0], "forbids every choice")]
 )
-def test_masks_that_make_no_sense_are_told(mask, message):
+def test_masks_that_make_no_sense_are_reported(mask, message):
     plain = behavior_spaces(BOARD, spaces.Discrete(3))
     plain.expect_masks({"action_mask": mask})
 
@@ -131,7 +131,7 @@ def test_settings_are_for_the_behaviours_that_have_such_observations():
     assert [(o.name, o.kind) for o in (place, board)] == [("state.place", "vector"), ("observation", "image")]
 
 
-def test_settings_that_are_about_nobodys_observations_are_told():
+def test_settings_that_are_about_nobodys_observations_are_reported():
     nested = spaces.Dict({"place": BOARD, "action_mask": spaces.MultiBinary(3)})
 
     with pytest.raises(StageError, match="no agent has an observation 'action_mask'; there are: place, observation"):

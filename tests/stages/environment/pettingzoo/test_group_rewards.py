@@ -101,13 +101,13 @@ def test_what_a_move_brings_a_mate_comes_with_the_movers_next_row(books):
     assert rows == {0: [(0, 0), (-0.5, 1.0), (-0.5, 1.0)], 1: [(0, 0), (1.0, -0.5)]}
 
 
-def test_rewards_of_a_mate_that_waits_are_told_to_whoever_dies_before_its_turn():
+def test_rewards_of_a_mate_that_waits_go_to_an_agent_that_dies_before_its_turn():
     moves = {"a": [{"c": 5.0}], "b": [{}] * 9, "c": [{}] * 9}
 
     assert told(group_of(moves), 1)[0] == [(0, 0), (0, 5.0)]
 
 
-def test_without_such_books_a_reward_is_told_when_its_turn_comes():
+def test_without_such_books_a_reward_comes_with_the_agent_s_turn():
     moves = {"a": [{"c": 5.0}] * 2, "b": [{}] * 9, "c": [{}] * 9}
 
     assert told(group_of(moves, books=False), 3)[0] == [(0, 0), (0, 5.0)]
@@ -138,7 +138,7 @@ def test_each_episode_begins_with_nothing():
     assert rows[0] == [(0, 0), (0, 1.0), (0, 1.0), (0, 0), (0, 1.0)]
 
 
-def test_whoever_joins_later_shares_from_the_first_reward_on():
+def test_an_agent_that_joins_later_shares_from_the_first_reward_on():
     class Late(Gifts):
         """Has no possible agents; b comes with a's first move."""
 
@@ -167,7 +167,7 @@ GIFT = st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3).map(float), ma
 
 @examples(60)
 @given(st.fixed_dictionaries({agent: st.lists(GIFT, min_size=1, max_size=4) for agent in "abc"}))
-def test_a_life_is_told_all_that_the_group_received_since_its_first_move(moves):
+def test_a_life_receives_all_that_the_group_received_since_its_first_move(moves):
     """Of one episode, against an account that is kept move by move."""
     whole = sum(map(len, moves.values()))
     env = Gifts(moves)

@@ -70,12 +70,12 @@ def test_a_module_makes_it_by_the_api_that_is_wanted(folder, env_id, api, expect
         ("needy_v1", r"importing 'needy_v1' raised ModuleNotFoundError: No module named 'pygame_of_old'"),
     ],
 )
-def test_a_module_that_is_none_is_told(folder, env_id, message):
+def test_a_module_that_is_none_is_reported(folder, env_id, message):
     with pytest.raises(LoadError, match=message):
         maker(env_id, folder)
 
 
-def test_an_api_that_it_does_not_have_is_told(folder):
+def test_an_api_that_it_does_not_have_is_reported(folder):
     with pytest.raises(StageError, match=r"environment\.api: it has no parallel_env\(\); use 'aec', or leave it out"):
         maker("checkers_v1", folder, "parallel")
 
@@ -83,7 +83,7 @@ def test_an_api_that_it_does_not_have_is_told(folder):
 @pytest.mark.parametrize(
     "env_id", ["pettingzoo.classic.chess_v6", "mpe2.simple_tag_v3", "classic/chess_v6", "hungry_v1"]
 )
-def test_how_to_install_pettingzoo_is_told(folder, env_id, monkeypatch):
+def test_how_to_install_pettingzoo_is_reported(folder, env_id, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] in ("pettingzoo", "mpe2")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
@@ -133,7 +133,7 @@ def test_a_pettingzoo_without_a_registry_wants_modules(monkeypatch):
         maker("classic/chess_v6", None)
 
 
-def test_packages_that_a_registered_environment_needs_are_told(monkeypatch):
+def test_packages_that_a_registered_environment_needs_are_reported(monkeypatch):
     def needs(**options):
         raise ImportError("install chess")
 
@@ -164,13 +164,13 @@ def test_what_was_made_is_closed_if_another_one_fails():
     assert first.closed == 1
 
 
-def test_the_same_environment_twice_is_told():
+def test_the_same_environment_twice_is_reported():
     env = Crowd(TWO)
     with pytest.raises(StageError, match="returned the same environment twice"):
         make_instances(env, lambda: env, 2, "auto", "Zoo", None)
 
 
-def test_something_else_is_told():
+def test_something_else_is_reported():
     with pytest.raises(LoadError, match=r"Zoo returned a int; expected a pettingzoo\.ParallelEnv, an AECEnv"):
         make_instances(5, lambda: 5, 1, "auto", "Zoo", None)
     assert api_of(5) is None
@@ -179,7 +179,7 @@ def test_something_else_is_told():
 @pytest.mark.parametrize(
     ("env", "api", "convert"), [(Counting(), "parallel", "aec_to_parallel"), (Crowd(TWO), "aec", "parallel_to_aec")]
 )
-def test_another_api_than_was_asked_for_is_told_with_the_way_to_change_it(env, api, convert):
+def test_another_api_than_was_asked_for_is_reported_with_the_way_to_change_it(env, api, convert):
     with pytest.raises(StageError, match=rf"environment\.api: it goes by .*, not '{api}'.*conversions:{convert}"):
         make_instances(env, lambda: env, 1, api, "Zoo", None)
 
@@ -220,6 +220,6 @@ def test_wrappers_go_round_each_the_innermost_first():
         ("fails", "'.*:fails' with {} raised ZeroDivision"),
     ],
 )
-def test_wrappers_that_are_none_are_told(wrapper, message):
+def test_wrappers_that_are_none_are_reported(wrapper, message):
     with pytest.raises(StageError, match=message):
         wrap_of((wrapper, {}))(Crowd(TWO))

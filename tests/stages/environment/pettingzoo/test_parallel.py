@@ -168,7 +168,7 @@ def test_who_is_cut_short_needs_one():
         play(group_of(env), 1)
 
 
-def test_an_agent_that_vanishes_without_an_end_is_told():
+def test_an_agent_that_vanishes_without_an_end_is_reported():
     class Forgetful(Crowd):
         def step(self, actions):
             told = super().step(actions)
@@ -179,7 +179,7 @@ def test_an_agent_that_vanishes_without_an_end_is_told():
         play(group_of(Forgetful(TWO)), 1)
 
 
-def test_an_environment_that_raises_is_told():
+def test_an_environment_that_raises_is_reported():
     class Failing(Crowd):
         def step(self, actions):
             raise OSError("no such device")
@@ -190,7 +190,7 @@ def test_an_environment_that_raises_is_told():
         play(group_of(Failing(TWO)), 1)
 
 
-def test_an_observation_that_does_not_fit_its_space_is_told():
+def test_an_observation_that_does_not_fit_its_space_is_reported():
     group = group_of(Crowd(TWO, observation_spaces=dict.fromkeys(TWO, spaces.Box(0, 1, (5,)))))
 
     with pytest.raises(BrokenEnvironmentError, match="an observation of All does not fit its space Box"):
@@ -356,7 +356,7 @@ def test_masks_may_come_in_infos():
 
 def test_agents_that_no_one_spoke_of_before_may_bring_masks():
     class Telling(Secretive):
-        """The queen alone is told what she may do."""
+        """Only the queen has an action mask."""
 
         def step(self, actions):
             told = super().step(actions)
@@ -372,7 +372,7 @@ def test_agents_that_no_one_spoke_of_before_may_bring_masks():
     assert result.steps["Ant"].action_masks is None
 
 
-def test_an_episode_that_is_over_at_once_is_told():
+def test_an_episode_that_is_over_at_once_is_reported():
     with pytest.raises(BrokenEnvironmentError, match="over at its reset, before any agent could act"):
         group_of(Crowd({"a": (1, 2, 0.0)})).reset(0)
 
@@ -424,7 +424,7 @@ def test_observation_settings_are_for_the_behaviours_that_have_such_an_observati
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf, 1e300])
 @pytest.mark.parametrize("roles", [TEAMS, {"*": RoleSettings(team=0)}], ids=["a game", "no game"])
-def test_a_reward_that_is_not_finite_is_told_by_agent_and_instance(reward, roles):
+def test_a_reward_that_is_not_finite_is_reported_by_agent_and_instance(reward, roles):
     group = group_of(Crowd(TWO), Crowd({**TWO, "blue_0": (0, 3, reward)}), behavior="Blue", roles=roles)
     with pytest.raises(NotFiniteError) as refused:
         play(group, 1)

@@ -143,7 +143,7 @@ def test_tag_by_turns_is_the_same_as_in_parallel():
         np.testing.assert_allclose(seen, told[1][agent], atol=1e-6)
 
 
-def test_a_tag_without_a_map_is_told_how_to_write_one():
+def test_a_tag_without_a_map_is_reported_how_to_write_one():
     pytest.importorskip("mpe2")
     from stages.errors import StageError
 
@@ -151,7 +151,7 @@ def test_a_tag_without_a_map_is_told_how_to_write_one():
         group_of("mpe2.simple_tag_v3")
 
 
-def test_an_old_version_is_told_with_the_one_that_there_is():
+def test_an_old_version_is_reported_with_the_one_that_there_is():
     from stages.errors import LoadError
 
     with pytest.raises(LoadError, match=r"did you mean 'pettingzoo\.classic\.tictactoe_v3'"):

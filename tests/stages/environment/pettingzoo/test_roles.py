@@ -111,13 +111,13 @@ def test_sides_are_alike_if_all_have_the_same_behaviours(by, alike):
         ),
     ],
 )
-def test_maps_that_do_not_fit_are_told_and_their_key_is_blamed(by, blamed, message):
+def test_maps_that_do_not_fit_are_reported_and_their_key_is_blamed(by, blamed, message):
     with pytest.raises(StageError, match=message) as caught:
         assign(TAG, "Tag", by=by)
     assert caught.value.key == ("environment", "behaviors", *blamed)
 
 
-def test_a_role_without_a_behaviour_is_told():
+def test_a_role_without_a_behaviour_is_reported():
     with pytest.raises(StageError, match=r"behaviors\.\*: names no behaviour, and environment\.behavior is not set"):
         assign(TAG, by={"*": {"team": 0}})
 

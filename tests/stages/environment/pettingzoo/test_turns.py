@@ -193,7 +193,7 @@ def test_the_best_of_many_teams_wins():
     assert list(last.steps) == [ZERO, ONE]  # the third never moved
 
 
-def test_a_mask_that_forbids_everything_is_told():
+def test_a_mask_that_forbids_everything_is_reported():
     class Stuck(Counting):
         def _mask(self, agent):
             return np.zeros(2, np.int8)
@@ -202,7 +202,7 @@ def test_a_mask_that_forbids_everything_is_told():
         group_of(Stuck()).reset(0)
 
 
-def test_the_dead_that_stay_are_told():
+def test_the_dead_that_stay_are_reported():
     group = group_of(Counting(target=1, stubborn=True), rotate_sides=False)
     group.reset(0)
 
@@ -210,7 +210,7 @@ def test_the_dead_that_stay_are_told():
         group.step(moves(team_0=[0]))
 
 
-def test_a_result_that_hangs_on_the_reward_of_somebody_who_never_moved_is_refused_if_that_is_not_finite():
+def test_a_result_that_hangs_on_the_reward_of_an_agent_that_never_moved_is_refused_if_that_is_not_finite():
     group = group_of(Counting(), Counting(target=1, tax=np.nan), rotate_sides=False)
     group.reset(0)
     with pytest.raises(

@@ -45,7 +45,7 @@ def play(group, ticks):
     [(lambda: Crowd({"a": (0, 2, 0.0), "b": (0, 2, 0.0)}), 2), (lambda: Counting(target=2, masks=""), 2)],
     ids=["parallel", "by turns"],
 )
-def test_every_episode_of_every_instance_is_told_values_of_its_own(make, ticks):
+def test_every_episode_of_every_instance_gets_values_of_its_own(make, ticks):
     envs = [make(), make()]
     group = group_of(*envs)
     told(group, {"mass": UNIFORM, "gravity": 9.5})

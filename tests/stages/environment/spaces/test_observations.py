@@ -297,7 +297,7 @@ def test_a_stacked_sequence_gives_the_same_as_one_that_is_not():
     assert (part.extract(batched(stacked, together)) == expected.extract(batched(loose, entities))).all()
 
 
-def test_more_entities_than_there_is_room_for_are_told_with_the_key():
+def test_more_entities_than_there_is_room_for_are_reported_with_the_key():
     space = spaces.Dict(enemies=spaces.Sequence(spaces.Discrete(3)))
     (part,) = observation_parts(space, "Env", said(enemies={"max_entities": 2}))
 
@@ -361,7 +361,7 @@ def test_a_one_hot_observation_can_be_a_goal():
         ({"hands.1": {"kind": "set", "max_entities": 3}}, r"hands\.1\.max_entities: only a Sequence space has no fixed"),
     ],
 )  # fmt: skip
-def test_settings_that_do_not_fit_are_told(settings, message):
+def test_settings_that_do_not_fit_are_reported(settings, message):
     with pytest.raises(StageError, match=f"^Env: .*{message}"):
         observation_parts(ROBOT, "Env", said(**settings))
 

@@ -79,7 +79,7 @@ async def test_actions_go_to_those_who_asked_in_the_order_in_which_they_did():
     await world.group.close()
 
 
-async def test_endings_come_before_decisions_whoever_tells_of_them():
+async def test_endings_of_all_instances_come_before_decisions():
     world = World(
         [first(asks(0), asks(1)), says(ends(0, 5, reward=2.0, interrupted=True), asks(0, 6, reward=9.0), asks(1, 7))],
         [first(asks(0)), says(ends(0, 8, reward=3.0))],
@@ -98,7 +98,7 @@ async def test_endings_come_before_decisions_whoever_tells_of_them():
     await world.group.close()
 
 
-async def test_a_message_with_endings_alone_is_told_and_answered_at_once():
+async def test_a_message_with_endings_alone_is_passed_on_and_answered_at_once():
     world = World([first(asks(0)), says(ends(0, reward=1.0)), says(asks(3))])
     await world.reset()
     steps = (await world.step()).steps[WALKER]
@@ -110,7 +110,7 @@ async def test_a_message_with_endings_alone_is_told_and_answered_at_once():
     await world.group.close()
 
 
-async def test_a_message_about_nobody_is_answered_and_not_told():
+async def test_a_message_without_agents_is_answered_and_not_passed_on():
     world = World([first(asks(0)), says(), says(), says(asks(0, 1))])
     await world.reset()
     assert (await world.step()).steps[WALKER].agent_ids.tolist() == [0]
@@ -134,7 +134,7 @@ async def test_programs_of_different_scenes_are_refused():
     await world.group.close()
 
 
-async def test_groups_are_told_apart_by_instance_and_nobodys_group_is_nobodys():
+async def test_groups_are_distinguished_by_instance_and_agents_without_a_group_have_none():
     script = [first(asks(0, group=5), asks(1)), says(asks(0, group=5, group_reward=2.0), asks(1, reward=1.0))]
     world = World(script, script, in_step=True)
     await world.reset()

@@ -1,4 +1,4 @@
-"""What Unity is told beside orders, as the stand-in client hears it; and the statistics that it tells."""
+"""Parameters that are sent to Unity beside orders, as the stand-in client receives them, and its statistics."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_engine_settings_and_parameters_leave_with_the_first_order():
     await world.group.close()
 
 
-async def test_what_has_changed_is_told_with_the_next_order_and_nothing_else():
+async def test_what_has_changed_is_sent_with_the_next_order_and_nothing_else():
     world = World(walking(0))
     parameters = given(gravity=9.5, size=UNIFORM)
     world.group.set_parameters(parameters)
@@ -68,7 +68,7 @@ async def test_what_has_changed_is_told_with_the_next_order_and_nothing_else():
     await world.group.close()
 
 
-async def test_one_that_is_begun_anew_is_told_everything_again():
+async def test_a_restarted_one_is_sent_everything_again():
     world = World([FakeUnity([first(asks(0)), UnityBroken("gone")]), FakeUnity(walking(0))])
     world.group.set_parameters(given(gravity=9.5))
     await world.reset()
@@ -80,7 +80,7 @@ async def test_one_that_is_begun_anew_is_told_everything_again():
     await world.group.close()
 
 
-async def test_an_ended_episode_is_told_with_the_parameters_that_it_began_under():
+async def test_an_ended_episode_is_reported_with_the_parameters_that_it_began_under():
     script = [first(asks(0), asks(1)), says(ends(0), asks(0), asks(1)), says(ends(0), ends(1), asks(0), asks(1))]
     world = World(script)
     parameters = given(generation=1, gravity=9.5)

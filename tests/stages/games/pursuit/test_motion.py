@@ -112,7 +112,7 @@ def test_everybody_sees_the_others_from_where_it_stands():
     )
 
 
-def test_the_evader_sees_the_nearer_pursuer_first_whoever_it_is():
+def test_the_evader_sees_the_nearer_pursuer_first_whichever_it_is():
     one, other = arena((0.1, 0), (0.9, 0), (0, 0)), arena((0.9, 0), (0.1, 0), (0, 0))
 
     seen, mirrored = (observe(arenas, np.ones(1, np.float32))[1] for arenas in (one, other))

@@ -41,7 +41,7 @@ def test_the_scripted_player_is_its_own_equal():
     assert tally.draws < 0.1 * GAMES
 
 
-def test_results_are_told_from_the_first_players_side():
+def test_results_are_reported_from_the_first_players_side():
     stronger_second = play_volley(RandomPlayer(ACTIONS, 1), ScriptedPlayer(), 101, seed=5)
 
     assert sum(stronger_second) == 101
@@ -74,7 +74,7 @@ def test_the_scripted_player_depends_on_nothing_but_what_it_sees():
     assert set(together[:, 0]) == {0, 1, 2}
 
 
-def test_a_policy_with_memory_remembers_by_row_until_it_is_told_to_forget():
+def test_a_policy_with_memory_remembers_by_row_until_it_has_to_forget():
     class Counting(FakePolicy):
         """Says how often each row has decided."""
 

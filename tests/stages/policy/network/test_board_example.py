@@ -25,7 +25,7 @@ def network(*observations, **settings):
 
 
 def boards(count=50, seed=0):
-    """Boards in mid-game, as whoever is to move sees them, and the columns' heights."""
+    """Boards in mid-game, as the player to move sees them, and the columns' heights."""
     group = ConnectFourGroup(count, opening_moves=30)
     group.reset(seed)
     mover, each = group.to_move, np.arange(count)

@@ -130,7 +130,7 @@ def test_zeros_for_everything_give_finite_actions_that_there_are(design):
 @pytest.mark.parametrize("kind", ["continuous_actions", "deterministic_continuous_actions"])
 @pytest.mark.parametrize("design", RECURRENT.values(), ids=RECURRENT)
 def test_with_a_memory_it_follows_the_policy_over_an_episode_whichever_actions_are_taken(design, rows, kind):
-    """The environment takes drawn actions, or deterministic ones; the policy is told which actions were taken."""
+    """The environment takes drawn actions, or deterministic ones; the policy gets the actions that were taken."""
     update = update_for(design)
     policy, model = live_policy(design, update), with_logits(exported(design, update))
     actions, drawn = design.spec.actions, kind == "continuous_actions"

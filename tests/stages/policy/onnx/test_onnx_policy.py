@@ -87,7 +87,7 @@ def test_nobody_decides_nothing():
         assert decision.actions.continuous.shape == decision.actions.discrete.shape == (0, 2)
 
 
-def test_it_counts_as_the_version_that_it_is_told_and_takes_no_weights():
+def test_it_counts_as_the_version_that_it_is_given_and_takes_no_weights():
     design = design_for()
     policy = both(design)[1]
     assert policy.version == -1

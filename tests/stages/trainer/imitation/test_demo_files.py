@@ -47,7 +47,7 @@ def test_the_last_pair_of_a_recording_that_stopped_in_an_episode_is_what_followe
     np.testing.assert_allclose(found.final_observations.vectors[1], [0.12])
 
 
-def test_agents_that_were_recorded_in_between_each_other_are_told_apart(tmp_path):
+def test_agents_that_were_recorded_in_between_each_other_are_separated(tmp_path):
     mixed = [each for two in zip(episode(3, agent=9), episode(3, agent=4, first=20), strict=True) for each in two]
     unity_file(tmp_path / "a.demo", [*mixed, *episode(1, agent=9, first=40)])
     found = read_unity_demo(tmp_path / "a.demo", "Ball")

@@ -188,7 +188,7 @@ def test_a_choice_that_there_is_none_of_is_refused(record, expert, tmp_path):
         load_demonstrations("expert.stream", SPEC, tmp_path)
 
 
-def test_how_much_was_loaded_is_told(record, expert, tmp_path, caplog):
+def test_how_much_was_loaded_is_reported(record, expert, tmp_path, caplog):
     record([expert([2, 3])])
     with caplog.at_level(logging.INFO):
         load_demonstrations("expert.stream", SPEC, tmp_path)

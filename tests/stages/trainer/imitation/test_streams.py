@@ -11,7 +11,7 @@ from stages.errors import StageError
 from stages.trainer.imitation.streams import read_stream
 
 
-def test_an_episode_in_pieces_is_put_together_whoever_else_was_recorded_in_between(record, expert):
+def test_an_episode_in_pieces_is_put_together_whatever_else_was_recorded_in_between(record, expert):
     batches = [
         expert([2, 1], seed=1, agent_ids=[7, 5], episode_ids=[0, 0], terminated=[False] * 2, truncated=[False] * 2),
         expert([3, 2], seed=2, agent_ids=[5, 7], episode_ids=[0, 0], terminated=[False, True], truncated=[False] * 2),

@@ -60,7 +60,7 @@ def test_an_agent_that_leaves_early_learns_from_what_becomes_of_those_who_are_le
         (("", ""), (30, 30)),
     ],
 )
-def test_beyond_the_end_lies_the_value_of_whoever_did_not_terminate(prepare, ends, worth):
+def test_beyond_the_end_lies_the_value_of_those_that_did_not_terminate(prepare, ends, worth):
     one = Piece(1, 0, [1], [0], [0], [0], 10, ends[0])
     two = Piece(2, 0, [3], [0], [0], [0], 20, ends[1])
     _, _, returns, _ = prepare(batch_of([one, two]))
@@ -90,7 +90,7 @@ def test_mates_are_found_in_whichever_batch_they_come(prepare):
     assert apart[1].estimates["Value Estimate"][:, 0].tolist() == [4, 4]
 
 
-def test_a_group_s_size_is_told_against_the_largest_so_far(prepare):
+def test_a_group_s_size_is_relative_to_the_largest_so_far(prepare):
     critic = Adding()
     prepare(batch_of([*BOTH, Piece(3, 0, [1], [0], [0], [0], 1, group=6)]), critic=critic)
     assert critic.sizes[0] == [1.0, 1.0, 0.0], "2n/2 - 1"

@@ -173,7 +173,7 @@ def test_normalised_vectors_are_clipped_to_five_standard_deviations(make_spec, m
 
 
 @pytest.mark.parametrize("name", SIGNALS)
-def test_an_encoder_too_large_for_the_image_is_told_by_the_signals_own_key(name, make_spec, make_signal):
+def test_an_encoder_too_large_for_the_image_is_reported_by_the_signals_own_key(name, make_spec, make_signal):
     settings = {"vis_encode_type": "nature_cnn"}
     told = (
         rf"Test: observation 'image' .*20×20.*too small for reward_signals\.{name}\.network_settings\.vis_encode_type"

@@ -277,7 +277,7 @@ def test_resumed_without_a_replay_buffer_it_collects_as_at_the_beginning(tmp_pat
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_missing_or_broken_replay_buffer_is_told_and_the_memory_starts_empty(tmp_path, broken):
+def test_a_missing_or_broken_replay_buffer_is_reported_and_the_memory_starts_empty(tmp_path, broken):
     trainer = make_trainer(hyperparameters={"save_replay_buffer": True})
     feed(trainer, [make_batch(trainer, [24])])
     trainer.save_bulk(tmp_path)

@@ -91,7 +91,7 @@ def test_two_channels_of_one_id_are_refused():
         (lambda data: data[:16] + b"\xff\xff\xff\xff" + data[20:], "expected a message of -1 bytes"),
     ],
 )
-def test_bytes_that_are_no_messages_are_told_and_nobody_gets_any(damage, problem):
+def test_bytes_that_are_no_messages_are_reported_and_nobody_gets_any(damage, problem):
     channel = RawBytesChannel(ID)
     data = framed(channel, b"a", b"bc")
     with pytest.raises(

@@ -38,7 +38,7 @@ async def talk(folder: Path, *channels: SideChannel, arguments: tuple[str, ...] 
     return report
 
 
-async def test_unity_is_told_its_engine_configuration(tmp_path):
+async def test_unity_receives_its_engine_configuration(tmp_path):
     engine = EngineConfigurationChannel()
     engine.set_configuration_parameters(
         width=84, height=60, quality_level=5, time_scale=20.0, target_frame_rate=-1, capture_frame_rate=60
@@ -53,7 +53,7 @@ async def test_unity_is_told_its_engine_configuration(tmp_path):
     }
 
 
-async def test_unity_is_told_values_and_samplers_of_its_parameters(tmp_path):
+async def test_unity_receives_values_and_samplers_of_its_parameters(tmp_path):
     parameters = EnvironmentParametersChannel()
     parameters.set_float_parameter("mass", 2.5)
     parameters.set_uniform_sampler_parameters("wind", -1.0, 1.0, 7)
