@@ -1,6 +1,12 @@
-"""The rooms of `stages/` and `pipeline/` keep an order: a room imports only itself and the rooms listed before it."""
+"""The structure of the house: rooms keep an order, nothing imports in a circle, functions stay short, names are unique.
+
+A room imports only itself and the rooms listed before it.
+"""
 
 from __future__ import annotations
+
+import ast
+from collections import Counter
 
 import pytest
 from test_imports import imports, modules
@@ -91,3 +97,28 @@ def name_of(path: str) -> str:
 def imported(what: str, known: set[str]) -> str | None:
     """The module that an import reads, which may be what it names or where that stands."""
     return next((name for name in (what, what.rpartition(".")[0]) if name in known), None)
+
+
+LONGEST = 50
+"""Lines of a function, its docstring included; ruff holds its complexity to 15."""
+
+MIRRORED = {"ActionSpec", "BehaviorSpec", "ObservationSpec"}
+"""Classes of `stages/unity/specs.py` that scripts know from ML-Agents by these names."""
+
+
+def test_no_function_is_too_long():
+    functions = ((path, node) for path, tree in modules() for node in ast.walk(tree) if isinstance(node, FUNCTIONS))
+    found = [f"{path}:{node.lineno}: {node.name}" for path, node in functions if lines_of(node) > LONGEST]
+    assert not found
+
+
+def test_no_two_classes_have_one_name():
+    names = Counter(node.name for _, tree in modules() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1} <= MIRRORED
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return node.end_lineno - node.lineno + 1
