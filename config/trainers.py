@@ -1,7 +1,8 @@
 """The table of trainers: each `trainer_type`, and what must be known about it without loading its class.
 
 A new trainer is one entry here, a settings model derived from `Hyperparameters`, and the class that the entry names. A
-`trainer_type` of the form `module:Class` needs no entry; `stages.trainers` reads its static properties from the class.
+`trainer_type` of the form `module:Class` needs no entry; `stages.trainer_lookup` reads its static properties from the
+class.
 """
 
 from __future__ import annotations

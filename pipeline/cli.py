@@ -59,7 +59,7 @@ def _follow(arguments: Sequence[str] | None) -> int:
 def _validate(config: RunConfig) -> int:
     """Print the pipeline, or what can't be found of all that the configuration names."""
     from pipeline.command.description import describe
-    from pipeline.main.references import all_names
+    from pipeline.main.named_code import all_names
 
     mistakes = all_names(config)
     for mistake in mistakes:

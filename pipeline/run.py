@@ -18,8 +18,8 @@ from pipeline.common.errors import RunFailed
 from pipeline.common.seeds import choose_seed
 from pipeline.common.versions import version_information
 from pipeline.main.coordinator import Coordinator
+from pipeline.main.named_code import in_place
 from pipeline.main.preflight import check_run
-from pipeline.main.references import in_place
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import check_players
 from pipeline.policies.clip import write_final_clips

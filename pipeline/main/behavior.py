@@ -58,8 +58,8 @@ class BehaviorState:
         """A checkpoint is whole: the next one is due where a run that resumes from it would make it."""
         self.start_at(self.step)
 
-    def update(self, report: TrainerReport) -> bool:
-        """Take in a trainer's report; True if a checkpoint has become due."""
+    def receive_report(self, report: TrainerReport) -> bool:
+        """Keep what a trainer reports; return True if a checkpoint is due: each `checkpoint_interval` steps."""
         self.step, self.version, self.done = report.step, report.version, report.done
         self.recent_return = report.recent_return
         if self.step < self.next_checkpoint:

@@ -171,7 +171,7 @@ class BehaviorStarter:
         self._run(self._publish_later(policy))
 
     def _count_play(self, report: TrainerReport) -> None:
-        self.behaviors[report.behavior].update(report)
+        self.behaviors[report.behavior].receive_report(report)
         self._reporter.record_report(report)
 
     async def _publish_later(self, policy: PolicyUpdate) -> None:

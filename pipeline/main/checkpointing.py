@@ -1,4 +1,7 @@
-"""Main's side of saving: announces checkpoints, makes them real, and keeps the run's status files."""
+"""Main's side of saving: announces checkpoints, makes them real, and keeps the run's status files.
+
+`BehaviorState.receive_report` decides when one is due.
+"""
 
 from __future__ import annotations
 

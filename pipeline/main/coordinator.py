@@ -248,7 +248,7 @@ class Coordinator:
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.starter.behaviors
         state = behaviors[report.behavior]
-        checkpoint_due = state.update(report)
+        checkpoint_due = state.receive_report(report)
         state.path.on_report(report)
         self._curricula.record(report)
         if not self._plan.deterministic:

@@ -13,7 +13,7 @@ from config import RunConfig
 from config.environment_kinds import load_entry
 from pipeline.common.errors import RunError
 from pipeline.common.graph import offline_demonstrations
-from pipeline.main.references import names_of_main
+from pipeline.main.named_code import names_of_main
 from pipeline.policies.export import NEWEST, is_export
 from pipeline.policies.warm_start import initial_policy
 from pipeline.run_folder.checkpoint import newest_checkpoint

@@ -1,4 +1,4 @@
-"""Supervision of hosts: which may be started again, and which have fallen silent."""
+"""Supervision of hosts: which may be restarted (the coordinator restarts them), and which have fallen silent."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from config import BehaviorSettings, NetworkSettings
 from queues.specs import BehaviorSpec
 from stages.policy.observations import ObservationLayout
-from stages.trainers import trainer_kind
+from stages.trainer_lookup import trainer_kind
 
 
 @dataclass(frozen=True)

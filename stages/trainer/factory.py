@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from config.errors import KeyPath, dotted
 from stages.errors import LoadError, blaming
 from stages.trainer.protocol import Trainer, TrainerContext
-from stages.trainers import trainer_class, trainer_kind
+from stages.trainer_lookup import trainer_class, trainer_kind
 
 
 def make_trainer(context: TrainerContext) -> Trainer:

@@ -291,6 +291,8 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         add(behavior, "Losses/Value Loss", losses.value)
         for name, loss in losses.others.items():
             add(behavior, f"Losses/{name}", loss)
+        for name, measure in losses.measures.items():
+            add(behavior, f"Policy/{name}", measure)
         add(behavior, "Policy/Entropy", losses.entropy)
         add(behavior, "Policy/Learning Rate", coefficients.learning_rate)
         if coefficients.epsilon:

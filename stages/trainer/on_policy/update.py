@@ -50,6 +50,8 @@ class Losses:
     entropy: float
     others: Mapping[str, float] = field(default_factory=dict)
     """Further losses, by the names under which they are reported."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What was only measured, by name."""
 
 
 class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
@@ -65,6 +67,8 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
     """The results of `losses`, for messages: first the policy loss, then the value loss, last the entropy."""
     weights: ClassVar[tuple[float, ...]]
     """Weights of all of them but the entropy."""
+    measures: ClassVar[tuple[str, ...]] = ()
+    """Further results of `losses`, behind the entropy, that are only reported: statistics `Policy/<name>`."""
 
     def __init__(self, network: TrainedActor, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters) -> None:
         self.network = network
@@ -109,12 +113,14 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
                     history.extend(loss.detach() for loss in losses)
                     if after_each is not None:
                         after_each(minibatch.rows)
-            table = torch.stack(history).view(-1, len(self.names))
+            results = torch.stack(history).view(-1, len(self.names) + len(self.measures))
+            table = results[:, : len(self.names)]
             if not bool(torch.isfinite(table).all() & torch.isfinite(self.network.values).all()):
                 raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
         policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
-        return Losses(float(policy), float(value), float(entropy), others)
+        measures = {name: float(results[:, at].mean()) for at, name in enumerate(self.measures, len(self.names))}
+        return Losses(float(policy), float(value), float(entropy), others, measures)
 
     def state_dict(self) -> dict[str, Any]:
         """Adam's moments by parameter name, and its step count."""
@@ -134,7 +140,7 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
 
     @abstractmethod
     def losses(self, batch: AnyMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
-        """The losses of a minibatch, in the order of `names`: scalars."""
+        """The losses of a minibatch, in the order of `names`, then the `measures`: scalars."""
 
     def loss_weights(self, coefficients: Coefficients) -> list[Tensor]:
         """Weights of the losses; none for the entropy without a bonus, which saves its backward pass."""

@@ -17,6 +17,7 @@ SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
 class PlainUpdate(OnPolicyUpdate):
     names = ("policy loss", "value loss", "entropy")
     weights = (1.0, 0.5)
+    measures = ("Approximate KL",)
 
     def __init__(self, network, spec, hyperparameters):
         super().__init__(network, spec, hyperparameters)
@@ -28,7 +29,8 @@ class PlainUpdate(OnPolicyUpdate):
     def losses(self, batch, coefficients):
         heads, values = self.actor_critic(batch.inputs)
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
-        return -(log_probs * batch.advantages).mean(), value_loss(values, batch.returns), entropy
+        kl = (batch.old_log_probs - log_probs.detach()).mean()
+        return -(log_probs * batch.advantages).mean(), value_loss(values, batch.returns), entropy, kl
 
 
 class PlainTrainer(OnPolicyTrainer):
@@ -80,6 +82,14 @@ def test_an_algorithm_without_a_clip_range_learns_and_reports_none():
     assert not np.array_equal(trainer.policy().weights, before)
     assert {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Entropy", "Policy/Beta"} <= set(reported.values)
     assert "Policy/Epsilon" not in reported.values
+
+
+def test_what_an_algorithm_only_measures_is_reported():
+    reported = Reported()
+    trainer = make(reported)
+    trainer.add(experience(SPEC, [20, 12], 0))
+    trainer.learn()
+    assert np.isfinite(reported.values["Policy/Approximate KL"])
 
 
 def test_it_goes_on_from_its_state_bit_for_bit():

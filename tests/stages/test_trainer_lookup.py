@@ -10,7 +10,7 @@ import pytest
 from config.trainers import TRAINERS
 from stages.errors import LoadError
 from stages.trainer.factory import find_trainer
-from stages.trainers import trainer_kind
+from stages.trainer_lookup import trainer_kind
 
 PATH = ("behaviors", "P")
 
