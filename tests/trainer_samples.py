@@ -90,12 +90,14 @@ def experience(
     return TrajectoryBatch(spec.behavior_id, 0, rows, trajectories)
 
 
-def demonstrations(path: Path, spec: BehaviorSpec, seed: int = 7) -> Path:
-    """A recording of a few random trajectories, to imitate."""
+def demonstrations(path: Path, spec: BehaviorSpec, seed: int = 7, **columns: float) -> Path:
+    """A recording of a few random trajectories, to imitate; keyword arguments are the only value of a column."""
     config = {"behaviors": {spec.name: {"trainer_type": "sac"}}}
     header = StreamHeader.of("expert", 1.7e9, ("trainer",), (spec,), config)
     with StreamWriter(path, header) as writer:
-        writer.write("trainer", experience(spec, [12, 9, 11], seed, squashed=True), 0.0)
+        batch = experience(spec, [12, 9, 11], seed, squashed=True)
+        batch = batch.replace(**{name: np.full_like(batch.rows[name], value) for name, value in columns.items()})
+        writer.write("trainer", batch, 0.0)
     return path
 
 

@@ -604,16 +604,6 @@ async def test_environments_that_end_before_they_have_begun_end_the_run_too():
     await task
 
 
-async def test_each_restart_has_a_seed_of_its_own():
-    async with Rig(FOREVER, restarts=RestartBudget(-1, -1, 60.0), breaks_at={2, 3}) as rig:
-        rig.actor.receive_policy(policy_update("Walker", 0))
-        await until_blocked()
-        rig.grant(Walker=20)
-        await asyncio.sleep(100)
-        seeds = [group.seeds[0] for group in rig.groups]
-        assert len(set(seeds)) == len(seeds) == 3
-
-
 async def test_an_environment_that_breaks_too_often_ends_the_actor_with_both_reasons():
     rig = Rig(FOREVER, restarts=RestartBudget(1, -1, 60.0), breaks_at={2, 3})
     await rig.__aenter__()
@@ -644,8 +634,15 @@ async def test_an_environment_that_breaks_again_while_it_restarts_is_tried_as_of
         assert rig.processor.emitted("Walker") == 20
 
 
-def test_seeds_of_stretches_and_restarts_differ():
-    actor = Rig(FOREVER).actor
-    seeds = [actor._seed(*path) for path in [(-1,), (0,), (1,), (0, 1), (0, 2), (1, 1)]]
-    assert len(set(seeds)) == len(seeds)
+async def test_seeds_of_stretches_and_restarts_differ():
+    seeds = []
+    for resumed_at in (-1, 0, 1):
+        restarts = RestartBudget(-1, -1, 60.0)
+        async with Rig(FOREVER, restarts=restarts, breaks_at={2, 3}, resumed_at=resumed_at) as rig:
+            rig.actor.receive_policy(policy_update("Walker", 0))
+            await until_blocked()
+            rig.grant(Walker=20)
+            await asyncio.sleep(100)
+            seeds += [seed for group in rig.groups for seed in group.seeds]
+    assert len(set(seeds)) == len(seeds) == 9
     assert all(0 <= seed < 2**31 for seed in seeds)
