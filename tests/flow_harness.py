@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from audited_ledger import AuditedLedger
 from delayed_hosts import KIND, Network
 from fakes import AGENT, TICK, Cast, Counters, CountingGroup, EchoPolicy, RememberingTrainer
 from virtual_time import VirtualTimeLoop
 
 from config import RunConfig, SelfPlaySettings
 from config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
-from pipeline.control.credits import Grant
 from pipeline.hosts.actor import ActorHost
 from pipeline.hosts.serve import build_host
 from pipeline.main.coordinator import Coordinator
@@ -178,12 +178,13 @@ class Flow:
         self.dropped: list[TrajectoryBatch] = []
         self.doubled: list[TrajectoryBatch] = []
         self.assignments: dict[int, Assignment] = {}
-        self.peak: dict[str, int] = defaultdict(int)
-        """By behaviour: most credits outstanding."""
+        self.emitted: dict[tuple[str, int], int] = defaultdict(int)
+        """By behaviour and source: credits of what actors have emitted, and of what was doubled since."""
         self.stop = asyncio.Event()
         self.learned = asyncio.Event()
         """Set after each update."""
         self.coordinator: Coordinator
+        self.ledger: AuditedLedger
 
     def window(self, name: str) -> int:
         rows = next(each.rows_per_update for each in self.scenario.trained if each.name == name)
@@ -198,6 +199,7 @@ class Flow:
         with RunFolder.create(results, "run") as folder:
             plan = RunPlan(self.scenario.config(), folder, self.scenario.seed, None)
             coordinator = self.coordinator = Coordinator(plan, console=False, progress=Progress(enabled=False))
+            self.ledger = coordinator.ledger = AuditedLedger(self.window, self.emitted, self.scenario.deterministic)
             async with asyncio.timeout(PATIENCE_S), coordinator, asyncio.TaskGroup() as tasks:
                 beside = tasks.create_task(during(self))
                 await coordinator.run(self.stop, None)
@@ -220,9 +222,6 @@ class Flow:
     def _sent(self, message: Any) -> None:
         if isinstance(message, Assignment):
             self.assignments[message.generation] = message
-        if isinstance(message, Grant):
-            for name in message.caps:
-                self.peak[name] = max(self.peak[name], self.coordinator.ledger.outstanding(name))
 
 
 @contextmanager
@@ -291,11 +290,14 @@ class Meddler(Stage[TrajectoryBatch, TrajectoryBatch]):
 
     def start(self, context: StageContext) -> None:
         self._random = np.random.default_rng(context.seed)
-        self._came = Flow.current.came[context.name.partition("-")[0]]
+        name = context.name.partition("-")[0]
+        self._came, self._emits = Flow.current.came[name], name == "emitted"
 
     async def process(self, item: TrajectoryBatch) -> AsyncIterator[TrajectoryBatch]:
         flow = Flow.current
         self._came.append(item.copy())
+        if self._emits:
+            flow.emitted[item.behavior, item.source] += item.credits
         if self._random.random() >= self._how_often:
             yield item
             return
@@ -308,6 +310,7 @@ class Meddler(Stage[TrajectoryBatch, TrajectoryBatch]):
                 yield item.select(keep)
             case 2:
                 flow.doubled.append(item.copy())
+                flow.emitted[item.behavior, item.source] += item.credits
                 yield item
                 await asyncio.sleep(STEP_S)
                 yield item

@@ -240,9 +240,16 @@ def arrivals(flow: Flow, name: str) -> list[TrajectoryBatch]:
 
 
 def check_credits(flow: Flow, name: str, run: ActorRun) -> None:
-    """What the environment told has been emitted; all credits that were spent have come back."""
+    """All credits that a living actor has spent have come back, and what the environment reported was emitted.
+
+    During the run, `AuditedLedger` compares the ledger with an account of its own.
+    """
+    replaced = any(other.replica == run.replica and other.source > run.source for other in flow.actors.values())
+    assert replaced == (run.source in flow.ledger.removed), "a dead actor holds no credits"
     if not run.alive:
         return
+    doubled = sum(b.credits for b in flow.doubled if (b.behavior, b.source) == (name, run.source))
+    assert flow.ledger.returned_of(name, run.source) == flow.emitted[name, run.source] - doubled
     if len(flow.trainers) == len(run.groups) == 1:
         told = run.groups[0].told
         # The last tick may have come after the actor was told to stop.
@@ -277,7 +284,7 @@ def check_bounds(flow: Flow, name: str) -> None:
     for queue in flow.network.queues:
         assert queue.statistics().high_water <= queue.maxlen
     doubled = sum(batch.credits for batch in flow.doubled if batch.behavior == name)
-    assert flow.peak[name] <= flow.window(name) + overshoot(flow.scenario, name) + doubled
+    assert flow.ledger.peak[name] <= flow.window(name) + overshoot(flow.scenario, name) + doubled
 
 
 def overshoot(scenario: Scenario, name: str) -> int:

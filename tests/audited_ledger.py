@@ -1,0 +1,75 @@
+"""A ledger of credits under audit, for whole runs: no credit is made up, lost, or granted beyond the window."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from pipeline.control.credits import CreditLedger, CreditRequest, Grant
+
+
+class AuditedLedger(CreditLedger):
+    """The real ledger, and an account of its own of what comes and goes there: after each call both are the same.
+
+    Args:
+        window: gives the size of a behaviour's window.
+        emitted: credits of all that was emitted so far, by behaviour and source.
+        at_rest: as for every ledger.
+    """
+
+    def __init__(
+        self, window: Callable[[str], int], emitted: Mapping[tuple[str, int], int], at_rest: bool = False
+    ) -> None:
+        super().__init__(at_rest)
+        self.removed: set[int] = set()
+        self.peak: dict[str, int] = defaultdict(int)
+        """By behaviour: most credits outstanding."""
+        self._window = window
+        self._emitted = emitted
+        self._caps: dict[str, dict[int, int]] = {}
+        self._returns: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+
+    def returned_of(self, behavior: str, source: int) -> int:
+        """Return the credits that were returned for a source, by whichever stage."""
+        return sum(self._returns[behavior, source].values())
+
+    def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
+        self._caps[behavior] = {}
+        super().open_window(behavior, rows_per_update, max_policy_lag, restored_rows)
+
+    def remove_source(self, source: int) -> list[Grant]:
+        self.removed.add(source)
+        for caps in self._caps.values():
+            caps.pop(source, None)
+        return self._audited(super().remove_source(source))
+
+    def request(self, request: CreditRequest) -> list[Grant]:
+        for name, used in request.used.items():
+            if name in self._caps and request.source not in self.removed:
+                cap = 0 if name in request.gives_back else self._caps[name].get(request.source, 0)
+                self._caps[name][request.source] = max(cap, used)
+        return self._audited(super().request(request))
+
+    def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
+        self._returns[behavior, source][by] = total
+        assert self.returned_of(behavior, source) <= self._emitted[behavior, source], "more than was emitted"
+        return self._audited(super().returned(by, behavior, source, total))
+
+    def learned(self, behavior: str, version: int, held: int = 0) -> list[Grant]:
+        return self._audited(super().learned(behavior, version, held))
+
+    def resume(self) -> list[Grant]:
+        return self._audited(super().resume())
+
+    def _audited(self, grants: list[Grant]) -> list[Grant]:
+        granted = {name for grant in grants for name in grant.caps}
+        for grant in grants:
+            assert grant.source not in self.removed, "a grant for a source that was removed"
+            for name, cap in grant.caps.items():
+                self._caps[name][grant.source] = cap
+        for name, caps in self._caps.items():
+            out = sum(max(0, cap - self.returned_of(name, source)) for source, cap in caps.items())
+            assert self.outstanding(name) == out
+            assert out <= self._window(name) or name not in granted, "granted beyond the window"
+            self.peak[name] = max(self.peak[name], out)
+        return grants
