@@ -132,14 +132,6 @@ class Scenario:
         )
 
 
-class FastVirtualLoop(VirtualTimeLoop):
-    """Without debug mode, which costs more than everything else here."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_debug(False)
-
-
 @dataclass
 class ActorRun:
     """One incarnation of an actor, and what it has done."""
@@ -242,7 +234,7 @@ def run_flow(
 ) -> Flow:
     """Run a scenario to its end, which is a good one unless it `fails`, and `during` beside it."""
     flow = Flow(scenario)
-    with installed(flow) as results, asyncio.Runner(loop_factory=FastVirtualLoop) as runner:
+    with installed(flow) as results, asyncio.Runner(debug=False, loop_factory=VirtualTimeLoop) as runner:
         runner.run(flow.run(results, during))
     failure = flow.coordinator.shutdown.failure
     assert fails or failure is None, failure and (failure.traceback or failure.message)
@@ -290,13 +282,12 @@ class Meddler(Stage[TrajectoryBatch, TrajectoryBatch]):
 
     def start(self, context: StageContext) -> None:
         self._random = np.random.default_rng(context.seed)
-        name = context.name.partition("-")[0]
-        self._came, self._emits = Flow.current.came[name], name == "emitted"
+        self._name = context.name.partition("-")[0]
 
     async def process(self, item: TrajectoryBatch) -> AsyncIterator[TrajectoryBatch]:
         flow = Flow.current
-        self._came.append(item.copy())
-        if self._emits:
+        flow.came[self._name].append(item.copy())
+        if self._name == "emitted":
             flow.emitted[item.behavior, item.source] += item.credits
         if self._random.random() >= self._how_often:
             yield item

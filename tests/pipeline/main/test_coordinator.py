@@ -75,6 +75,19 @@ def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
     assert "Learning was interrupted." in caplog.text
 
 
+def test_learners_that_are_still_fed_after_the_last_checkpoint_end_with_the_run():
+    """The first actor's barrier makes the cut: of the other's steps, some come behind it."""
+
+    async def stop(flow: Flow) -> None:
+        await until_updated(flow)
+        flow.stop.set()
+
+    flow = run_flow(Scenario(ENDLESS.trained, ENDLESS.casts, replicas=3, slowness_s=(0.0, 2e-2)), stop)
+    trainer = flow.trainers["Walker"]
+    assert flow.coordinator.checkpointing.newest == 0
+    assert trainer.step > flow.coordinator.starter.behaviors["Walker"].exports[-1].steps
+
+
 def test_a_run_that_is_asked_to_stop_before_any_agent_is_seen_ends_without_a_checkpoint():
     async def stop(flow: Flow) -> None:
         flow.stop.set()
