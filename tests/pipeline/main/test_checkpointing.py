@@ -1,0 +1,92 @@
+"""Main's side of saving: a checkpoint is whole with its last part, or it is given up and the one before it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import counting_spec
+
+from config import RunConfig
+from pipeline.control.channel import local_pair
+from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, Stop
+from pipeline.hosts.inline import InlineHost, LocalEdges
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.stages import StageHost
+from pipeline.main.behavior import BehaviorState
+from pipeline.main.checkpointing import Checkpointing
+from pipeline.main.run_plan import RunPlan
+from pipeline.main.trajectory_path import TrajectoryPath
+from pipeline.reporting.statistics import StatisticsCollector
+from pipeline.reporting.timers import Timers
+from pipeline.run_folder.checkpoint import write_part
+from pipeline.run_folder.folder import RunFolder
+from stages.publisher import PolicyPublisher
+from stages.trainer.stage import TrainerReport
+
+TRAINER = "trainer@learner-Ball"
+
+
+class Made:
+    """A run's checkpoints, with one behaviour and no other stage that has a part, and what has come of them."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        config = RunConfig.from_plain({"behaviors": {"Ball": {"checkpoint_interval": 100}}})
+        self.plan = RunPlan(config, folder, 0, None)
+        stages = StageHost("main", folder.path, 0, None, StatisticsCollector(0), None, lambda message: None)
+        path = TrajectoryPath(self.plan.route("Ball"), config, stages, PolicyPublisher())
+        self.ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
+        self.ball.start_at(0)
+        self.ended: list[str | None] = []
+        self.checkpointing = Checkpointing(self.plan, {"Ball": self.ball}, Timers(), dict, dict, self.ended.append)
+
+    def part(self, number: int) -> PartSaved:
+        return write_part(self.plan.folder.checkpoints, number, TRAINER, {"weights": [1.0]})
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    with RunFolder.create(tmp_path, "run") as folder:
+        yield Made(folder)
+
+
+async def test_sources_are_sent_the_barrier_and_stop_behind_it(made):
+    control, theirs = local_pair("actor-0")
+    host: Any = InlineHost(HostPlan("actor", "actor-0", {}, None, "", 0), 1, control, LocalEdges(), None)
+    made.checkpointing.begin([host], then_stop=True)
+    made.checkpointing.repeat_announcement(host)
+    control.close()
+    assert [message async for message in theirs.receive()] == [BeginCheckpoint(0), Stop(), BeginCheckpoint(0)]
+
+
+def test_a_checkpoint_is_whole_with_its_last_part_and_the_next_is_due_an_interval_later(made):
+    made.checkpointing.begin([])
+    assert made.ball.receive_report(TrainerReport("Ball", 130, 2, False, None, 0, {}))
+    made.checkpointing.receive(made.part(0))
+    assert (made.checkpointing.newest, made.checkpointing.busy, made.ended) == (0, False, [None])
+    assert made.ball.next_checkpoint == 200
+    assert made.plan.folder.read_training_status().behaviors.keys() == {"Ball"}
+
+
+def test_a_part_that_failed_ends_the_checkpoint_and_the_one_before_it_stays(made, caplog):
+    for number in (0, 1):
+        made.checkpointing.begin([])
+        made.checkpointing.receive(made.part(0) if number == 0 else PartFailed(1, TRAINER, "no space left"))
+    assert (made.checkpointing.newest, made.ended) == (0, [None, f"{TRAINER}: no space left"])
+    assert "Checkpoint 1 could not be written, the one before it stays" in caplog.text
+
+
+def test_a_part_of_an_older_checkpoint_changes_nothing(made):
+    made.checkpointing.begin([])
+    made.checkpointing.begin([])
+    made.checkpointing.receive(made.part(0))
+    made.checkpointing.receive(PartFailed(0, TRAINER, "no space left"))
+    assert (made.checkpointing.busy, made.ended) == (True, [])
+
+
+def test_a_part_that_is_missing_when_all_hosts_have_ended_is_named(made):
+    made.checkpointing.begin([])
+    made.checkpointing.close()
+    assert made.ended == [f"its hosts have ended, and there is no word of {TRAINER}"]

@@ -1,0 +1,92 @@
+"""A behaviour's way through main: to its trainer, to those who imitate it, and its policies to the publisher."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import policy_update
+from stream_samples import trajectories
+
+from config import RunConfig
+from pipeline.common.graph import route
+from pipeline.control.messages import CreditsReturned
+from pipeline.hosts.stages import StageHost
+from pipeline.main.trajectory_path import TrajectoryPath, drain
+from pipeline.reporting.statistics import StatisticsCollector
+from queues.agent_manager_queue import AgentManagerQueue
+from stages.publisher import PolicyPublisher, PublisherPort
+from stages.stage import Stage
+
+Queue = AgentManagerQueue[Any]
+
+
+class Keeper(Stage):
+    """A custom stage that lets nothing pass, and has no state that can be saved."""
+
+    def process(self, item):
+        return None
+
+    def state_dict(self):
+        raise ValueError("nothing to be had")
+
+
+def path_in(folder: Path, sent: list[Any], publisher: PolicyPublisher | None = None, **pipeline: Any) -> TrajectoryPath:
+    config = RunConfig.from_plain({"behaviors": {"Ball": {}}, "pipeline": pipeline})
+    stages = StageHost("main", folder, 0, None, StatisticsCollector(0), None, sent.append)
+    return TrajectoryPath(route(config, "Ball"), config, stages, publisher or PolicyPublisher())
+
+
+def fed(*items: Any) -> Queue:
+    inlet = Queue("inlet", 4)
+    for item in items:
+        inlet.put_nowait(item)
+    inlet.close()
+    return inlet
+
+
+async def test_students_get_copies_under_their_own_names(tmp_path):
+    path, learner, student = path_in(tmp_path, []), Queue("learn/Ball", 4), Queue("learn/Student", 4)
+    path.students["Student"] = student
+    await asyncio.gather(*path.trajectories(fed(trajectories()), learner))
+    assert [batch.behavior_id async for batch in learner] == ["Ball?team=0"]
+    assert [batch.behavior_id async for batch in student] == ["Student"]
+
+
+async def test_a_learner_that_is_gone_ends_the_way(tmp_path):
+    learner, inlet = Queue("learn/Ball", 4), fed(trajectories())
+    learner.close()
+    await asyncio.gather(*path_in(tmp_path, []).trajectories(inlet, learner))
+    assert inlet.closed
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["in the stream", "at a failure"])
+async def test_custom_stages_in_main_are_on_the_way(saved, tmp_path, caplog):
+    sent: list[Any] = []
+    keeper = {"use": f"{__name__}:Keeper", "name": "keeper", "host": "main"}
+    path, learner = path_in(tmp_path, sent, stages=[keeper]), Queue("learn/Ball", 4)
+    if saved:
+        parts: list[Any] = []
+        path.save_now(lambda name, state: parts.append((name, state)))
+        assert parts == [("keeper-Ball", None)]
+        assert "stage keeper-Ball can't be saved" in caplog.text
+        return
+    await asyncio.gather(*path.trajectories(fed(trajectories()), learner))
+    assert learner.empty()
+    assert sent == [CreditsReturned("keeper-Ball@main", "Ball", 0, 2)]
+
+
+async def test_policies_go_to_the_publisher(tmp_path):
+    published: list[Any] = []
+    publisher = PolicyPublisher(PublisherPort(published.append))
+    publisher.add_behavior("Ball")
+    await asyncio.gather(*path_in(tmp_path, [], publisher).policies(fed(policy_update("Ball", 3))))
+    assert [(update.behavior_id, update.version) for update in published] == [("Ball", 3)]
+
+
+async def test_draining_takes_everything():
+    inlet = fed(trajectories(0), trajectories(1))
+    await drain(inlet)
+    assert inlet.empty()
