@@ -1,0 +1,97 @@
+"""The end of a run: it begins once, at the first cause, which is the one that is reported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fakes import counting_spec
+
+from config import RunConfig
+from pipeline.control.messages import HostFailed
+from pipeline.hosts.stages import StageHost
+from pipeline.main.behavior import BehaviorState
+from pipeline.main.broadcast import Broadcaster
+from pipeline.main.launcher import Launcher
+from pipeline.main.run_plan import RunPlan
+from pipeline.main.running_hosts import RunningHosts
+from pipeline.main.shutdown import Shutdown
+from pipeline.main.trajectory_path import TrajectoryPath
+from pipeline.reporting.statistics import StatisticsCollector
+from pipeline.run_folder.folder import RunFolder
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Ending:
+    """The end of a run with one behaviour, whose learner never was there, and how often what was asked for."""
+
+    def __init__(self, folder: RunFolder, tasks: asyncio.TaskGroup) -> None:
+        config = RunConfig.from_plain({"behaviors": {"Ball": {}}})
+        plan = RunPlan(config, folder, 0, None)
+        stages = StageHost("main", folder.path, 0, None, StatisticsCollector(0), None, lambda message: None)
+        self.running = RunningHosts(config, tasks, lambda host: None)
+        broadcaster = Broadcaster(Launcher(plan, self.running))
+        path = TrajectoryPath(plan.route("Ball"), config, stages, broadcaster.publisher)
+        ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
+        self.asked: list[str] = []
+        self.shutdown = Shutdown(
+            {"Ball": ball},
+            self.running,
+            broadcaster,
+            lambda: self.asked.append("last checkpoint"),
+            lambda: self.asked.append("save now"),
+        )
+
+
+@asynccontextmanager
+async def ending_in(folder: Path) -> AsyncIterator[Ending]:
+    with RunFolder.create(folder, "run") as made:
+        async with asyncio.TaskGroup() as tasks:
+            yield Ending(made, tasks)
+
+
+async def test_a_run_that_ends_in_order_makes_one_last_checkpoint(tmp_path):
+    async with ending_in(tmp_path) as ending:
+        for _ in range(2):
+            ending.shutdown.finish()
+        assert (ending.shutdown.begun, ending.shutdown.failure) == (True, None)
+        assert ending.asked == ["last checkpoint"]
+
+
+async def test_the_first_failure_is_the_one_that_counts(tmp_path, caplog):
+    async with ending_in(tmp_path) as ending:
+        ending.shutdown.fail(HostFailed("the first", "", "actor"))
+        ending.shutdown.fail(HostFailed("what followed from it", "", "actor"))
+        ending.shutdown.finish()
+        assert ending.shutdown.failure == HostFailed("the first", "", "actor")
+        assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["the first"]
+        assert ending.asked == [], "there is no learner that could save"
+
+
+async def test_a_failed_checkpoint_is_a_failure_only_if_it_is_the_last_one(tmp_path):
+    async with ending_in(tmp_path) as ending:
+        ending.shutdown.checkpoint_failed("no space left")
+        assert ending.shutdown.failure is None
+        ending.shutdown.finish()
+        ending.shutdown.checkpoint_failed("no space left")
+        assert ending.shutdown.failure is not None
+        assert ending.shutdown.failure.message == "the run's last checkpoint could not be written: no space left"
+
+
+@pytest.mark.parametrize(("stage", "at_start"), [("learner-Ball", True), ("actor", False)])
+async def test_a_trainer_that_failed_before_it_was_ready_failed_at_the_start(stage, at_start, tmp_path):
+    async with ending_in(tmp_path) as ending:
+        ending.shutdown.fail(HostFailed("broken", "", stage))
+        assert ending.shutdown.failed_at_start is at_start
+
+
+async def test_learners_have_ended_when_the_run_is_ending_and_each_of_them_has(tmp_path):
+    async with ending_in(tmp_path) as ending:
+        ending.running.mark_ended("learner-Ball")
+        before = ending.shutdown.learners_ended
+        ending.shutdown.finish()
+        assert (before, ending.shutdown.learners_ended) == (False, True)
