@@ -65,6 +65,7 @@ class BehaviorStarter:
         self._run = run
         self._announced: set[int] = set()
         self._bystanders: set[str] = set()
+        self._unlearned: set[str] = set()
 
     async def agents_seen(self, slot: ActorSlot, spec: BehaviorSpec) -> None:
         """An actor has agents of a behaviour id that it had none of before.
@@ -89,6 +90,12 @@ class BehaviorStarter:
             if evaluation is not None:
                 self._broadcaster.catch_up(evaluation, spec.behavior_id)
         self._announced.add(slot.source)
+
+    async def drain_unlearned(self, name: str) -> None:
+        """Drain a behaviour that is first seen as the run ends: actors wait for its queue before their last barrier."""
+        if name not in self.behaviors and name not in self._unlearned:
+            self._unlearned.add(name)
+            self._run(drain(await self._launcher.gather(name)))
 
     def heartbeat(self, slot: ActorSlot) -> None:
         """Note an actor's sign of life; an actor announces all behaviour ids that it begins with before its first one.

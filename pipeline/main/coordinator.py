@@ -227,12 +227,17 @@ class Coordinator:
 
     async def _on_behavior_seen(self, host: HostHandle, spec: BehaviorSpec) -> None:
         slot = self._launcher.slot_of(host)
-        if slot is None or self.shutdown.begun:
+        if slot is None:
+            return
+        if self.shutdown.begun:
+            await self.starter.drain_unlearned(spec.name)
             return
         log.info("Connected new brain: %s", spec.behavior_id)
         if self._plan.playing and spec.name not in self.starter.behaviors:
             self.ledger.open_unbounded(spec.name)  # nobody learns from its steps
         await self.starter.agents_seen(slot, spec)
+        if self.shutdown.begun:  # while its learner was started: nobody else will tell this learner to end
+            self.shutdown.release_learners()
 
     def _on_learner_ready(self, message: control.LearnerReady) -> None:
         self.starter.behaviors[message.behavior].ready = True

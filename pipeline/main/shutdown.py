@@ -71,7 +71,7 @@ class Shutdown:
             self._broadcaster.send_to_sources(Stop())
         else:
             self._last_checkpoint()
-            self._release_learners()
+            self.release_learners()
         self._running.kill_later(GRACE_S)
 
     def fail(self, failure: HostFailed) -> None:
@@ -86,7 +86,7 @@ class Shutdown:
         if self._trainers_are_sound(failure.stage):
             self._save_trainers()
         self._broadcaster.send_to_sources(Stop())
-        self._release_learners()
+        self.release_learners()
         self._running.kill_later(GRACE_S / 4)
 
     def checkpoint_failed(self, problem: str) -> None:
@@ -94,7 +94,7 @@ class Shutdown:
         if self.begun and self.failure is None:
             self.failure = HostFailed(f"the run's last checkpoint could not be written: {problem}", "", "main")
 
-    def _release_learners(self) -> None:
+    def release_learners(self) -> None:
         """Let learners end with their inlets: nothing more will be asked of them."""
         for state in self._behaviors.values():
             if state.learner is not None:
