@@ -6,6 +6,7 @@ A stage stands between an inlet and an outlet and knows neither; `StageRunner` p
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import time
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Itera
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic, TypeGuard
 
 from config import ConfigError
 from queues.ends import ItemSink, ItemSource
@@ -255,9 +256,17 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # An outlet closed by its consumer is an ending, not this stage's failure: the loop handles it.
-        if isinstance(error, Exception) and not isinstance(error, StageFailure | QueueClosed):
+        if is_failure(error) and not isinstance(error, StageFailure | QueueClosed):
             which = f" {self._number}: {describe_item(self._item)}" if self._item is not None else ""
             raise StageFailure(self._stage, self._doing + which, error) from error
+
+
+def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Return True for what code should not raise: any exception, and requests to exit or cancel that nobody made."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    return isinstance(error, Exception | SystemExit | KeyboardInterrupt)
 
 
 _END: Any = object()

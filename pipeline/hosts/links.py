@@ -101,9 +101,10 @@ class HostLinks:
         return name, self.peers.pop(name)
 
     def take_over(self, dead: HostLinks) -> None:
-        """Take the links on which a dead host put, in use or not."""
-        self.born_with |= {name: end for name, end in dead.born_with.items() if name.startswith("out")}
-        self.peers |= {name: end for name, end in dead.peers.items() if name.startswith("out")}
+        """Take the links on which a dead host put, in use or not; the others are left to be closed with it."""
+        for taken, left in ((self.born_with, dead.born_with), (self.peers, dead.peers)):
+            for name in [name for name in left if name.startswith("out")]:
+                taken[name] = left.pop(name)
 
     def settle(self) -> None:
         """Keep nothing for a replacement: only the host's own handles count now, so that its end shows at the peers."""

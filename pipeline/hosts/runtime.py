@@ -105,10 +105,18 @@ class Host(ABC):
 async def _beside(work: Coroutine[Any, Any, None], *background: Coroutine[Any, Any, None]) -> None:
     """Run `work`; end when it or the first of the background coroutines ends, and cancel the others."""
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(each) for each in (work, *background)]
+        running = [tasks.create_task(_contained(each)) for each in (work, *background)]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
+
+
+async def _contained(work: Coroutine[Any, Any, None]) -> None:
+    """Let a request to exit end this host as a failure, not its event loop in silence."""
+    try:
+        await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise StageError(f"the host's code raised {describe_error(error)}") from error
 
 
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:

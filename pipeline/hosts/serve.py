@@ -43,7 +43,7 @@ async def serve(
     """
     try:
         host = build(plan, control, edges)
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         control.send(describe_failure(plan.name, error))
         await control.drain()
         control.close()

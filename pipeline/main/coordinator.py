@@ -193,6 +193,8 @@ class Coordinator:
                 await self._host_ended(host, status, said_goodbye)
         except Exception as error:
             self._fail(error)
+            if self._running.current(host):  # also if its replacement could not be started
+                self._running.mark_ended(host.plan.name)
 
     async def _on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
         match message:
@@ -349,7 +351,7 @@ class Coordinator:
         self.shutdown.finish()
 
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
-        if status != 0 and not said_goodbye and not self.shutdown.begun and await self._replace(host, status):
+        if not said_goodbye and not self.shutdown.begun and await self._replace(host, status):
             return
         host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
         self._running.mark_ended(host.plan.name)
@@ -360,6 +362,8 @@ class Coordinator:
         """A host has died. Start an actor again, if it may be; any other host's death ends the run."""
         name = host.plan.name
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        if status == 0:
+            how += " without having been told to"
         slot = self._launcher.slot_of(host)
         if slot is None:
             self.shutdown.fail(control.HostFailed(f"the process of {name} {how}.", "", name))

@@ -65,6 +65,9 @@ class Launcher:
         host = await self._running.start(
             self._hosts.actors.kind, plan, replaces=old.handle if old is not None else None
         )
+        if old is not None:
+            for outlet in old.policies.values():
+                outlet.close()
         slot = self.actors[replica] = ActorSlot(replica, host, source)
         return slot
 

@@ -46,6 +46,8 @@ class RunningHosts:
         """Start a host; the arguments are those of `HostFactory.start`."""
         host = self._hosts[plan.name] = await self.factory(kind).start(plan, feed, replaces)
         self._ended.discard(plan.name)
+        if replaces is not None:
+            replaces.close()
         self._on_start(host)
         return host
 

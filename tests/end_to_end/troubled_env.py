@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+LEAVING: dict[str, BaseException] = {
+    "sys.exit": SystemExit(0),
+    "cancel": asyncio.CancelledError(),
+    "interrupt": KeyboardInterrupt(),
+}
+
 
 class TroubledEnv(gymnasium.Env[Any, Any]):
     """Ten steps of nothing per episode.
 
     Args:
-        trouble: `raise`, `hang`, `nan` (as reward), or `none`.
+        trouble: `raise`, `hang`, `nan` (as reward), `none`, or a way to leave: `os._exit`, `sys.exit`, `cancel`, `interrupt`.
         after: steps of this instance before it happens.
         once: a file that is made when it happens, and keeps it from happening again; "" for each time.
     """
@@ -40,6 +48,10 @@ class TroubledEnv(gymnasium.Env[Any, Any]):
                 raise RuntimeError("the motor is on fire")
             if self._trouble == "hang":
                 time.sleep(3600)
+            if self._trouble == "os._exit":
+                os._exit(0)
+            if self._trouble in LEAVING:
+                raise LEAVING[self._trouble]
             if self._trouble == "nan":
                 reward = math.nan
         return self._observation(), reward, self._steps % 10 == 0, False, {}

@@ -1,0 +1,57 @@
+"""Code that exits, or cancels its own task, with whatever status: a failure that is named, never a hang or a success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled
+from run_folders import read_whole_checkpoint
+from runs import run_here
+
+from pipeline.common.errors import RunFailed
+
+BESIDE = [TROUBLED_ENV, Path(__file__).with_name("misbehaving_stages.py")]
+NAMED = {"sys.exit": "SystemExit: 0", "cancel": "CancelledError", "interrupt": "KeyboardInterrupt"}
+LEAVES = {"use": "misbehaving_stages:Leaves"}
+
+
+def test_an_actor_whose_process_exits_with_status_0_is_replaced(start, tmp_path):
+    plain = troubled(trouble="os._exit", once=str(tmp_path / "happened"))
+    command = start(changed(plain, {"behaviors__CartPole__max_steps": 3000}), beside=BESIDE)
+    assert command.wait() == 0, command.output
+    assert "actor-0 ended with status 0 without having been told to. Starting it again" in command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.parametrize("trouble", ["cancel"])
+def test_an_environment_that_asks_its_process_to_exit_ends_the_run_which_names_it_and_is_saved(start, trouble):
+    command = start(troubled(trouble=trouble, after=300), beside=BESIDE)
+    assert command.wait() == 1, command.output
+    assert f"stage actor failed while producing: {NAMED[trouble]}" in command.output
+    assert "did not end within" not in command.output
+    assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] > 1000
+    command.assert_left_nothing()
+
+
+@pytest.mark.parametrize("trouble", NAMED)
+def test_in_one_event_loop_it_is_named_as_well(tmp_path, trouble):
+    with pytest.raises(RunFailed, match=NAMED[trouble]):
+        run_here(changed(troubled(trouble=trouble, after=100), INLINE), tmp_path, "run")
+    read_whole_checkpoint(tmp_path / "run")
+
+
+@pytest.mark.parametrize("place", [{}, {"host": "main"}], ids=["actor", "main"])
+def test_a_stage_that_exits_is_named(start, place):
+    command = start(cartpole(pipeline__stages=[{**LEAVES, **place}]), beside=BESIDE)
+    assert command.wait() == 1, command.output
+    assert "failed on item 5" in command.output
+    assert "SystemExit: 0" in command.output
+    command.assert_left_nothing()
+
+
+def test_a_trainer_that_exits_is_named_and_not_a_success(start):
+    command = start(cartpole(behaviors__CartPole__trainer_type="misbehaving_stages:LeavingTrainer"), beside=BESIDE)
+    assert command.wait() == 1, command.output
+    assert "SystemExit: 0" in command.output
+    command.assert_left_nothing()
