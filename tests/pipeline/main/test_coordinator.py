@@ -128,7 +128,7 @@ def test_a_checkpoint_that_a_killed_actor_took_to_its_grave_is_asked_for_again(c
         await announced.wait()
         flow.network.kill("actor-0")
 
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, logger="pipeline.main.checkpointing"):
         flow = run_flow(Scenario(FINITE.trained, FINITE.casts, checkpoint_interval=40, slowness_s=(1e-3,)), kill)
     assert len(flow.actors) == 2
     assert "checkpoint 0 is whole" in caplog.text

@@ -14,6 +14,8 @@ from unity_runs import BUILD, NoChannels, play, reports
 from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
 from stages.unity.worker import EDITOR_PORT, UnityWorker
 
+pytestmark = pytest.mark.lengthy
+
 
 def editor(port: int, timeout_s: float = 60.0) -> UnityWorker:
     return UnityWorker(0, port, None, seed=1, num_areas=1, timeout_s=timeout_s, side_channels=NoChannels())

@@ -24,6 +24,8 @@ from stages.unity.side_channels import EngineConfigurationChannel, StatsSideChan
 from stages.unity.specs import ActionSpec, ActionTuple, DimensionProperty, ObservationType
 from stages.unity.steps import DecisionSteps
 
+pytestmark = pytest.mark.lengthy
+
 SIMPLE = "Simple?team=0"
 
 

@@ -16,6 +16,8 @@ from unity_runs import Actor, NoChannels, build, reports
 from stages.unity.columns import BehaviorReader
 from stages.unity.worker import UnityWorker
 
+pytestmark = pytest.mark.lengthy
+
 StartWorker = Callable[..., AbstractAsyncContextManager[UnityWorker]]
 
 

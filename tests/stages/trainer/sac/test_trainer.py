@@ -9,6 +9,8 @@ from stages.errors import NotFiniteError, StageError
 from stages.policy import make_policy
 from stages.policy.design import design_of
 
+pytestmark = pytest.mark.lengthy
+
 CONTINUOUS, DISCRETE, HYBRID = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 2), masked=True)
 KINDS = pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
 MEMORY = {"memory_size": 4, "sequence_length": 4}

@@ -20,6 +20,8 @@ from stages.unity.side_channels import (
 )
 from stages.unity.worker import UnityWorker
 
+pytestmark = pytest.mark.lengthy
+
 REVERSING = UUID("0dca4da5-1c9c-4d9b-9a4e-2a6fb1a1d3c8")
 """The stand-in's own channel: it sends back what it gets, backwards."""
 
