@@ -128,8 +128,12 @@ def test_the_csv_is_cut_back_to_the_checkpoint_on_a_resume(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("hosts", "lag", "csv_host"),
-    [(PROCESSES, 1, "main"), (PROCESSES, 0, None), (INLINE, 1, None), (INLINE, 0, "main")],
-    ids=["processes lag 1", "processes lag 0", "inline lag 1", "inline lag 0"],
+    [
+        pytest.param(PROCESSES, 1, "main", id="processes lag 1"),
+        pytest.param(PROCESSES, 0, None, id="processes lag 0", marks=pytest.mark.slow),
+        pytest.param(INLINE, 1, None, id="inline lag 1", marks=pytest.mark.slow),
+        pytest.param(INLINE, 0, "main", id="inline lag 0"),
+    ],
 )
 def test_the_yaml_places_stages(folder: Path, hosts: Plain, lag: int, csv_host: str | None):
     placed = with_stages(*example_stages(csv_host), pipeline__max_policy_lag=lag, **hosts)

@@ -22,7 +22,7 @@ def test_main_keeps_no_descriptor_of_an_actor_that_was_replaced(start):
         command.until(lambda pid=pid: command.hosts().get("actor-0", pid) != pid, "a replacement")
         checkpoint = command.until_checkpoint(checkpoint + 3).number  # by then the replacement steps
         counts.append(len(os.listdir(f"/proc/{command.process.pid}/fd")))
-    assert max(counts[1:]) <= counts[0] + 2, counts
+    assert max(counts[1:]) < counts[0] + 10, counts  # an actor has some 40
     command.interrupt()
     assert command.wait() == 0, command.output
     command.assert_left_nothing()

@@ -69,7 +69,7 @@ def test_the_best_policy_of_the_evaluations_is_kept(tmp_path, caplog):
     assert best.design.spec.name == "CartPole"
 
 
-@pytest.mark.parametrize("kind", ["inline", "process"])
+@pytest.mark.parametrize("kind", ["inline", pytest.param("process", marks=pytest.mark.slow)])
 def test_one_evaluation_serves_several_actors_and_ends_with_the_run(start, kind):
     command = start(
         cartpole(

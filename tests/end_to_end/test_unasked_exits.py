@@ -41,7 +41,9 @@ def test_in_one_event_loop_it_is_named_as_well(tmp_path, trouble):
     read_whole_checkpoint(tmp_path / "run")
 
 
-@pytest.mark.parametrize("place", [{}, {"host": "main"}], ids=["actor", "main"])
+@pytest.mark.parametrize(
+    "place", [pytest.param({}, id="actor", marks=pytest.mark.slow), pytest.param({"host": "main"}, id="main")]
+)
 def test_a_stage_that_exits_is_named(start, place):
     command = start(cartpole(pipeline__stages=[{**LEAVES, **place}]), beside=BESIDE)
     assert command.wait() == 1, command.output

@@ -110,7 +110,7 @@ def test_a_deterministic_run_gives_the_same_weights_again(start, tmp_path):
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize("arguments", [("--groups",), ("--new-ids",)])
+@pytest.mark.parametrize("arguments", [("--groups",), pytest.param(("--new-ids",), marks=pytest.mark.slow)])
 def test_agents_that_come_and_go_are_trained(start, tmp_path, arguments):
     plain = unity(tmp_path, "--scene", "crowd", *arguments)
     plain["behaviors"] = {"Crowd": {**plain["behaviors"].pop("Simple"), "trainer_type": "poca"}}

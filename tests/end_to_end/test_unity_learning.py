@@ -83,7 +83,8 @@ def test_ppo_learns_where_to_go(tmp_path, actions):
     assert last(measures, "Simple?team=0") > 0.9
 
 
-@pytest.mark.parametrize("actions", [pytest.param(CONTINUOUS, marks=pytest.mark.slow), DISCRETE])
+@pytest.mark.slow
+@pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE])
 def test_sac_learns_where_to_go(tmp_path, actions):
     measures = play(tmp_path, "Simple", ("--agents", 4, *actions), SAC)
     assert last(measures, "Simple?team=0") > 0.9
@@ -105,9 +106,8 @@ def test_pictures_that_come_as_png_tell_where_to_go(tmp_path):
     assert last(measures, "Simple?team=0") > 0.9
 
 
-@pytest.mark.parametrize(
-    ("trainer", "groups"), [pytest.param("ppo", (), marks=pytest.mark.slow), ("poca", ("--groups",))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("trainer", "groups"), [("ppo", ()), ("poca", ("--groups",))])
 def test_agents_that_come_and_go_learn_to_work(tmp_path, trainer, groups):
     settings = {**PPO, "trainer_type": trainer, "max_steps": 10000}
     if trainer == "poca":

@@ -28,7 +28,13 @@ MENDED = {
 }
 
 
-@pytest.mark.parametrize("trouble", MENDED)
+ALWAYS = {"die-mid-step", "garbage", "nan-reward", "unknown-behavior"}
+"""The others are read and refused in the same way; they are tried under `-m slow`, and alone in tests/stages/unity."""
+
+
+@pytest.mark.parametrize(
+    "trouble", [each if each in ALWAYS else pytest.param(each, marks=pytest.mark.slow) for each in MENDED]
+)
 def test_one_program_s_trouble_is_mended_by_a_restart_of_it_alone(start, tmp_path, trouble):
     command = start(unity(tmp_path, "--misbehave", trouble, "--at-step", 40, "--once", tmp_path / "once", **INLINE))
     assert command.wait() == 0, command.output
