@@ -99,6 +99,7 @@ def test_two_teams_learn_from_each_other_by_self_play(tmp_path):
         assert last(measures, f"Duel?team={team}") > 0.9
 
 
+@pytest.mark.slow
 def test_pictures_that_come_as_png_tell_where_to_go(tmp_path):
     settings = {**PPO, "hyperparameters": {**PPO["hyperparameters"], "learning_rate": 1e-3}}
     arguments = ("--scene", "visual", "--agents", 4, "--branches", 2)

@@ -124,7 +124,7 @@ A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS = Scenario(
 """An actor waits for hiders' and walkers' credits, then for seekers' and walkers': the first answer comes too late."""
 
 
-@examples(60)
+@examples(50)
 @given(scenarios())
 @example(OPEN_STEPS_AT_A_CHANGE_OF_TURNS)
 @example(A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS)
