@@ -23,6 +23,7 @@ from config.fields import (
     report,
 )
 from config.host_kinds import HOST_KINDS, LATER
+from config.supervision import SupervisionSettings
 
 STAGE_GROUP = "headrace.stages"
 """Entry-point group under which installed packages offer stages by a short name."""
@@ -148,6 +149,9 @@ class PipelineSettings(Settings):
     )
     statistics_writers: Annotated[tuple[WriterSettings, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Receivers of statistics beside the console and TensorBoard."
+    )
+    supervision: SupervisionSettings = Field(
+        default_factory=SupervisionSettings, description="How long a part of the run may be silent."
     )
 
     @model_validator(mode="after")

@@ -113,6 +113,11 @@ def test_the_behavior_of_an_environment_is_the_only_one_unless_given(load):
     assert load("default_settings: {}\n" + environment % ", behavior: X").environment.behavior == "X"
 
 
+def test_a_warning_of_silence_comes_at_the_latest_with_the_end():
+    settings = PipelineSettings(supervision={"learners": {"end_s": 5}})
+    assert settings.supervision.learners.warn_s == 5
+
+
 def test_a_stage_is_called_as_its_class_unless_it_has_a_name():
     placement = {"use": "my.stages:Clip.Reward", "with": {"limit": 1.0}, "behaviors": ["B"]}
     stage = StagePlacement.model_validate(placement)
@@ -378,6 +383,10 @@ MISTAKES = [
     (
         "pipeline: {stages: [{use: 'a:B'}, {use: 'c:B'}]}",
         "pipeline.stages.1: is another stage called 'B'; give one",
+    ),
+    (
+        "pipeline: {supervision: {main: {warn_s: 10, end_s: 5}}}",
+        "pipeline.supervision.main.end_s: 5 is less than warn_s, 10",
     ),
     ("pipeline: {stages: {use: 'a:B'}}", "pipeline.stages: a map does not fit; expected a list"),
 ]
