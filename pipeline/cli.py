@@ -117,10 +117,12 @@ def _to_demo(source: str, target: str) -> int:
 def _run(config: RunConfig) -> int:
     use_one_thread(os.environ)  # before NumPy is imported
     from pipeline.common.errors import RunError, RunFailed, RunFolderError
+    from pipeline.hosts.leftovers import watch_this_process
     from pipeline.reporting.console import configure_logging
     from pipeline.run_folder.checkpoint import CheckpointError
 
     configure_logging(config.debug)
+    watch_this_process()
     try:
         return asyncio.run(_run_with_signals(config))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:

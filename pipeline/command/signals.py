@@ -7,6 +7,8 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from pipeline.common.signals import default_in_forks
+
 
 @contextmanager
 def first_stops_second_cancels(stop: asyncio.Event, signals: Sequence[signal.Signals]) -> Iterator[None]:
@@ -15,6 +17,7 @@ def first_stops_second_cancels(stop: asyncio.Event, signals: Sequence[signal.Sig
     Uses the event loop's own signal handling where the platform has it; elsewhere (Windows) Python's, with
     `call_soon_threadsafe`.
     """
+    default_in_forks(signals)
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
 

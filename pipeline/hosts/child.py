@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 
+from pipeline.common.signals import default_in_forks
 from pipeline.control.channel import ControlEnd, SocketControl
 from pipeline.control.messages import LogLine
 from pipeline.hosts.links import ProcessEdges
@@ -48,10 +49,19 @@ async def run_child(birth: dict[str, Any]) -> int:
     return 0 if ended_well else 1
 
 
+def leave_signals_to_main() -> None:
+    """Let requests to end have no effect: main decides when and how."""
+    numbers = (signal.SIGINT, signal.SIGTERM)  # service managers send these to every process of a service
+    for number in numbers:
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the games that environments start would inherit
+        if sys.platform != "win32":
+            signal.siginterrupt(number, False)  # calls into C go on as if nothing had come
+    default_in_forks(numbers)
+
+
 def main() -> int:
     """Read the birth message and serve."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # service managers send these to every process of a service
-        signal.signal(number, signal.SIG_IGN)  # main decides when and how to stop
+    leave_signals_to_main()
     birth = msgpack.unpackb(sys.stdin.buffer.read(), raw=False, strict_map_key=False)
     if birth["plan"]["role"] == "learner":
         import torch

@@ -23,9 +23,11 @@ from config import RunConfig
 from pipeline.common.threads import use_one_thread
 from pipeline.control.channel import SocketControl
 from pipeline.control.messages import OpenEdge
+from pipeline.hosts.leftovers import end_group, new_mark, watch_host
 from pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
+from pipeline.hosts.sweeper import VARIABLE
 from queues.ends import Inlet, Outlet
 from queues.links import LinkEnd, child_options_of
 from queues.platform import write_ticket
@@ -77,10 +79,12 @@ class ProcessHost:
 
     async def wait(self) -> int:
         """Wait for the process's end; its exit status, negative for a signal."""
-        return await self._process.wait()
+        status = await self._process.wait()
+        end_group(self._process.pid)
+        return status
 
     def kill(self) -> None:
-        """Kill the process."""
+        """Kill the process; what it has started is ended then (`leftovers`)."""
         with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
 
@@ -148,6 +152,7 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
     """Start a host process; returns when it has its plan."""
     ours, theirs = socket.socketpair()
     ends = list(links.born_with.values())
+    mark = new_mark(plan.name)
     with theirs:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -155,10 +160,11 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
             "pipeline.hosts.child",
             plan.name,  # for people: so that a list of processes says which one it is
             stdin=asyncio.subprocess.PIPE,
-            env=child_environment(),
+            env={**child_environment(), VARIABLE: mark},
             start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
             **child_options_of(ends, theirs),
         )
+        watch_host(process.pid, mark)
         birth: dict[str, Any] = {
             "plan": plan.to_plain(),
             "control": write_ticket(theirs, process.pid),

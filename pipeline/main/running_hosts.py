@@ -89,10 +89,7 @@ class RunningHosts:
                 self._hosts[name].kill()
 
     def dismiss_all(self, seconds: float) -> None:
-        """Have hosts end whatever they are doing, which also ends what they have started; the slow ones are killed.
-
-        A host that is killed leaves a Unity behind that has not connected yet, and never will.
-        """
+        """Have hosts end whatever they are doing, which also ends what they have started; the slow ones are killed."""
         for name, host in self._hosts.items():
             if name not in self._ended:
                 host.control.close()

@@ -1,0 +1,70 @@
+"""What processes leave behind, games above all, is ended when they have ended, in whatever way; `sweeper` does it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.hosts import sweeper
+from queues.platform import plain
+
+_MARK = f"{os.getpid()}-{os.urandom(8).hex()}"
+_numbers = itertools.count()
+_running: subprocess.Popen[bytes] | None = None
+
+
+def sweeps() -> bool:
+    """Return True if there is a sweeper; elsewhere main ends a dead host's process group, and nothing more."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open") and not plain()
+
+
+def new_mark(host: str) -> str:
+    """Return the mark of a host that is about to be started: the value of `sweeper.VARIABLE` in its environment."""
+    if sweeps():
+        _tell("")  # from here on the sweeper ends what carries a mark of this process, should main be killed
+    return f"{_MARK}/{host}/{next(_numbers)}"
+
+
+def watch_host(pid: int, mark: str) -> None:
+    """Have ended what a host will leave behind."""
+    if sweeps():
+        _tell(f"{pid} {mark}\n")
+
+
+def watch_this_process() -> None:
+    """Have ended what this process will leave behind: what it starts from now on, that is not there yet."""
+    if sweeps():
+        os.environ[sweeper.VARIABLE] = _MARK
+        _tell("")
+
+
+def end_group(leader: int) -> None:
+    """Where nothing sweeps: kill a host with its process group, or what it has left of that."""
+    if not sweeps() and hasattr(os, "killpg"):
+        with suppress(OSError):
+            os.killpg(leader, signal.SIGKILL)
+
+
+def _tell(line: str) -> None:
+    """Write to this process's sweeper, which is started when it is first needed, or was killed."""
+    global _running
+    if _running is None or _running.poll() is not None:
+        _running = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(sweeper.__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # whoever reads main's output to its end need not wait for the sweeper
+            cwd="/",
+            env={name: value for name, value in os.environ.items() if name != sweeper.VARIABLE},
+            start_new_session=True,  # Ctrl-C in a terminal is not for it
+        )
+        line = f"{os.getpid()} {_MARK}\n{line}"
+    assert _running.stdin is not None, "asked for with PIPE"
+    with suppress(BrokenPipeError):  # it was killed this moment
+        _running.stdin.write(line.encode())
+        _running.stdin.flush()

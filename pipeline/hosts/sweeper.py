@@ -1,0 +1,157 @@
+"""The sweeper: a small program beside main that ends what a dead process has left behind.
+
+It runs as a script, with the standard library alone. Main writes a line `pid mark` for each process to be watched; the
+first line is main's own. The descendants of a process carry its mark in their environment (`HEADRACE_HOST`), and most
+are in its session. When a watched process has ended, in whatever way, those that are left are asked to end (SIGTERM)
+and after `GRACE_S` killed. The sweeper can do this even after `kill -9` of main. Linux only: it needs pidfd and /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+VARIABLE = "HEADRACE_HOST"
+"""The environment variable with the mark of the nearest watched ancestor; a host's begins with main's."""
+GRACE_S = 2.0
+"""Seconds from the request to end until the kill."""
+_GIVE_UP_S = 10.0
+"""Seconds after which a process that survives a kill (in a system call without end) is left alone."""
+_LOOK_EVERY_S = 0.1
+"""Seconds between two looks at /proc while something is left."""
+
+
+class Sweep:
+    """The end of what one process has left behind.
+
+    Args:
+        pid: the process, which has ended.
+        mark: its mark.
+    """
+
+    def __init__(self, pid: int, mark: str) -> None:
+        self._pid = pid
+        self._entry = f"{VARIABLE}={mark}".encode()
+        self._leads_session = "/" in mark  # as hosts do; main's session is the user's
+        self._since = time.monotonic()
+        self._asked: set[int] = set()
+
+    def look(self) -> bool:
+        """Signal what is left; True when there is no more to do."""
+        age = time.monotonic() - self._since
+        if _state_and_session(self._pid)[0] not in ("", "Z"):
+            self._leads_session = False  # nobody was left in it, and the number is another's by now
+        left = [pid for pid in _pids() if self._signal(pid, kill=age > GRACE_S)]
+        return not left or age > _GIVE_UP_S
+
+    def _signal(self, pid: int, kill: bool) -> bool:
+        """Signal a process if it is one of those; the open handle and not the number says which process is meant."""
+        if not self._is_left_behind(pid):
+            return False
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:  # it has just ended
+            return False
+        try:
+            if self._is_left_behind(pid) and (kill or pid not in self._asked):  # the number may be another's by now
+                self._asked.add(pid)
+                signal.pidfd_send_signal(process, signal.SIGKILL if kill else signal.SIGTERM)
+        except OSError:
+            return False
+        finally:
+            os.close(process)
+        return True
+
+    def _is_left_behind(self, pid: int) -> bool:
+        if pid in (os.getpid(), self._pid):
+            return False
+        for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
+            if entry == self._entry or entry.startswith(self._entry + b"/"):
+                return True
+        state, session = _state_and_session(pid)
+        return self._leads_session and session == self._pid and state != "Z"
+
+
+class Watch:
+    """The watched processes, and the sweeps after those that have ended.
+
+    Args:
+        lines: descriptor of main's lines.
+        main: main's process id.
+    """
+
+    def __init__(self, lines: int, main: int) -> None:
+        self._lines = lines
+        self._main = main
+        self._unread = ""
+        self._poll = select.poll()
+        self._poll.register(lines, select.POLLIN)
+        self._listening = True
+        self._watched: dict[int, tuple[int, str]] = {}
+        """Process id and mark, by descriptor of the process."""
+        self._sweeps: list[Sweep] = []
+
+    def run(self) -> None:
+        """Watch until main and all others have ended and nothing is left of them."""
+        while self._listening or self._watched or self._sweeps:
+            for descriptor, _ in self._poll.poll(_LOOK_EVERY_S * 1000 if self._sweeps else None):
+                if descriptor == self._lines:
+                    self._listen()
+                else:
+                    self._ended(descriptor)
+            self._sweeps = [sweep for sweep in self._sweeps if not sweep.look()]
+
+    def _listen(self) -> None:
+        data = os.read(self._lines, 65536)
+        *lines, self._unread = (self._unread + data.decode()).split("\n")
+        for line in lines:
+            pid, _, mark = line.partition(" ")
+            try:
+                process = os.pidfd_open(int(pid))
+            except OSError:  # it has ended already
+                self._sweeps.append(Sweep(int(pid), mark))
+            else:
+                self._watched[process] = (int(pid), mark)
+                self._poll.register(process, select.POLLIN)
+        if not data:
+            self._listen_no_more()
+
+    def _ended(self, process: int) -> None:
+        pid, mark = self._watched.pop(process)
+        self._poll.unregister(process)
+        os.close(process)
+        self._sweeps.append(Sweep(pid, mark))
+        if pid == self._main:  # what it has forked may hold the other end of the pipe
+            self._listen_no_more()
+
+    def _listen_no_more(self) -> None:
+        if self._listening:
+            self._listening = False
+            self._poll.unregister(self._lines)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _state_and_session(pid: int) -> tuple[str, int]:
+    """Return a process's state (`Z` if it has ended and nobody has asked how) and session; "", -1 if there is none."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return (fields[0].decode(), int(fields[3])) if fields else ("", -1)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # it has just ended, or is another user's
+        return b""
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # service managers send these to every process
+        signal.signal(number, signal.SIG_IGN)
+    Watch(sys.stdin.fileno(), os.getppid()).run()

@@ -1,0 +1,51 @@
+"""Signals of the command are its own: a process that an inline environment forks can be terminated."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+COMMAND = """
+    async def main():
+        with first_stops_second_cancels(stop := asyncio.Event(), (signal.SIGINT, signal.SIGTERM)):
+            await asyncio.to_thread(terminate_a_fork)
+            await asyncio.sleep(0.05)
+            assert not stop.is_set(), "the signal was for the fork alone"
+    asyncio.run(main())
+"""
+HOST = """
+    leave_signals_to_main()
+    terminate_a_fork()
+    game = subprocess.Popen(["sleep", "60"])
+    game.terminate()
+    assert game.wait(30) == -signal.SIGTERM
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+"""
+BEGINNING = """
+    import asyncio, multiprocessing, signal, subprocess, time
+    from pipeline.command.signals import first_stops_second_cancels
+    from pipeline.hosts.child import leave_signals_to_main
+
+    def terminate_a_fork():
+        forking = multiprocessing.get_context("fork")
+        runs = forking.Event()
+        worker = forking.Process(target=lambda: (runs.set(), time.sleep(60)))
+        worker.start()
+        assert runs.wait(30)
+        worker.terminate()
+        worker.join(30)
+        assert worker.exitcode == -signal.SIGTERM, worker.exitcode
+"""
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="nothing is forked here")
+@pytest.mark.parametrize("code", [COMMAND, HOST], ids=["main", "host"])
+def test_what_a_process_of_ours_has_started_ends_when_it_is_terminated(code):
+    whole = textwrap.dedent(BEGINNING) + textwrap.dedent(code)
+    ended = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
