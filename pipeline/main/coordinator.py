@@ -359,13 +359,13 @@ class Coordinator:
             self._launcher.end_evaluation()
 
     async def _replace(self, host: HostHandle, status: int) -> bool:
-        """A host has died. Start an actor again, if it may be; any other host's death ends the run."""
+        """A host has died. Start an actor again, if it may be; any other host's death, a replay's too, ends the run."""
         name = host.plan.name
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         if status == 0:
             how += " without having been told to"
         slot = self._launcher.slot_of(host)
-        if slot is None:
+        if slot is None or host.plan.role == "replay":  # a recording begun anew would be learned from twice
             self.shutdown.fail(control.HostFailed(f"the process of {name} {how}.", "", name))
             return False
         refusal = self._supervisor.refusal(name, time.monotonic())
