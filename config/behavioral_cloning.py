@@ -22,5 +22,5 @@ class BehavioralCloningSettings(Settings):
     samples_per_update: Int = Field(0, ge=0, description="Most demonstrated steps to use per update; 0: all there are.")
     num_epoch: Int | None = Field(None, gt=0, description="Passes over the demonstrations per update; null: 3.")
     batch_size: Int | None = Field(
-        None, gt=0, description="Steps in one gradient step; null: the trainer's `batch_size`."
+        None, gt=0, le=10**9, description="Steps in one gradient step; null: the trainer's `batch_size`."
     )

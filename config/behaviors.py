@@ -98,6 +98,7 @@ class BehaviorSettings(Settings):
     time_horizon: Int = Field(
         64,
         gt=0,
+        le=10**7,
         description="Longest piece of one agent's trajectory, in steps, before it goes to the trainer.",
     )
     summary_freq: Int = Field(50000, gt=0, description="Steps between summaries (console and TensorBoard).")

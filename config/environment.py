@@ -56,7 +56,7 @@ class ObservationSettings(Settings):
         None, description="Place of an image's channels; null: its smallest dimension."
     )
     max_entities: Int | None = Field(
-        None, gt=0, description="Most things in a set of no fixed size (a `Sequence` space); null: 32."
+        None, gt=0, le=100_000, description="Most things in a set of no fixed size (a `Sequence` space); null: 32."
     )
 
 
@@ -116,6 +116,7 @@ class EnvironmentSettings(Settings):
     num_envs: Int = Field(
         1,
         gt=0,
+        le=100_000,
         description="Environment instances in each actor.",
         json_schema_extra={"default_text": "`env_settings.num_envs`"},
     )

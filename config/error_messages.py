@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from config.errors import Finding, FindingsError, KeyPath, dotted, suggest
 from config.schema_lookup import fields_of, models_at, more_of, sections_below, tags_of, trainers_of, value_at
+
+MOST_FINDINGS = 100
+"""Most mistakes that are described: who reads them mends the first ones first."""
 
 _MOVED = {
     "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",
@@ -54,7 +58,7 @@ def explain(top: type[BaseModel], error: ValidationError, data: Any) -> list[Fin
         data: the plain data that was validated; it tells keys from the union tags in pydantic's paths.
     """
     findings: list[Finding] = []
-    for item in error.errors(include_url=False):
+    for item in islice(error.errors(include_url=False), MOST_FINDINGS):
         if item["type"] == "too_short" and item["input"]:
             continue  # pydantic counts the items that it accepted; the others are reported themselves
         path = _real_path(item["loc"], data, missing=item["type"] == "missing")
@@ -74,6 +78,8 @@ def show(value: object) -> str:
         return "a map"
     if isinstance(value, list | tuple):
         return "a list"
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return "a number of more than 300 digits"  # Python refuses to write some thousands
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 

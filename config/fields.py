@@ -19,6 +19,9 @@ from config.errors import Finding, FindingsError
 _NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re.ASCII)
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
+LARGEST = 10**15
+"""Largest whole number in a configuration; its negative is the smallest. Both are exact as floats."""
+
 LATER = "comes with a later version"
 
 
@@ -59,12 +62,20 @@ def is_reference(text: str) -> bool:
 
 
 def to_number(text: str) -> int | float | None:
-    """Read a decimal number as YAML and Python write it (`1e-4`, `5e6`, `1_000`); None if it is not one."""
+    """Read a decimal number as YAML and Python write it (`1e-4`, `5e6`, `1_000`); None if it is not one.
+
+    A whole number of more than 64 bits is a float, as in most languages: it can't be sent to another process otherwise.
+    """
     if _NUMBER.fullmatch(text) is None:
         return None
     digits = text.replace("_", "")
-    whole = digits.lstrip("+-").isdigit() and len(digits) < 300  # beyond, Python may refuse to read an int
-    return int(digits) if whole else float(digits)
+    whole = digits.lstrip("+-").isdigit() and len(digits) <= 20  # Python would refuse to read some thousands
+    return within_64_bits(int(digits)) if whole else float(digits)
+
+
+def within_64_bits(number: int) -> int | float:
+    """Return the number, as a float if it has more than 64 bits."""
+    return number if -(2**63) <= number < 2**64 else float(number)
 
 
 def _number(value: object) -> object:
@@ -77,8 +88,12 @@ def _number(value: object) -> object:
 
 def _whole(value: object) -> object:
     value = _number(value)
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        return int(value)
+    if isinstance(value, float) and (value.is_integer() or math.isinf(value)):
+        value = int(max(-LARGEST - 1, min(value, LARGEST + 1)))
+    if isinstance(value, int) and abs(value) > LARGEST:
+        if value > 0:
+            raise PydanticKnownError("less_than_equal", {"le": LARGEST})
+        raise PydanticKnownError("greater_than_equal", {"ge": -LARGEST})
     return value
 
 

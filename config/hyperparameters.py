@@ -42,9 +42,9 @@ class Hyperparameters(Settings):
 class OnPolicyHyperparameters(Hyperparameters):
     """Hyperparameters that `ppo` and `poca` share."""
 
-    batch_size: Int = Field(1024, gt=0, description="Agent steps in one gradient step.")
+    batch_size: Int = Field(1024, gt=0, le=10**9, description="Agent steps in one gradient step.")
     buffer_size: Int = Field(
-        10240, gt=0, description="Agent steps collected before each update; at least `batch_size`."
+        10240, gt=0, le=10**9, description="Agent steps collected before each update; at least `batch_size`."
     )
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
     learning_rate_schedule: Schedule = Field(
@@ -104,8 +104,8 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 class SACHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `sac`."""
 
-    batch_size: Int = Field(128, gt=0, description="Agent steps in one gradient step.")
-    buffer_size: Int = Field(50000, gt=0, description="Newest agent steps that are kept to learn from.")
+    batch_size: Int = Field(128, gt=0, le=10**9, description="Agent steps in one gradient step.")
+    buffer_size: Int = Field(50000, gt=0, le=10**9, description="Newest agent steps that are kept to learn from.")
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
     learning_rate_schedule: Schedule = Field(
         "constant", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
@@ -184,8 +184,10 @@ class BCHyperparameters(Hyperparameters):
         min_length=1,
         description="Another behaviour of this run, whose trajectories are imitated; or else `demo_path`.",
     )
-    batch_size: Int = Field(256, gt=0, description="Steps in one gradient step.")
-    buffer_size: Int = Field(4096, gt=0, description="Steps gathered before each update; at least `batch_size`.")
+    batch_size: Int = Field(256, gt=0, le=10**9, description="Steps in one gradient step.")
+    buffer_size: Int = Field(
+        4096, gt=0, le=10**9, description="Steps gathered before each update; at least `batch_size`."
+    )
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
     learning_rate_schedule: Schedule = Field(
         "constant", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."

@@ -16,10 +16,16 @@ class MemorySettings(Settings):
     """`memory`: a recurrent layer (LSTM) on top of the hidden layers."""
 
     sequence_length: Int = Field(
-        64, gt=0, description="Most steps through which gradients go back; trajectories are cut to such sequences."
+        64,
+        gt=0,
+        le=100_000,
+        description="Most steps through which gradients go back; trajectories are cut to such sequences.",
     )
     memory_size: Int = Field(
-        128, gt=0, description="Numbers remembered per agent; an even number, half of them are the layer's output."
+        128,
+        gt=0,
+        le=16384,
+        description="Numbers remembered per agent; an even number, half of them are the layer's output.",
     )
 
     @field_validator("memory_size")
@@ -34,8 +40,8 @@ class NetworkSettings(Settings):
     """The network of one behaviour."""
 
     normalize: Flag = Field(False, description="Normalise vector observations by their running mean and variance.")
-    hidden_units: Int = Field(128, gt=0, description="Units in each hidden layer.")
-    num_layers: Int = Field(2, gt=0, description="Hidden layers.")
+    hidden_units: Int = Field(128, gt=0, le=16384, description="Units in each hidden layer.")
+    num_layers: Int = Field(2, gt=0, le=100, description="Hidden layers.")
     vis_encode_type: Annotated[Text, one_of(IMAGE_ENCODERS)] = Field(
         "simple",
         description="Encoder of visual observations. The smallest sides that fit, in pixels: "

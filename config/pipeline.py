@@ -54,7 +54,7 @@ class ActorHosts(Settings):
     """The hosts that hold environments and agent processors."""
 
     kind: HostKindName = Field("process", description=_KINDS)
-    replicas: Int = Field(1, gt=0, description="How many of them, each with `environment.num_envs` instances.")
+    replicas: Int = Field(1, gt=0, le=256, description="How many of them, each with `environment.num_envs` instances.")
 
 
 class LearnerHosts(Settings):
@@ -73,7 +73,7 @@ class HostsSettings(Settings):
 class QueueSettings(Settings):
     """One kind of queue."""
 
-    maxlen: Int = Field(4, gt=0, description="Most messages that wait in it; then its producers wait.")
+    maxlen: Int = Field(4, gt=0, le=1000, description="Most messages that wait in it; then its producers wait.")
 
 
 class QueuesSettings(Settings):
@@ -85,6 +85,7 @@ class QueuesSettings(Settings):
     slab_bytes: Int | None = Field(
         None,
         ge=4096,
+        le=2**32,
         description="Size of one shared-memory slab between processes, in bytes; null: computed.",
     )
 
@@ -139,6 +140,7 @@ class PipelineSettings(Settings):
     max_policy_lag: Int = Field(
         1,
         ge=0,
+        le=1_000_000,
         description="Updates that actors may run ahead of the trainer: 0 waits, 1 collects while learning.",
         json_schema_extra={"default_text": "1; 0 if `deterministic`"},
     )

@@ -40,7 +40,7 @@ class LearnedSignalSettings(RewardSignalSettings):
 
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size.")
     encoding_size: Int | None = Field(
-        None, gt=0, description="Deprecated: `hidden_units` of `network_settings`, where those are not given."
+        None, gt=0, le=16384, description="Deprecated: `hidden_units` of `network_settings`, where those are not given."
     )
     network_settings: NetworkSettings = Field(
         default_factory=NetworkSettings,

@@ -54,7 +54,7 @@ class SelfPlaySettings(Settings):
         description="Ghost steps of this behaviour between swaps of the policies that it plays with as an opponent. "
         "For x swaps in a turn of the others: (its agents / their agents) × their `team_change` / x.",
     )
-    window: Int = Field(10, gt=0, description="Snapshots that opponents are drawn from.")
+    window: Int = Field(10, gt=0, le=10_000, description="Snapshots that opponents are drawn from.")
     play_against_latest_model_ratio: Float = Field(
         0.5, ge=0, le=1, description="Probability that the opponent is the newest policy, whatever `opponents` says."
     )

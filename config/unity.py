@@ -21,10 +21,12 @@ class EnvSettings(Settings):
         description="Port of the first Unity executable; the others take those that follow. 0: any that are free. The "
         "Editor always uses port 5004.",
     )
-    num_envs: Int = Field(1, gt=0, description="Environments to run; `environment.num_envs` takes precedence.")
-    num_areas: Int = Field(1, gt=0, description="Training areas in each Unity environment.")
+    num_envs: Int = Field(
+        1, gt=0, le=100_000, description="Environments to run; `environment.num_envs` takes precedence."
+    )
+    num_areas: Int = Field(1, gt=0, le=100_000, description="Training areas in each Unity environment.")
     timeout_wait: Int = Field(
-        60, gt=0, description="Seconds that an environment may take to start, and for each exchange."
+        60, gt=0, le=1_000_000, description="Seconds that an environment may take to start, and for each exchange."
     )
     seed: Int = Field(-1, ge=-1, description="Seed of the run; -1: a random one.")
     max_lifetime_restarts: Int = Field(
@@ -43,11 +45,13 @@ class EnvSettings(Settings):
 class EngineSettings(Settings):
     """Drawing and time of the Unity engine. Without effect on other environments."""
 
-    width: Int = Field(84, gt=0, description="Width of the window, in pixels.")
-    height: Int = Field(84, gt=0, description="Height of the window, in pixels.")
-    quality_level: Int = Field(5, ge=0, description="Quality level of the Unity project.")
+    width: Int = Field(84, gt=0, le=16384, description="Width of the window, in pixels.")
+    height: Int = Field(84, gt=0, le=16384, description="Height of the window, in pixels.")
+    quality_level: Int = Field(5, ge=0, le=1000, description="Quality level of the Unity project.")
     time_scale: Float = Field(20.0, gt=0, description="Speed of the game: 1 is real time.")
-    target_frame_rate: Int = Field(-1, ge=-1, description="Frames per second to aim at; -1: as many as can be.")
-    capture_frame_rate: Int = Field(60, ge=0, description="Frames per second of game time.")
+    target_frame_rate: Int = Field(
+        -1, ge=-1, le=1_000_000, description="Frames per second to aim at; -1: as many as can be."
+    )
+    capture_frame_rate: Int = Field(60, ge=0, le=1_000_000, description="Frames per second of game time.")
     no_graphics: Flag = Field(False, description="Run without a window.")
     no_graphics_monitor: Flag = Field(False, description="Run all but the first without a window.")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from config.error_messages import explain
+from config.error_messages import MOST_FINDINGS, explain
 from config.errors import ConfigError, Finding, KeyPath, Locate
 from config.schema_lookup import is_inside
 
@@ -46,7 +46,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
             break
         found += [finding for finding in findings if not _follows(finding, removed)]
         culprits = {_culprit(finding.path, data) for finding in findings} - {()}
-        if not culprits:
+        if not culprits or len(found) >= MOST_FINDINGS:
             break
         for path in culprits:
             data = _without(data, path)

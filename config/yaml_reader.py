@@ -3,6 +3,9 @@
 PyYAML's own loader makes strings of `1e-4` and `5e6`, bools of `on` and `no`, numbers in base 60 of `12:30`,
 and lets the last of two equal keys win. Here PyYAML only parses (`compose`), and scalars are
 read by the rules of YAML 1.2 (and `1_000` as a number). Keys are always text.
+
+A file's size, its depth and the number of its values, aliases written out, are limited: a few lines of aliases could
+otherwise stand for more values than any memory holds.
 """
 
 from __future__ import annotations
@@ -16,26 +19,57 @@ from typing import Any, ClassVar
 import yaml
 
 from config.errors import ConfigError, KeyPath, Mistake, dotted
-from config.fields import to_number
+from config.fields import to_number, within_64_bits
+
+MAX_BYTES = 1_000_000
+"""Most bytes of a file."""
+MAX_VALUES = 20_000
+"""Most keys and values in a file, and most values when each alias is replaced by a copy of its anchor."""
+MAX_DEPTH = 50
+"""Most maps and lists around a value."""
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
 _PLAIN = "plain"
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _TAGGED = {("int", int), ("float", float), ("bool", bool), ("null", type(None))}
-_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_BASED = re.compile(r"0o[0-7]{1,99}|0x[0-9a-fA-F]{1,99}")
 _NULLS = ("", "~", "null", "Null", "NULL")
 _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
 
 
+class _LimitError(Exception):
+    """A text is larger than any configuration; the text completes "the file …"."""
+
+    def __init__(self, mark: Any, message: str) -> None:
+        super().__init__(message)
+        self.line = mark.line + 1
+
+
 class _Composer(yaml.SafeLoader):
-    """PyYAML's parser, which marks only the merge key and scalars without quotes or tag."""
+    """PyYAML's parser, within limits, which marks only the merge key and scalars without quotes or tag."""
 
     # PyYAML's stubs take it for a variable of each instance, but the loader reads it from the class.
     yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
         "<": [(_MERGE, re.compile(r"<<\Z"))],
         None: [(_PLAIN, re.compile(""))],
     }
+    _depth = -1
+    _nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._nodes += 1
+        self._depth += 1
+        if self._nodes > MAX_VALUES or self._depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            if self._depth > MAX_DEPTH:
+                raise _LimitError(
+                    mark, f"is nested too deeply: at most {MAX_DEPTH} maps and lists may be in each other"
+                )
+            raise _LimitError(mark, f"has too much in it: at most {MAX_VALUES:,} keys and values may be in a file")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class Document:
@@ -86,11 +120,15 @@ def read_file(path: Path) -> Document:
     """
     name = str(path)
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError([Mistake(name, None, "", f"there is no such file ({path.absolute()})")]) from error
     except OSError as error:
         raise ConfigError([Mistake(name, None, "", f"can't be read: {error.strerror}")]) from error
+    if len(raw) > MAX_BYTES:
+        message = f"is no configuration: it has more than {MAX_BYTES:,} bytes, which is the most that is read"
+        raise ConfigError([Mistake(name, None, "", message)])
     try:
         text = raw.decode("utf-8-sig")
         if path.suffix.lower() == ".json":
@@ -123,8 +161,8 @@ def read_text(text: str, name: str) -> Document:
         line = text.count("\n", 0, error.position) + 1
         message = f"the character {error.character!r} is not allowed in YAML"
         raise ConfigError([Mistake(name, line, "", message)]) from error
-    except RecursionError as error:
-        raise ConfigError([Mistake(name, None, "", "is nested too deeply")]) from error
+    except _LimitError as error:
+        raise ConfigError([Mistake(name, error.line, "", str(error))]) from error
     return Document(name, data, root, reader.mistakes)
 
 
@@ -158,8 +196,17 @@ class _Reader:
         self._name = name
         self._last_counts = last_counts
         self._open: set[int] = set()  # nodes being read: an alias to one of them would never end
+        self._values = 0
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            text = f"has aliases that stand for too much: more than {MAX_VALUES:,} values, when they are written out"
+            raise _LimitError(node.start_mark, text)
+        if len(path) > MAX_DEPTH:
+            raise _LimitError(
+                node.start_mark, f"is nested too deeply by its aliases: at most {MAX_DEPTH} levels are read"
+            )
         if id(node) in self._open:
             self._wrong(node, path, "contains itself by an alias")
             return None
@@ -237,7 +284,7 @@ def _plain_scalar(text: str) -> Any:
     if text.lower() in _INFINITIES:
         return _INFINITIES[text.lower()]
     if _BASED.fullmatch(text):
-        return int(text, 0)
+        return within_64_bits(int(text, 0))
     number = to_number(text)
     return text if number is None else number
 

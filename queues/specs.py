@@ -6,6 +6,7 @@ control channel and in stream headers, and sizes every buffer; the columns deriv
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -163,7 +164,7 @@ class BehaviorSpec:
                 grouped=bool(plain.get("grouped", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise SpecError(f"not a behaviour spec: {plain!r} ({error})") from error
+            raise SpecError(f"not a behaviour spec: {reprlib.repr(plain)} ({error})") from error
 
 
 def behavior_name(behavior_id: str) -> str:

@@ -35,6 +35,8 @@ MAGIC = b"\x89HRACE\r\n"
 VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
 """The most that a frame's payload may have, compressed or not; writers refuse more, readers disbelieve it."""
+MAX_META_BYTES = 1 << 20
+"""The most that a frame's meta data may have; as objects they take up to 72 times as much: a byte may be a map."""
 COMPRESSION_LEVEL = -1
 """A fast level of zstd: a tenth of level 1's time on noisy floats (and 8 % larger), else much the same."""
 
@@ -174,6 +176,8 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
     """
     starts, array_bytes = codec.offsets(table)
     packed = msgpack.packb(meta, default=_numpy_scalar)
+    if len(packed) > MAX_META_BYTES:
+        raise StreamError(f"{len(packed):,} bytes of meta data can't be recorded: at most {MAX_META_BYTES:,} are")
     data_start = _aligned(_META_LENGTH.size + len(packed))
     if data_start + array_bytes > MAX_FRAME_BYTES:
         raise StreamError(
@@ -193,18 +197,24 @@ def checksum(length: int, kind: int, payload: bytes) -> int:
     return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(length, kind)))
 
 
-def unpack_payload(payload: bytes) -> tuple[dict[str, Any], memoryview]:
+def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, Any], memoryview]:
     """The meta data of a frame, and the bytes of its arrays (a view).
+
+    Args:
+        payload: of the frame.
+        with_arrays: False for a frame that has none, and is therefore small.
 
     Raises:
         StreamError: if the payload is not what `pack_frame` makes, or claims to be larger than
             MAX_FRAME_BYTES.
     """
-    body = _decompress(payload)
+    body = _decompress(payload, MAX_FRAME_BYTES if with_arrays else _aligned(_META_LENGTH.size + MAX_META_BYTES))
     if len(body) < _META_LENGTH.size:
         raise StreamError(f"its content has {len(body)} bytes, expected at least {_META_LENGTH.size}")
     (meta_bytes,) = _META_LENGTH.unpack_from(body)
     data_start = _aligned(_META_LENGTH.size + meta_bytes)
+    if meta_bytes > MAX_META_BYTES:
+        raise StreamError(f"its meta data claims {meta_bytes:,} bytes, expected at most {MAX_META_BYTES:,}")
     if data_start > len(body):
         raise StreamError(f"its meta data claims {meta_bytes:,} bytes, its content has {len(body):,}")
     try:
@@ -237,13 +247,13 @@ def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
         raise StreamError(f"its table of arrays is broken: {error!r}") from error
 
 
-def _decompress(payload: bytes) -> bytes:
+def _decompress(payload: bytes, most: int) -> bytes:
     try:
         size = zstandard.get_frame_parameters(payload).content_size
-        if size > MAX_FRAME_BYTES:  # also where none is stated, which zstandard reports as its largest number
+        if size > most:  # also where none is stated, which zstandard reports as its largest number
             stated = "no size" if size >= zstandard.CONTENTSIZE_ERROR else f"{size:,} bytes"
-            raise StreamError(f"its content states {stated}, expected at most {MAX_FRAME_BYTES:,} bytes")
-        return zstandard.ZstdDecompressor().decompress(payload, max_output_size=MAX_FRAME_BYTES, allow_extra_data=False)
+            raise StreamError(f"its content states {stated}, expected at most {most:,} bytes")
+        return zstandard.ZstdDecompressor().decompress(payload, max_output_size=most, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise StreamError(f"its payload is not zstd: {error}") from error
 

@@ -2,7 +2,8 @@
 
 A file that was cut or has flipped bits is no error: iteration ends early, and `damage` and `lost_bytes` describe
 the loss. An error (`StreamError`) is a file that is no stream of ours, or a frame whose checksum holds but whose
-content no writer makes. Memory is bounded by one frame, and a frame by MAX_FRAME_BYTES.
+content no writer makes. Memory is bounded by one frame: its payload and its content, each of MAX_FRAME_BYTES at most,
+and the objects that its meta data become, some 72 times MAX_META_BYTES (75 MB).
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class StreamReader:
             kind, payload = _read_frame(file, size - PREAMBLE.size)
             if kind != HEADER:
                 raise StreamError(f"is of kind {kind}, expected {HEADER}")
-            return StreamHeader.from_plain(unpack_payload(payload)[0])
+            return StreamHeader.from_plain(unpack_payload(payload, with_arrays=False)[0])
         except (_DamageError, StreamError) as error:
             raise StreamError(
                 f"{self.path}: the header frame at byte {PREAMBLE.size} is damaged ({error}), and without "

@@ -142,7 +142,11 @@ MISTAKES = [
     ("max_steps: 1.7", "max_steps: 1.7 does not fit; expected a whole number"),
     ("max_steps: true", "max_steps: true does not fit; expected a whole number"),
     ("max_steps: many", "max_steps: 'many' does not fit; expected a whole number"),
-    ("max_steps: .inf", "max_steps: inf does not fit; expected a whole number"),
+    ("max_steps: 1e30", "max_steps: 1e+30 is out of range; expected a number at most 1e+15"),
+    ("max_steps: -1e30", "max_steps: -1e+30 is out of range; expected a number at least -1e+15"),
+    (f"max_steps: {'9' * 100_000}", "max_steps: inf is out of range; expected a number at most 1e+15"),
+    ("network_settings: {hidden_units: 1e9}", "network_settings.hidden_units: 1000000000 is out of range"),
+    ("max_steps: .inf", "max_steps: inf is out of range; expected a number at most 1e+15"),
     ("max_steps: 0", "max_steps: 0 is out of range; expected a number greater than 0"),
     ("time_horizon: -1", "time_horizon: -1 is out of range"),
     ("summary_freq: 0", "summary_freq: 0 is out of range"),
@@ -252,7 +256,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("body", "expected"), MISTAKES, ids=[body for body, _ in MISTAKES])
+@pytest.mark.parametrize(("body", "expected"), MISTAKES, ids=[body[:60] for body, _ in MISTAKES])
 def test_a_mistake_in_a_behavior_says_what_was_expected(mistakes_of, body: str, expected: str):
     (mistake,) = mistakes_of(f"behaviors: {{B: {{{body}}}}}")
     assert mistake.startswith(f"{PLACE}.{expected}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_of_equal_keys_the_first_is_kept_so_that_the_rest_can_be_checked():
         ("a: *nowhere", 1, "undefined alias"),
         ("a: 1\n---\nb: 2", 2, "single document"),
         ("a: 1\nb: \x07", 2, "is not allowed in YAML"),
-        ("[" * 3000, None, "nested too deeply"),
+        ("[" * 3000, 1, "nested too deeply: at most 50"),
     ],
 )
 def test_what_is_not_yaml_is_an_error_with_its_line(text: str, line: int | None, words: str):
@@ -179,3 +180,39 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
     path = tmp_path / "windows.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
     assert read_file(path).data == {"a": 1, "b": 2}
+
+
+ALIASES = "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
+MERGES = "m0: &m0 {x: 1}\n" + "".join(f"m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 1}'] * 10)}]}}\n" for i in range(1, 12))
+LADDER = "a0: &a0 1\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        (ALIASES, 1, "more than 20,000 values, when they are written out"),
+        (MERGES, 1, "more than 20,000 values, when they are written out"),
+        (LADDER, None, "nested too deeply by its aliases"),
+        ("a: [" + "1, " * 30_000 + "1]", 1, "at most 20,000 keys and values"),
+        ("? " * 3000, 1, "nested too deeply"),
+        ("- " * 3000, 1, "nested too deeply"),
+        ("{a: " * 3000, 1, "nested too deeply"),
+    ],
+    ids=["aliases", "merges", "a ladder of aliases", "many", "keys in keys", "lists", "maps"],
+)
+def test_what_is_larger_than_any_configuration_is_refused_before_it_is_expanded(text, line, words):
+    with pytest.raises(ConfigError) as caught:
+        read_text(text, "test.yaml")
+    (mistake,) = caught.value.mistakes
+    assert words in mistake.message
+    assert line is None or mistake.line == line
+
+
+def test_a_file_without_end_is_not_read_to_its_end():
+    with pytest.raises(ConfigError, match="more than 1,000,000 bytes"):
+        read_file(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("text", ["123456789012345678901", "0x" + "f" * 20, "-9223372036854775809"])
+def test_a_whole_number_of_more_than_64_bits_is_a_float(text: str):
+    assert type(read(f"a: {text}")["a"]) is float

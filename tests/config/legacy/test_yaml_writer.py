@@ -13,7 +13,13 @@ from config.yaml_reader import read_text
 
 SURPRISING = ["yes", "off", "null", "1e4", "0x1f", "12:30", "2020-01-01", "~", "", "- a", "#", "a: b", " a", "3DBall", "é", "\x00", "<<", "=", ".5", "1_0", "C:\\Demos\\a.demo", "./a (1).demo"]  # fmt: skip
 TEXTS = st.text(max_size=8) | st.sampled_from(SURPRISING)
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS
+)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=12
 )
