@@ -62,7 +62,10 @@ def leave_signals_to_main() -> None:
 def main() -> int:
     """Read the birth message and serve."""
     leave_signals_to_main()
-    birth = msgpack.unpackb(sys.stdin.buffer.read(), raw=False, strict_map_key=False)
+    try:
+        birth = msgpack.unpackb(sys.stdin.buffer.read(), raw=False, strict_map_key=False)
+    except ValueError:  # cut short: main has died while it wrote
+        return 1
     if birth["plan"]["role"] == "learner":
         import torch
 

@@ -128,7 +128,6 @@ class BehaviorStarter:
         step = plan.step_before(name)
         state.start_at(step)
         if plan.resumed is not None and step:
-            # The status is written after the manifest: a run that was killed in between has none of this behaviour.
             status = plan.folder.read_training_status().behaviors.get(name)
             entries = status.checkpoints if status is not None else ()
             state.exports = [entry.within(plan.folder.path) for entry in entries]

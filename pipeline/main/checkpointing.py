@@ -130,6 +130,7 @@ class Checkpointing:
 
     def _commit(self, number: int) -> None:
         steps = {name: state.step for name, state in self._behaviors.items()}
+        self.write_status(final=False)  # before the manifest: a kill in between leaves a list ahead of it, not behind
         try:
             self._assembler.commit(steps, self._progress())
         except OSError as error:
@@ -138,7 +139,6 @@ class Checkpointing:
         for state in self._behaviors.values():
             state.saved()
         log.debug("checkpoint %d is whole", number)
-        self.write_status(final=False)
         self._ended(None)
 
     def _failed(self, number: int, reason: str) -> None:

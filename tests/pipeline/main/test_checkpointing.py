@@ -21,8 +21,9 @@ from pipeline.main.run_plan import RunPlan
 from pipeline.main.trajectory_path import TrajectoryPath
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.reporting.timers import Timers
-from pipeline.run_folder.checkpoint import write_part
+from pipeline.run_folder.checkpoint import MANIFEST, write_part
 from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.training_status import ExportEntry
 from stages.publisher import PolicyPublisher
 from stages.trainer.stage import TrainerReport
 
@@ -68,6 +69,16 @@ def test_a_checkpoint_is_whole_with_its_last_part_and_the_next_is_due_an_interva
     assert (made.checkpointing.newest, made.checkpointing.busy, made.ended) == (0, False, [None])
     assert made.ball.next_checkpoint == 200
     assert made.plan.folder.read_training_status().behaviors.keys() == {"Ball"}
+
+
+def test_the_list_of_exports_is_written_before_the_manifest_so_that_it_is_never_behind(made):
+    made.ball.add_export(ExportEntry(130, "Ball-130.onnx", None, 0.0))
+    (made.plan.folder.checkpoints / MANIFEST).mkdir()  # nothing can take its place
+    made.checkpointing.begin([])
+    made.checkpointing.receive(made.part(0))
+    assert made.checkpointing.newest == -1
+    (listed,) = made.plan.folder.read_training_status().behaviors["Ball"].checkpoints
+    assert listed.steps == 130
 
 
 def test_a_part_that_failed_ends_the_checkpoint_and_the_one_before_it_stays(made, caplog):

@@ -1,0 +1,205 @@
+"""Where a run stands on disk: what no kill may set back, read and compared by `kill.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.policies.export import exports_by_step, step_in_name
+from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
+from queues.errors import StreamError
+from queues.messages import Barrier, TrajectoryBatch
+from queues.stream_reader import StreamReader
+from stages.trainer.sac.replay_file import MAGIC
+
+
+class Violation(Exception):
+    """A promise that was not kept."""
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raise a `Violation` unless something holds."""
+    if not holds:
+        raise Violation(otherwise)
+
+
+@dataclass(frozen=True, order=True)
+class Progress:
+    """What the manifest says; cheap to read while a run goes on."""
+
+    number: int
+    """Of the newest whole checkpoint, -1 if there is none."""
+    step: int
+    lesson: int
+
+    @classmethod
+    def of(cls, run_folder: Path) -> Progress:
+        """Read the manifest.
+
+        Raises:
+            Violation: if it can't be read.
+        """
+        checkpoint = _newest(run_folder)
+        if checkpoint is None:
+            return cls(-1, 0, 0)
+        lessons = checkpoint.progress["curricula"]["lessons"].values()
+        return cls(checkpoint.number, max(checkpoint.steps.values()), max(lessons, default=0))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a run whose processes have all ended has reached."""
+
+    checkpoint: int
+    step: int
+    version: int
+    rating: float
+    """Of the newest policy; 0 without self-play."""
+    games: int
+    """That count for ratings."""
+    snapshots: Mapping[int, int]
+    """Steps by number."""
+    lessons: Mapping[str, int]
+    exports: tuple[int, ...]
+    """Steps of the policies in `training_status.json`."""
+    exported: tuple[int, ...]
+    """Steps of the policies that are there."""
+    replayed: int
+    """Bytes of the replay memory's file; 0 without one."""
+    streams: Mapping[str, int]
+    """Whole frames in each recording."""
+
+    @classmethod
+    def of(cls, run_folder: Path, behavior: str, earlier: Standing | None) -> Standing | None:
+        """Read all of it; None if there is no checkpoint yet.
+
+        Args:
+            run_folder: `results/<run-id>`.
+            behavior: the run's only behaviour.
+            earlier: how it stood before the last start, behind which it must not be.
+
+        Raises:
+            Violation: if something is broken, or behind what it was.
+        """
+        checkpoint = _newest(run_folder)
+        if checkpoint is None:
+            return None
+        parts = _read_whole(checkpoint)
+        trainer = parts[f"trainer@learner-{behavior}"]["trainer"]
+        ghost = parts.get("ghost@main", {}).get("lineages", {}).get(behavior, {"records": []})
+        records = {int(number): record for number, record in ghost["records"]}
+        listed = _listed_exports(run_folder, behavior)
+        require(int(trainer["step"]) in listed, f"training_status.json lacks step {trainer['step']}: {listed}")
+        standing = cls(
+            checkpoint.number,
+            int(trainer["step"]),
+            int(trainer["version"]),
+            records.get(-1, {"rating": 0.0})["rating"],
+            sum(record["wins"] + record["draws"] + record["losses"] for record in records.values()),
+            {number: record["step"] for number, record in records.items() if number >= 0},
+            checkpoint.progress["curricula"]["lessons"],
+            listed,
+            tuple(step_in_name(path) for path in exports_by_step(run_folder / behavior, behavior)),
+            _replayed(checkpoint),
+            _recorded(run_folder, checkpoint, int(trainer["step"]), earlier),
+        )
+        if earlier is not None:
+            standing.assert_not_behind(earlier)
+        return standing
+
+    def assert_not_behind(self, earlier: Standing) -> None:
+        """Compare it with how the run stood before its last start.
+
+        Raises:
+            Violation: naming what went back.
+        """
+        for name in ("checkpoint", "step", "version", "games", "replayed"):
+            now, before = getattr(self, name), getattr(earlier, name)
+            require(now >= before, f"{name} went back from {before} to {now}")
+        moved, most = abs(self.rating - earlier.rating), MOST_POINTS * (self.games - earlier.games)
+        require(moved <= most, f"the rating moved by {moved} points in {self.games - earlier.games} games")
+        for number, step in earlier.snapshots.items():
+            require(self.snapshots.get(number) == step, f"snapshot {number} of step {step} is gone")
+        for name, lesson in earlier.lessons.items():
+            now = self.lessons.get(name, -1)
+            require(now >= lesson, f"the lesson of {name} went back from {lesson} to {now}")
+        newest = max(earlier.exports, default=0)
+        require(max(self.exports, default=0) >= newest, f"training_status.json went back behind step {newest}")
+        unlisted = {step for step in earlier.exports if step <= earlier.step and step in self.exported} - {
+            *self.exports
+        }
+        require(not unlisted, f"training_status.json lacks steps {unlisted}: {self.exports}")
+
+
+MOST_POINTS = 16.0
+"""`elo_k`: what a game can change a rating by."""
+
+
+def _newest(run_folder: Path) -> Checkpoint | None:
+    try:
+        return newest_checkpoint(run_folder / "checkpoints")
+    except CheckpointError as error:
+        raise Violation(str(error)) from error
+
+
+def _read_whole(checkpoint: Checkpoint) -> dict[str, Any]:
+    try:
+        checkpoint.check()
+        return {name: checkpoint.read(name) for name in checkpoint.parts}
+    except CheckpointError as error:
+        raise Violation(str(error)) from error
+
+
+def _listed_exports(run_folder: Path, behavior: str) -> tuple[int, ...]:
+    """Return the steps of the listed policies; the newest has to be there, the oldest may just have made room."""
+    path = run_folder / "run_logs" / "training_status.json"
+    try:
+        entries = json.loads(path.read_text()).get(behavior, {}).get("checkpoints", [])
+    except FileNotFoundError:
+        return ()
+    except ValueError as error:
+        raise Violation(f"{path}: {error}") from error
+    for file in [entry["file_path"] for entry in entries[-1:]]:
+        require(Path(file).is_file() and Path(file).stat().st_size > 0, f"{path} lists {file}, which is not there")
+    return tuple(int(entry["steps"]) for entry in entries)
+
+
+def _replayed(checkpoint: Checkpoint) -> int:
+    """Return the rows of the replay memory beside a checkpoint's parts, 0 without one."""
+    for path in checkpoint.folder.glob("replay-*.bin"):
+        data = path.read_bytes()
+        require(data.startswith(MAGIC), f"{path} is no replay memory")
+        length = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 8], "little")
+        header = json.loads(data[len(MAGIC) + 8 : len(MAGIC) + 8 + length])
+        return int(header["facts"]["count"])
+    return 0
+
+
+def _recorded(run_folder: Path, checkpoint: Checkpoint, step: int, earlier: Standing | None) -> dict[str, int]:
+    """Count the whole frames of each recording; the newest has to reach up to the checkpoint, row by row."""
+    frames: dict[str, int] = {}
+    before = earlier.streams if earlier is not None else {}
+    begun_at = 0 if earlier is None else earlier.step
+    reached = checkpoint.number == (earlier.checkpoint if earlier is not None else -1)
+    for path in sorted((run_folder / "streams").glob("*.stream")):
+        rows = 0
+        number = 0
+        try:
+            reader = StreamReader(path)
+            for frame in reader:
+                number += 1
+                match frame.message:
+                    case TrajectoryBatch() as batch:
+                        rows += batch.num_rows
+                    case Barrier(number=cut) if cut == checkpoint.number and path.name not in before:
+                        require(begun_at + rows == step, f"{path}: {begun_at} + {rows} rows up to step {step}")
+                        reached = True
+        except StreamError as error:
+            require(path.name not in before and number == 0, str(error))
+        frames[path.name] = number
+        require(number >= before.get(path.name, 0), f"{path} lost frames: {before.get(path.name)} became {number}")
+    require(reached or not frames, f"no recording reaches checkpoint {checkpoint.number}")
+    return frames
