@@ -20,7 +20,7 @@ from pipeline.hosts.stream_taps import InletTap, recorded_here
 from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from pipeline.policies.warm_start import initial_policy, warm_start
-from pipeline.run_folder.checkpoint import checkpoint_folder
+from pipeline.run_folder.checkpoint import unfinished_folder
 from queues.ends import ItemSource, Outlet
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
@@ -143,7 +143,7 @@ class LearnerHost(Host):
         self._stage.report_now()
         self._export()
         try:
-            folder = checkpoint_folder(self.plan.folder / "checkpoints", number)
+            folder = unfinished_folder(self.plan.folder / "checkpoints", number)
             folder.mkdir(parents=True, exist_ok=True)
             trainer.save_bulk(folder)
         except OSError as error:

@@ -51,7 +51,9 @@ class Checkpointing:
         self._lessons = lessons
         self._ended = ended
         self._assembler = CheckpointAssembler(
-            plan.folder.checkpoints, plan.resumed.number if plan.resumed is not None else -1
+            plan.folder.checkpoints,
+            plan.resumed.number if plan.resumed is not None else -1,
+            keep=plan.config.checkpoint_settings.keep,
         )
 
     @property

@@ -38,7 +38,8 @@ def test_the_sections_of_ml_agents_have_its_defaults():
         "no_graphics": False,
         "no_graphics_monitor": False,
     }
-    assert CheckpointSettings().model_dump() == {
+    assert CheckpointSettings().keep == 2  # which ML-Agents has not
+    assert CheckpointSettings().model_dump(exclude={"keep"}) == {
         "run_id": "ppo",
         "initialize_from": None,
         "load_model": False,
