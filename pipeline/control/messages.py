@@ -84,6 +84,8 @@ class StatisticsReport:
 
     statistics: Mapping[str, Any]
     queues: tuple[Mapping[str, Any], ...] = ()
+    silent_s: float = 0.0
+    """For how long a stage of the host has been at something of which nothing comes, although its event loop runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import ItemSink, ItemSource
+from stages.activity import Activity
 from stages.loop import StageHooks, StageRunner
 from stages.stage import Stage, StageContext
 
@@ -55,9 +57,17 @@ class StageHost:
         self._replica = () if replica is None else (replica,)
         self._send = send
         self._returned: dict[tuple[str, str, int], int] = {}
+        self._activities: list[Activity] = []
+
+    def silent_s(self) -> float:
+        """For how long the most silent of its stages has been at something of which nothing comes."""
+        now = time.monotonic()
+        return max((activity.silent_s(now) for activity in self._activities), default=0.0)
 
     def context(self, stage: str) -> StageContext:
         """Make the context of a stage."""
+        activity = Activity(stage)
+        self._activities.append(activity)
         return StageContext(
             name=stage,
             replica=sum(self._replica),
@@ -65,6 +75,7 @@ class StageHost:
             run_folder=self._run_folder,
             statistics=self.statistics,
             log=logging.getLogger(f"stages.{stage}"),
+            activity=activity,
         )
 
     def hooks(self, stage: str) -> StageHooks:

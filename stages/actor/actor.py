@@ -83,6 +83,7 @@ class Actor(Source[Item]):
         self._clock = clock
         self._context = StageContext("actor")
         self._wake = asyncio.Event()
+        self._asleep = False
         self._state = State.DECIDING
         self._transitions = self._bind()
         # Set by the host.
@@ -159,6 +160,10 @@ class Actor(Source[Item]):
         closing = self._environment.stop()
         if closing is not None:
             await closing
+
+    def progress(self) -> int | None:
+        """Count ticks; None while it waits for its host, or for environments that have deadlines of their own."""
+        return None if self._asleep else self._environment.progress()
 
     async def produce(self) -> AsyncIterator[Item]:
         """Yield trajectories, and a barrier for each checkpoint, until asked to stop."""
@@ -303,7 +308,9 @@ class Actor(Source[Item]):
             self._gate.wait(self._count_used(), self._learners)
 
     async def _sleep(self) -> None:
+        self._asleep = True
         await self._wake.wait()
+        self._asleep = False
         self._wake.clear()
 
     def _barrier(self) -> Iterable[Item]:

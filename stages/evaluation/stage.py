@@ -12,7 +12,7 @@ import numpy as np
 
 from queues.messages import ActionBatch, PolicyUpdate
 from queues.specs import BehaviorSpec
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, StepResult
+from stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult
 from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext
@@ -73,6 +73,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         self._best = best
         self._before_reset = before_reset
         self._group: EnvironmentGroup | None = None
+        self._ticks = 0
 
     def start(self, context: StageContext) -> None:
         """Build the environments."""
@@ -81,6 +82,10 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
     def stop(self) -> Awaitable[None] | None:
         """Close them."""
         return self._group.close() if self._group is not None else None
+
+    def progress(self) -> int | None:
+        """Count ticks; None if the group itself says what is late."""
+        return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._ticks
 
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
         """Play the policy if an evaluation is due."""
@@ -123,6 +128,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
                             returns.append(total)
             actions = {i: self._decide(i, player, result, group.behavior_specs, random) for i in result.steps}
             result = await _settled(group.step(actions))
+            self._ticks += 1
             await asyncio.sleep(0)
         return np.array(returns), spec
 
