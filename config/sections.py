@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from config.behaviors import BehaviorSettings
-from config.environment import EnvironmentSettings, EvaluationSettings
+from config.environment import EnvironmentSettings
 from config.environment_kinds import ENVIRONMENT_KINDS, UNITY, EnvironmentKind, load_entry
 from config.environment_parameters import CompletionCriteria, Curriculum, EnvironmentParameter
 from config.errors import KeyPath
+from config.evaluation import EvaluationSettings
 from config.fields import Flag, Int, Settings, Text
 from config.pipeline import PipelineSettings
 from config.record_replay import RecordSettings, ReplaySettings

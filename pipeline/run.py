@@ -47,6 +47,8 @@ class BehaviorResult:
     """Rating of the final policy, with self-play."""
     export: Path | None
     """The final policy."""
+    best_evaluation: float | None = None
+    """Mean return of the best policy of its evaluations; None without any."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,14 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     await _write_league(coordinator, folder)
     _raise_failure(plan, coordinator)
     behaviors = {
-        name: BehaviorResult(state.step, state.version, state.recent_return, state.elo, state.export)
+        name: BehaviorResult(
+            state.step,
+            state.version,
+            state.recent_return,
+            state.elo,
+            state.export,
+            coordinator.evaluation.best.get(name),
+        )
         for name, state in coordinator.starter.behaviors.items()
     }
     unseen = [name for name in config.behaviors if name not in behaviors]

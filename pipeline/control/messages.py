@@ -90,13 +90,16 @@ class StatisticsReport:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A policy was played deterministically on environments of its own."""
+    """A policy was played deterministically on environments of its own; see `stages.evaluation.EvaluationResult`."""
 
     behavior: str
-    """The behaviour id."""
+    """The behaviour name."""
     step: int
     mean: float
     deviation: float
+    lowest: float
+    highest: float
+    length: float
     episodes: int
     best: bool
 

@@ -44,8 +44,8 @@ class Broadcaster:
             slot.handle.control.send(self.publisher.assignment)
 
     def _send_policy(self, update: PolicyUpdate) -> None:
-        for slot in (*self._launcher.actors.values(), self._launcher.evaluation):
-            outlet = slot.policies.get(update.behavior_id) if slot is not None else None
+        for slot in self._launcher.actors.values():
+            outlet = slot.policies.get(update.behavior_id)
             if outlet is not None:
                 with suppress(QueueClosed):  # the actor has ended
                     outlet.put_nowait(update)

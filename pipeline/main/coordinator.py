@@ -27,6 +27,7 @@ from pipeline.main.behavior_start import BehaviorStarter
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.curricula import Curricula, MeasuredProgress
+from pipeline.main.evaluation import Evaluation
 from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
@@ -60,6 +61,7 @@ class Coordinator:
         starter: the behaviours that were seen, and the run's self-play.
         shutdown: the run's end, and what failed.
         checkpointing: its checkpoints.
+        evaluation: plays its policies beside training.
         ledger: the account of credits.
         reporter: informs people.
         interrupted: true if it was asked to end before it was done.
@@ -70,7 +72,6 @@ class Coordinator:
         self._plan = plan
         self._config = plan.config
         resumed = plan.resumed
-        self._best: dict[str, float] = dict(resumed.progress.get("best", {})) if resumed is not None else {}
         self._curricula = Curricula(plan.config.environment_parameters)
         if resumed is not None and "curricula" in resumed.progress:
             self._curricula.load_state_dict(resumed.progress["curricula"])
@@ -83,11 +84,13 @@ class Coordinator:
         self._running = RunningHosts(plan.config, self._tasks, self._listen_later)
         self._launcher = Launcher(plan, self._running)
         self._broadcaster = Broadcaster(self._launcher)
+        self._supervisor = Supervisor(plan.config.env_settings)
+        self.evaluation = Evaluation(plan, self._launcher, self._supervisor)
         stages = StageHost(
             MAIN, plan.folder.path, plan.seed, None, self._collector, plan.resumed, self._on_stage_of_main
         )
         self.starter = BehaviorStarter(
-            plan, self._launcher, self._broadcaster, stages, self.reporter, self._run_guarded
+            plan, self._launcher, self._broadcaster, stages, self.reporter, self._run_guarded, self.evaluation
         )
         behaviors = self.starter.behaviors
         self.checkpointing = Checkpointing(
@@ -101,7 +104,6 @@ class Coordinator:
             lambda: self.checkpointing.save_now(stages.save_part),
         )
         self.ledger = CreditLedger(at_rest=plan.deterministic)
-        self._supervisor = Supervisor(plan.config.env_settings)
         self._starvation = StarvationWatch()
         self._returned: dict[tuple[str, str, int], int] = {}
 
@@ -130,6 +132,7 @@ class Coordinator:
             finally:
                 for task in background:
                     task.cancel()
+        self.evaluation.report_loss()
         if self.shutdown.failure is None:
             self.checkpointing.close()
         if not self._plan.playing:
@@ -224,6 +227,8 @@ class Coordinator:
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.SourceEnded():
                 self.shutdown.finish()
+            case control.HostFailed() if host.plan.role == "evaluation":
+                self.evaluation.fail(message.message)
             case control.HostFailed():
                 self.shutdown.fail(message)
 
@@ -293,8 +298,7 @@ class Coordinator:
         log.info("Exported %s", entry.file_path)
 
     def _on_evaluation(self, message: control.Evaluated) -> None:
-        if message.best:
-            self._best[message.behavior] = message.mean
+        self.evaluation.record(message)
         self.reporter.record_evaluation(message)
 
     def _grant(self, grants: list[Grant]) -> None:
@@ -337,7 +341,7 @@ class Coordinator:
         return {
             "elapsed_s": self.reporter.elapsed_s,
             "seed": self._plan.seed,
-            "best": self._best,
+            **self.evaluation.progress(),
             "curricula": self._curricula.state_dict(),
         }
 
@@ -351,19 +355,20 @@ class Coordinator:
         self.shutdown.finish()
 
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
-        if not said_goodbye and not self.shutdown.begun and await self._replace(host, status):
+        if host.plan.role == "evaluation":
+            if await self.evaluation.ended(host, status, _how_it_ended(status), training=not self.shutdown.begun):
+                return
+        elif not said_goodbye and not self.shutdown.begun and await self._replace(host, status):
             return
         host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
         self._running.mark_ended(host.plan.name)
         if self.shutdown.learners_ended:
-            self._launcher.end_evaluation()
+            self.evaluation.end(at_once=self.interrupted or self.shutdown.failure is not None)
 
     async def _replace(self, host: HostHandle, status: int) -> bool:
         """A host has died. Start an actor again, if it may be; any other host's death, a replay's too, ends the run."""
         name = host.plan.name
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        if status == 0:
-            how += " without having been told to"
+        how = _how_it_ended(status)
         slot = self._launcher.slot_of(host)
         if slot is None or host.plan.role == "replay":  # a recording begun anew would be learned from twice
             self.shutdown.fail(control.HostFailed(f"the process of {name} {how}.", "", name))
@@ -399,3 +404,8 @@ class Coordinator:
                         self._config.env_settings.timeout_wait,
                     )
                     host.kill()
+
+
+def _how_it_ended(status: int) -> str:
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return how if status else f"{how} without having been told to"
