@@ -63,7 +63,7 @@ class PartFailed:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnded:
-    """A source produces no more: a replay that came to its end, or environments that closed in order."""
+    """A source produces no more: its recording or its environments have ended in order, or it was told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class BeginCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SaveNow:
-    """Write your part of checkpoint `number` at once, without waiting for a barrier: the stream has broken off."""
+    """Write your part of checkpoint `number` at once, without waiting for its barrier, which may never come."""
 
     number: int
 

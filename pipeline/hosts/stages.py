@@ -57,6 +57,7 @@ class StageHost:
         self._replica = () if replica is None else (replica,)
         self._send = send
         self._returned: dict[tuple[str, str, int], int] = {}
+        self._saved: dict[str, int] = {}
         self._activities: list[Activity] = []
 
     def silent_s(self) -> float:
@@ -99,9 +100,19 @@ class StageHost:
         state: Mapping[str, Any] | None = self.checkpoint.read(self.part_name(stage))
         return state
 
+    def has_saved(self, stage: str, number: int) -> bool:
+        """Return True if a stage's part of this checkpoint, or of a later one, was written."""
+        return self._saved.get(self.part_name(stage), -1) >= number
+
     def save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
-        """Write a stage's part of a checkpoint, and report it; a disk that refuses does not end the training."""
+        """Write a stage's part of a checkpoint, and report it; a disk that refuses does not end the training.
+
+        A part is written once: main may have made the checkpoint real when a barrier comes late.
+        """
+        if self.has_saved(stage, number):
+            return
         name = self.part_name(stage)
+        self._saved[name] = number
         try:
             self._send(write_part(self._run_folder / "checkpoints", number, name, state))
         except OSError as error:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from pipeline.control.credits import Grant
 from pipeline.control.messages import ControlMessage
+from pipeline.hosts.protocol import HostHandle
 from pipeline.main.launcher import ActorSlot, Launcher
 from queues.errors import QueueClosed
 from queues.messages import PolicyUpdate
@@ -24,9 +25,13 @@ class Broadcaster:
         self._launcher = launcher
         self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
 
+    def sources(self) -> list[HostHandle]:
+        """The hosts that produce experience."""
+        return self._launcher.sources()
+
     def send_to_sources(self, message: ControlMessage) -> None:
         """Send a message to all that produce experience."""
-        for host in self._launcher.sources():
+        for host in self.sources():
             host.control.send(message)
 
     def grant(self, grants: Iterable[Grant]) -> None:

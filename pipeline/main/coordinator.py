@@ -100,8 +100,11 @@ class Coordinator:
             behaviors,
             self._running,
             self._broadcaster,
+            self.checkpointing,
             None if plan.playing else lambda: self._begin_checkpoint(then_stop=True),
             lambda: self.checkpointing.save_now(stages.save_part),
+            plan.config.pipeline.supervision.grace_s,
+            plan.deterministic,
         )
         self.ledger = CreditLedger(at_rest=plan.deterministic)
         self._starvation = StarvationWatch()
@@ -226,6 +229,7 @@ class Coordinator:
             case control.LogLine():
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.SourceEnded():
+                self.shutdown.source_ended(host.plan.name)
                 self.shutdown.finish()
             case control.HostFailed() if host.plan.role == "evaluation":
                 self.evaluation.fail(message.message)
@@ -244,7 +248,7 @@ class Coordinator:
             self.ledger.open_unbounded(spec.name)  # nobody learns from its steps
         await self.starter.agents_seen(slot, spec)
         if self.shutdown.begun:  # while its learner was started: nobody else will tell this learner to end
-            self.shutdown.release_learners()
+            self.shutdown.learner_started()
 
     def _on_learner_ready(self, message: control.LearnerReady) -> None:
         self.starter.behaviors[message.behavior].ready = True
@@ -299,6 +303,7 @@ class Coordinator:
 
     def _on_evaluation(self, message: control.Evaluated) -> None:
         self.evaluation.record(message)
+        self.shutdown.moved()
         self.reporter.record_evaluation(message)
 
     def _grant(self, grants: list[Grant]) -> None:
@@ -331,8 +336,7 @@ class Coordinator:
         self.checkpointing.begin(self._launcher.sources(), then_stop)
 
     def _checkpoint_ended(self, problem: str | None) -> None:
-        if problem is not None:
-            self.shutdown.checkpoint_failed(problem)
+        self.shutdown.checkpoint_ended(problem)
         self._grant(self.ledger.resume())
 
     def _progress(self) -> dict[str, Any]:
@@ -355,20 +359,22 @@ class Coordinator:
         self.shutdown.finish()
 
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
+        name, how = host.plan.name, _how_it_ended(status)
         if host.plan.role == "evaluation":
-            if await self.evaluation.ended(host, status, _how_it_ended(status), training=not self.shutdown.begun):
+            if await self.evaluation.ended(host, status, how, training=not self.shutdown.begun):
                 return
-        elif not said_goodbye and not self.shutdown.begun and await self._replace(host, status):
+        elif not said_goodbye and not self.shutdown.begun and await self._replace(host, how):
             return
         host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
-        self._running.mark_ended(host.plan.name)
+        self._running.mark_ended(name)
+        if self.shutdown.begun:
+            self.shutdown.host_ended(name, how, said_goodbye)
         if self.shutdown.learners_ended:
             self.evaluation.end(at_once=self.interrupted or self.shutdown.failure is not None)
 
-    async def _replace(self, host: HostHandle, status: int) -> bool:
+    async def _replace(self, host: HostHandle, how: str) -> bool:
         """A host has died. Start an actor again, if it may be; any other host's death, a replay's too, ends the run."""
         name = host.plan.name
-        how = _how_it_ended(status)
         slot = self._launcher.slot_of(host)
         if slot is None or host.plan.role == "replay":  # a recording begun anew would be learned from twice
             self.shutdown.fail(control.HostFailed(f"the process of {name} {how}.", "", name))
@@ -389,7 +395,8 @@ class Coordinator:
         while True:
             await asyncio.sleep(EVERY_S)
             now = time.monotonic()
-            self.checkpointing.check_time(now)
+            if not self.shutdown.begun:  # then its limits hold
+                self.checkpointing.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self._launcher.ends.values()]
             self.reporter.add_statistics({}, queues, "main")
             self.reporter.show()

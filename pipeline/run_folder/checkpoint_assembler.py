@@ -16,7 +16,7 @@ from pipeline.run_folder.checkpoint import remove_unfinished, unfinished_folder,
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 120.0
-"""Time limit of a checkpoint. One that takes longer has lost a host and is given up; the next one tries again."""
+"""Seconds without a sign of progress, at least, after which a checkpoint is given up; the next one tries again."""
 
 
 @dataclass
@@ -57,9 +57,9 @@ class CheckpointAssembler:
         return self._pending.number if self._pending is not None else None
 
     @property
-    def missing(self) -> str:
+    def missing(self) -> list[str]:
         """Names of the parts that the checkpoint under way still lacks."""
-        return ", ".join(sorted(self._pending.expected - self._pending.parts.keys())) if self._pending else ""
+        return sorted(self._pending.expected - self._pending.parts.keys()) if self._pending else []
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:
         """Announce the next checkpoint, in place of one that is under way; returns its number."""
@@ -70,6 +70,21 @@ class CheckpointAssembler:
             self._files.make_folder(unfinished_folder(self._folder, number))  # tells a resume that one was begun
             remove_unfinished(self._folder, self._files, but=number)
         return number
+
+    def expect(self, parts: Iterable[str]) -> None:
+        """Let the checkpoint under way be whole only with these parts too."""
+        if self._pending is not None:
+            self._pending.expected |= frozenset(parts)
+
+    def leave_out(self, parts: Iterable[str]) -> None:
+        """Let the checkpoint under way be whole without these parts."""
+        if self._pending is not None:
+            self._pending.expected -= frozenset(parts)
+
+    def progressed(self, now_s: float) -> None:
+        """There is a sign of progress: the time limit is counted from here."""
+        if self._pending is not None:
+            self._pending.since_s = now_s
 
     def add(self, part: PartSaved) -> bool:
         """Add a durable part; return True if it was the last one."""
@@ -104,12 +119,15 @@ class CheckpointAssembler:
         self._make_room()
         return True
 
-    def give_up_if_overdue(self, now_s: float) -> bool:
-        """Give up the checkpoint under way if it takes too long; return True if it was given up."""
+    def give_up_if_overdue(self, now_s: float, patience_s: float = PATIENCE_S) -> bool:
+        """Give up the checkpoint under way if it has not progressed for so long; return True if it was given up."""
         pending = self._pending
-        if pending is not None and now_s - pending.since_s > PATIENCE_S:
+        if pending is not None and now_s - pending.since_s > patience_s:
             log.warning(
-                "checkpoint %d is given up after %.0f s: no word of %s", pending.number, PATIENCE_S, self.missing
+                "checkpoint %d is given up after %.0f s without progress: no word of %s",
+                pending.number,
+                patience_s,
+                ", ".join(self.missing),
             )
             self._pending = None
             return True

@@ -39,6 +39,8 @@ class ActorPort:
     """A behaviour id was seen for the first time."""
     ended: Callable[[str], None] = lambda reason: None
     """The environments have ended in order, for this reason: nothing more is emitted, and the run should end."""
+    stopped: Callable[[], None] = lambda: None
+    """The last item was taken, after a stop was requested; what is left is to close the environments."""
 
 
 _Work = tuple[Callable[[], Iterable[Item] | None] | None, Callable[[], Awaitable[None]] | None]
@@ -181,6 +183,7 @@ class Actor(Source[Item]):
                 except EnvironmentEnded as end:
                     then = self._end(end)
             self._state = then
+        self._port.stopped()
 
     def _bind(self) -> dict[State, list[tuple[Callable[[], bool], _Work, State]]]:
         """Bind the table of transitions to this actor's methods."""
