@@ -6,7 +6,7 @@ or of a learner does; `--resume` goes on. The moments: the first 100 ms of a pro
 training, and the beginning and end of a checkpoint, which are watched for.
 
 After each kill it asserts that exit status and message are right, that no process and no temporary file is left, that
-the newest checkpoint is whole, and that nothing is behind the last checkpoint that stood before the kill: steps,
+each checkpoint is whole, and that nothing is behind the last checkpoint that stood before the kill: steps,
 ratings, lessons, the list in training_status.json and the recordings. `benchmarks/standing.py` has these checks.
 
 Prints a table of the kills, and the violations with the folders that show them; status 1 if there is any. What is
@@ -167,7 +167,7 @@ class Chain:
             self._folder, self._scenario.plain, *(["--resume"] if resume else []), beside=self._scenario.beside
         )
         try:
-            for _ in range(self._chance.choice([0, 0, 1, 1, 2, 4])):
+            for _ in range(self._chance.choice([0, 0, 1, 2, 4, 6])):
                 self._kill_actor(command)
             if last:
                 self._end(command)

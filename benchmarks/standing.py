@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.policies.export import exports_by_step, step_in_name
-from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
+from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, each_checkpoint, newest_checkpoint
 from queues.errors import StreamError
 from queues.messages import Barrier, TrajectoryBatch
 from queues.stream_reader import StreamReader
@@ -87,7 +86,8 @@ class Standing:
         checkpoint = _newest(run_folder)
         if checkpoint is None:
             return None
-        parts = _read_whole(checkpoint)
+        _assert_all_whole(run_folder)
+        parts = {name: checkpoint.read(name) for name in checkpoint.parts}
         trainer = parts[f"trainer@learner-{behavior}"]["trainer"]
         ghost = parts.get("ghost@main", {}).get("lineages", {}).get(behavior, {"records": []})
         records = {int(number): record for number, record in ghost["records"]}
@@ -145,12 +145,14 @@ def _newest(run_folder: Path) -> Checkpoint | None:
         raise Violation(str(error)) from error
 
 
-def _read_whole(checkpoint: Checkpoint) -> dict[str, Any]:
-    try:
-        checkpoint.check()
-        return {name: checkpoint.read(name) for name in checkpoint.parts}
-    except CheckpointError as error:
-        raise Violation(str(error)) from error
+def _assert_all_whole(run_folder: Path) -> None:
+    for checkpoint in each_checkpoint(run_folder / "checkpoints"):
+        if isinstance(checkpoint, CheckpointError):
+            raise Violation(str(checkpoint))
+        try:
+            checkpoint.check()
+        except CheckpointError as error:
+            raise Violation(str(error)) from error
 
 
 def _listed_exports(run_folder: Path, behavior: str) -> tuple[int, ...]:
