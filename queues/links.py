@@ -165,7 +165,15 @@ class Channel(asyncio.Protocol):
                 while chunk := self._sock.recv(_CHUNK):
                     self._on_bytes(chunk)
         self._over.set()
-        self._on_lost()
+        on_lost = self._on_lost
+        self._on_bytes = self._on_lost = (
+            _ignore  # their owner refers to this channel: let it go at once, with its memory
+        )
+        on_lost()
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing: nothing more is to come."""
 
 
 class ForwardKind(IntEnum):
