@@ -10,6 +10,7 @@ whichever process is killed.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import mmap
@@ -136,7 +137,8 @@ def _anonymous_memory(size: int) -> int | None:
         return None
     try:
         descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
-    except OSError:  # forbidden by a sandbox
+    except OSError as error:  # forbidden by a sandbox
+        _refuse_at_limit(error)
         return None
     os.truncate(descriptor, size)
     return descriptor
@@ -145,8 +147,15 @@ def _anonymous_memory(size: int) -> int | None:
 def _fast_folder_file(size: int) -> int | None:
     try:
         return _file_in(_FAST_FOLDER, size)
-    except OSError:  # there is none, or it has too little room
+    except OSError as error:  # there is none, or it has too little room
+        _refuse_at_limit(error)
         return None
+
+
+def _refuse_at_limit(error: OSError) -> None:
+    """Raise an error about the limit of open files: whatever is tried next would fail too, and name something else."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
 
 
 def _file_in(folder: str, size: int) -> int:

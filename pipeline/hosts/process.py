@@ -1,13 +1,14 @@
 """Process hosts: a host in a process of its own, started without fork or pickle.
 
 The child is `python -m pipeline.hosts.child`; its plan, and tickets for its control socket and links, reach it as one
-msgpack message on its standard input. It ends when it has no work left, when main's end of the control channel closes,
-or at once when main is gone (`lifeline`): so nothing stays behind when main is killed.
+msgpack message on its standard input. It ends when it has no work left, or when main's end of the control channel
+closes: so nothing stays behind when main is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import sys
@@ -20,11 +21,11 @@ from typing import Any
 import msgpack
 
 from config import RunConfig
+from pipeline.common.errors import RunError
 from pipeline.common.threads import use_one_thread
 from pipeline.control.channel import SocketControl
 from pipeline.control.messages import OpenEdge
 from pipeline.hosts.leftovers import end_group, new_mark, watch_host
-from pipeline.hosts.lifeline import MainLifeline
 from pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
@@ -34,6 +35,9 @@ from queues.links import LinkEnd, child_options_of
 from queues.platform import write_ticket
 from queues.shared_receiver import SharedReceiver
 from queues.shared_sender import SharedSender
+
+if sys.platform != "win32":
+    import resource  # here, for at the limit nothing can be imported
 
 SPARE_BEHAVIORS = 4
 """Behaviours beyond the listed ones that an environment may turn out to have."""
@@ -47,17 +51,11 @@ class ProcessHost:
     may_hang = True
 
     def __init__(
-        self,
-        plan: HostPlan,
-        control: SocketControl,
-        lifeline: MainLifeline,
-        process: asyncio.subprocess.Process,
-        links: HostLinks,
+        self, plan: HostPlan, control: SocketControl, process: asyncio.subprocess.Process, links: HostLinks
     ) -> None:
         self.plan = plan
         self.control = control
         self.links = links
-        self._lifeline = lifeline
         self.tickets: dict[str, str] = {}
         """By queue name: which of the host's links it takes."""
         self._process = process
@@ -90,19 +88,14 @@ class ProcessHost:
         end_group(self._process.pid)
         return status
 
-    async def describe(self) -> str:
-        """Say what the host is doing, with its stack."""
-        return await self._lifeline.ask()
-
     def kill(self) -> None:
         """Kill the process; what it has started is ended then (`leftovers`)."""
         with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
 
     def close(self) -> None:
-        """Close the control channel, the lifeline and all of main's handles of links."""
+        """Close the control channel and all of main's handles of links."""
         self.control.close()
-        self._lifeline.close()
         self.links.close()
 
 
@@ -128,13 +121,29 @@ class ProcessHosts:
         self._policies = policy_link(slab_bytes)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> ProcessHost:
-        """Start a host; returns when it has its plan."""
+        """Start a host; returns when it has its plan.
+
+        Raises:
+            RunError: at the limit of open files.
+        """
+        try:
+            return await self._start(plan, feed, replaces)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise RunError(f"{plan.name} can't be started: {describe_limit()}") from error
+            raise
+
+    async def _start(self, plan: HostPlan, feed: Feed | None, replaces: HostHandle | None) -> ProcessHost:
         assert feed is None or isinstance(feed, LinkFeed), "what comes from another kind of host passes through main"
         assert replaces is None or isinstance(replaces, ProcessHost), "a replacement is of the same kind"
         links = self._make_links(plan.role, replaces)
         tickets = {f"feed-{i}": end for i, end in enumerate(feed.ends)} if feed is not None else {}
         links.born_with |= tickets
-        host = await start_process(plan, links)
+        try:
+            host = await start_process(plan, links)
+        except BaseException:
+            links.close()  # also those of the dead host, whose peers wait for the end of what it put
+            raise
         if feed is not None:
             host.control.send(OpenEdge(feed.name, {"links": [*tickets]}))
         if replaces is not None:
@@ -163,10 +172,9 @@ class ProcessHosts:
 async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
     """Start a host process; returns when it has its plan."""
     ours, theirs = socket.socketpair()
-    lifeline, their_lifeline = socket.socketpair()
     ends = list(links.born_with.values())
     mark = new_mark(plan.name)
-    with theirs, their_lifeline:
+    with theirs:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -175,14 +183,12 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
             stdin=asyncio.subprocess.PIPE,
             env={**child_environment(), VARIABLE: mark},
             start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
-            **child_options_of(ends, theirs, their_lifeline),
+            **child_options_of(ends, theirs),
         )
         watch_host(process.pid, mark)
         birth: dict[str, Any] = {
             "plan": plan.to_plain(),
-            "parent": os.getpid(),
             "control": write_ticket(theirs, process.pid),
-            "lifeline": write_ticket(their_lifeline, process.pid),
             "links": {name: end.ticket(process.pid) for name, end in links.born_with.items()},
         }
         assert process.stdin is not None, "asked for with PIPE"
@@ -191,7 +197,19 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
             await process.stdin.drain()
         process.stdin.close()
     reader, writer = await asyncio.open_connection(sock=ours)
-    return ProcessHost(plan, SocketControl(reader, writer), MainLifeline(lifeline, process.pid), process, links)
+    return ProcessHost(plan, SocketControl(reader, writer), process, links)
+
+
+def describe_limit() -> str:
+    """Say that too many files are open, how many may be, and what to do."""
+    if sys.platform == "win32":
+        return "too many files are open"
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = "" if most == resource.RLIM_INFINITY else f", without special rights up to {most}"
+    return (
+        f"the limit of {limit} open files is reached. Main has some 50 open for each actor: raise the limit "
+        f"(`ulimit -n`{allowed}), or let fewer actors run"
+    )
 
 
 def child_environment() -> dict[str, str]:

@@ -47,8 +47,6 @@ class UnityGroup:
         clock: seconds, for the restart limits.
     """
 
-    has_deadlines = True
-
     def __init__(
         self,
         make: Callable[[int, EpisodeParameters | None], UnityInstance],
