@@ -1,4 +1,4 @@
-"""The `environment` and `evaluation` sections: environments other than Unity."""
+"""The `environment` section: environments other than Unity."""
 
 from __future__ import annotations
 
@@ -175,10 +175,3 @@ class EnvironmentSettings(Settings):
                 only = f"kind {others[0]}" if len(others) == 1 else f"kinds {', '.join(others[:-1])} and {others[-1]}"
                 message = f"does not go with kind '{self.kind}', only with {only}; leave it out"
                 yield Finding((name,), message, (("kind",),))
-
-
-class EvaluationSettings(Settings):
-    """The `evaluation` section: deterministic play, beside training, on environments of its own."""
-
-    every: Int = Field(gt=0, description="Trainer steps between evaluations.")
-    episodes: Int = Field(20, gt=0, description="Episodes in each evaluation.")

@@ -88,15 +88,19 @@ def check_roles(config: Sections) -> Iterator[Finding]:
 
 def check_unity(config: Sections) -> Iterator[Finding]:
     """Find what other sections contradict in a run that plays Unity."""
-    if config.evaluation is not None:
-        message = "needs 'environment', which says what to play; Unity is not played beside training"
-        yield Finding(("evaluation",), message, (("environment",),))
+    if _evaluated(config) and config.env_settings.env_path is None:
+        message = (
+            "needs programs of its own, and the Unity Editor is one, in which training takes place; build the scene "
+            "and give env_path (--env), or leave evaluation out"
+        )
+        yield Finding(("evaluation",), message, (("environment",), ("env_settings", "env_path")))
     if config.replay is None:
         yield from _about_unity_programs(config)
 
 
 def _about_unity_programs(config: Sections) -> Iterator[Finding]:
     settings, replicas = config.env_settings, config.pipeline.hosts.actors.replicas
+    programs = settings.num_envs * (replicas + _evaluated(config))
     if settings.env_path is None:
         involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
         only = "of what? Add 'environment', or env_path (--env); without them it is the Unity Editor, which is one"
@@ -105,15 +109,19 @@ def _about_unity_programs(config: Sections) -> Iterator[Finding]:
         elif replicas > 1:
             message = f"{replicas} actors, each with environments {only}"
             yield Finding(("pipeline", "hosts", "actors", "replicas"), message, involved)
-    elif settings.base_port and settings.base_port + settings.num_envs * replicas - 1 > _LAST_PORT:
+    elif settings.base_port and settings.base_port + programs - 1 > _LAST_PORT:
         message = (
-            f"{settings.base_port} leaves no ports for {settings.num_envs * replicas} environments, since each uses "
+            f"{settings.base_port} leaves no ports for {programs} environments, since each uses "
             "the next one; choose a lower one, or 0 for any that are free"
         )
         yield Finding(("env_settings", "base_port"), message, (("env_settings", "num_envs"),))
     if settings.num_envs > _MOST_UNITY_PROGRAMS:
         message = f"{settings.num_envs} are more than the {_MOST_UNITY_PROGRAMS} of one actor; raise pipeline.hosts"
         yield Finding(("env_settings", "num_envs"), f"{message}.actors.replicas instead", ())
+
+
+def _evaluated(config: Sections) -> bool:
+    return config.evaluation is not None and not config.checkpoint_settings.inference
 
 
 def _about_roles(config: Sections) -> Iterator[Finding]:

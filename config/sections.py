@@ -8,11 +8,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from config.behaviors import BehaviorSettings
-from config.environment import EnvironmentSettings, EvaluationSettings
+from config.environment import EnvironmentSettings
 from config.environment_kinds import ENVIRONMENT_KINDS, UNITY, EnvironmentKind, load_entry
 from config.environment_parameters import CompletionCriteria, Curriculum, EnvironmentParameter
 from config.errors import KeyPath
-from config.fields import Flag, Settings, Text
+from config.evaluation import EvaluationSettings
+from config.fields import Flag, Int, Settings, Text
 from config.pipeline import PipelineSettings
 from config.record_replay import RecordSettings, ReplaySettings
 from config.unity import EngineSettings, EnvSettings
@@ -36,6 +37,12 @@ class CheckpointSettings(Settings):
     load_model: Flag = Field(False, description="Deprecated name of `resume`; a warning says so.")
     resume: Flag = Field(False, description="Continue the run from its last checkpoint.")
     force: Flag = Field(False, description="Put an existing run of this id aside and start anew.")
+    keep: Int = Field(
+        2,
+        ge=1,
+        description="Newest whole checkpoints to keep for `resume`, which falls back to an older one if the newest is "
+        "damaged. (`keep_checkpoints` of a behaviour counts exported policies.)",
+    )
     train_model: Flag = Field(False, description="Deprecated, without effect; a warning says so.")
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
     results_dir: Text = Field("results", min_length=1, description="Folder of all runs.")

@@ -25,8 +25,9 @@ from pipeline.main.self_play import check_players
 from pipeline.policies.clip import write_final_clips
 from pipeline.policies.inference import plays_given_models
 from pipeline.reporting.progress import Progress, ProgressSnapshot
-from pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
+from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.recovery import choose_checkpoint
 from stages.error_text import describe_error
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class BehaviorResult:
     """Rating of the final policy, with self-play."""
     export: Path | None
     """The final policy."""
+    best_evaluation: float | None = None
+    """Mean return of the best policy of its evaluations; None without any."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +137,14 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> Checkpoint | None:
     settings = config.checkpoint_settings
     if not (settings.resume or settings.inference):
         return None
-    checkpoint = newest_checkpoint(folder.checkpoints)
-    if settings.resume and checkpoint is None:
-        log.warning("%s has no whole checkpoint yet: starting from step 0", folder.path)
-    if settings.resume and checkpoint is not None:
-        checkpoint.check()
-        if not settings.inference:
-            check_players(config, checkpoint)
+    checkpoint = choose_checkpoint(folder.checkpoints, playing=settings.inference)
+    if settings.inference:
+        return checkpoint
+    folder.put_broken_status_aside()
+    if checkpoint is None:
+        log.warning("%s ended before its first checkpoint was whole: starting from step 0.", folder.path)
+    else:
+        check_players(config, checkpoint)
     return checkpoint
 
 
@@ -166,7 +170,14 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     await _write_league(coordinator, folder)
     _raise_failure(plan, coordinator)
     behaviors = {
-        name: BehaviorResult(state.step, state.version, state.recent_return, state.elo, state.export)
+        name: BehaviorResult(
+            state.step,
+            state.version,
+            state.recent_return,
+            state.elo,
+            state.export,
+            coordinator.evaluation.best.get(name),
+        )
         for name, state in coordinator.starter.behaviors.items()
     }
     unseen = [name for name in config.behaviors if name not in behaviors]

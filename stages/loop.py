@@ -21,6 +21,7 @@ from queues.ends import ItemSink, ItemSource
 from queues.errors import QueueClosed, SpecError
 from queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
 from queues.specs import behavior_name
+from stages.activity import Activity
 from stages.error_text import describe_error
 from stages.errors import StageError
 from stages.stage import In, Out, Source, Stage, StageContext, Yielded
@@ -106,24 +107,27 @@ class StageRunner(Generic[In, Out]):
         Raises:
             StageFailure: if the stage raises; its outlet is closed and it is stopped all the same.
         """
-        name = self.context.name
         try:
-            try:
-                with _naming(name, "while starting"):
-                    await start_stage(self.stage, self.context, self._state)
-                async for item in self._inlet:
-                    await self._handle(item)
-                    del item  # a batch's slab goes back when its last reference does: don't hold it while waiting
-                with _naming(name, "while finishing"):
-                    await self._emit(self.stage.finish())
-            finally:
-                with _naming(name, "while stopping"):
-                    await _settle(self.stage.stop())
+            with self.context.activity.running(self.stage.progress):
+                await self._run()
         except QueueClosed:
-            log.debug("stage %s ends early: its results have no consumer any more", name)
+            log.debug("stage %s ends early: its results have no consumer any more", self.context.name)
         finally:
             self._inlet.close()
             self._outlet.close()
+
+    async def _run(self) -> None:
+        try:
+            with _naming(self.context, "while starting"):
+                await start_stage(self.stage, self.context, self._state)
+            async for item in self._inlet:
+                await self._handle(item)
+                del item  # a batch's slab goes back when its last reference does: don't hold it while waiting
+            with _naming(self.context, "while finishing"):
+                await self._emit(self.stage.finish())
+        finally:
+            with _naming(self.context, "while stopping"):
+                await _settle(self.stage.stop())
 
     async def _handle(self, item: In | Barrier) -> None:
         if isinstance(item, Barrier):
@@ -135,7 +139,7 @@ class StageRunner(Generic[In, Out]):
         self._items += 1
         _count_steps(self.context, item)
         carried = _credits(item)
-        with _naming(self.context.name, "on item", self._items, item):
+        with _naming(self.context, "on item", self._items, item):
             began = time.perf_counter()
             results = self.stage.process(item)
             self._check_blocking(began)
@@ -148,17 +152,19 @@ class StageRunner(Generic[In, Out]):
         passed = 0
         if results is None:
             return passed
+        activity, outlet = self.context.activity, self._outlet
         if isinstance(results, AsyncIterable):
-            iterator = aiter(results)
+            activity.results = iterator = aiter(results)
             while (result := await _Timed(anext(iterator, _END), self._check_blocking)) is not _END:
                 passed += _credits(result)
-                await self._outlet.put(result)
+                await _put(outlet, result, activity)
+            activity.results = None
             return passed
         if not isinstance(results, Iterable):
             raise TypeError(_not_yielded(results))
         for result in self._timed(results):
             passed += _credits(result)
-            await self._outlet.put(result)
+            await _put(outlet, result, activity)
         return passed
 
     def _timed(self, results: Iterable[Out]) -> Iterable[Out]:
@@ -188,7 +194,7 @@ class StageRunner(Generic[In, Out]):
         # With several actors the first barrier of a number makes the cut; the others were sent for the same one.
         if barrier.number > self._barrier_seen:
             self._barrier_seen = barrier.number
-            with _naming(self.context.name, f"saving its part of checkpoint {barrier.number}"):
+            with _naming(self.context, f"saving its part of checkpoint {barrier.number}"):
                 self._hooks.save_part(self.context.name, barrier.number, self.stage.state_dict())
             if not self._ends_barriers:
                 await self._outlet.put(barrier)
@@ -201,22 +207,39 @@ async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageC
         StageFailure: if the source raises.
     """
     try:
-        try:
-            with _naming(context.name, "while starting"):
-                await start_stage(source, context, None)
-            with _naming(context.name, "while producing"):
-                async with aclosing(source.produce()) as items:  # type: ignore[type-var]
-                    async for item in items:
-                        _count_steps(context, item)
-                        await outlet.put(item)
-                        del item
-        finally:
-            with _naming(context.name, "while stopping"):
-                await _settle(source.stop())
+        with context.activity.running(source.progress):
+            await _produce(source, outlet, context)
     except QueueClosed:
         log.debug("source %s ends early: its items have no consumer any more", context.name)
     finally:
         outlet.close()
+
+
+async def _produce(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
+    activity = context.activity
+    try:
+        with _naming(context, "while starting"):
+            await start_stage(source, context, None)
+        with _naming(context, "while producing"):
+            async with aclosing(source.produce()) as items:  # type: ignore[type-var]
+                activity.results = items
+                async for item in items:
+                    _count_steps(context, item)
+                    await _put(outlet, item, activity)
+                    del item
+    finally:
+        activity.results = None
+        with _naming(context, "while stopping"):
+            await _settle(source.stop())
+
+
+async def _put(outlet: ItemSink[Out], item: Out, activity: Activity) -> None:
+    activity.waiting = True
+    try:
+        await outlet.put(item)
+    finally:
+        activity.waiting = False
+    activity.passed += 1
 
 
 async def start_stage(stage: Stage[Any, Any], context: StageContext, state: Mapping[str, Any] | None) -> None:
@@ -243,22 +266,27 @@ def describe_item(item: object) -> str:
 
 
 class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
-    """Turns an exception into a StageFailure that names the stage and what it was doing."""
+    """Marks what a stage is doing, and turns an exception into a StageFailure that names both."""
 
-    def __init__(self, stage: str, doing: str, number: int = 0, item: object = None) -> None:
-        self._stage = stage
+    def __init__(self, context: StageContext, doing: str, number: int = 0, item: object = None) -> None:
+        self._context = context
         self._doing = doing
         self._number = number
         self._item = item
 
+    def describe(self) -> str:
+        return self._doing + (f" {self._number}: {describe_item(self._item)}" if self._item is not None else "")
+
     def __enter__(self) -> None:
-        return None
+        activity = self._context.activity
+        activity.deed = self
+        activity.deeds += 1
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._context.activity.deed = None
         # An outlet closed by its consumer is an ending, not this stage's failure: the loop handles it.
         if is_failure(error) and not isinstance(error, StageFailure | QueueClosed):
-            which = f" {self._number}: {describe_item(self._item)}" if self._item is not None else ""
-            raise StageFailure(self._stage, self._doing + which, error) from error
+            raise StageFailure(self._context.name, self.describe(), error) from error
 
 
 def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from stages.activity import Activity
+
 In = TypeVar("In")
 Out = TypeVar("Out")
 
@@ -58,6 +60,8 @@ class StageContext:
     """`results/<run-id>`, where a stage may write files of its own; None for a stage alone."""
     statistics: Statistics = field(default_factory=NoStatistics)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("stages"))
+    activity: Activity = field(default_factory=Activity)
+    """Marked by the loop that runs the stage."""
 
 
 class Stage(Generic[In, Out]):
@@ -79,6 +83,14 @@ class Stage(Generic[In, Out]):
         Arrays in `item` must not be changed, and arrays that are kept beyond the call must be copied.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a process() method")
+
+    def progress(self) -> int | None:
+        """A number that changes while the stage gets on with one item; None while it waits by right, as for a person.
+
+        Asked about once a second, to find stages that await for ever (`pipeline.supervision`). Only stages whose work
+        on one item takes long, and that await meanwhile, need one.
+        """
+        return 0
 
     def finish(self) -> Yielded[Out]:
         """Yield what is still held, when the inlet has ended."""

@@ -33,7 +33,8 @@ def describe(config: RunConfig) -> str:
     for name, settings in config.behaviors.items():
         lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind)
     if config.evaluation is not None:
-        lines.append(f"evaluation every {config.evaluation.every} steps, {config.evaluation.episodes} episodes")
+        played = config.evaluation
+        lines.append(f"evaluation every {played.every} steps, {played.episodes} episodes against {played.opponents}")
     lag = config.pipeline.max_policy_lag
     lines.append(
         f"policy lag: at most {lag} update{'' if lag == 1 else 's'}"
@@ -55,11 +56,13 @@ def describe_unity(config: RunConfig) -> str:
     settings = config.env_settings
     if settings.env_path is None:
         return "the Unity Editor, on port 5004"
-    last = settings.base_port + settings.num_envs * config.pipeline.hosts.actors.replicas - 1
+    evaluated = config.evaluation is not None
+    last = settings.base_port + settings.num_envs * (config.pipeline.hosts.actors.replicas + evaluated) - 1
     ports = f"ports {settings.base_port} to {last}" if last > settings.base_port else f"port {last}"
     if not settings.base_port:
         ports = "any free ports"
-    return f"unity {settings.env_path}, {settings.num_envs} instances per actor, on {ports}"
+    beside = f" and {settings.num_envs} for evaluation" if evaluated else ""
+    return f"unity {settings.env_path}, {settings.num_envs} instances per actor{beside}, on {ports}"
 
 
 def _parameter(parameter: EnvironmentParameter) -> str:

@@ -63,7 +63,7 @@ class PartFailed:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnded:
-    """A source produces no more: a replay that came to its end, or environments that closed in order."""
+    """A source produces no more: its recording or its environments have ended in order, or it was told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,22 @@ class StatisticsReport:
 
     statistics: Mapping[str, Any]
     queues: tuple[Mapping[str, Any], ...] = ()
+    silent_s: float = 0.0
+    """For how long a stage of the host has been at something of which nothing comes, although its event loop runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A policy was played deterministically on environments of its own."""
+    """A policy was played deterministically on environments of its own; see `stages.evaluation.EvaluationResult`."""
 
     behavior: str
-    """The behaviour id."""
+    """The behaviour name."""
     step: int
     mean: float
     deviation: float
+    lowest: float
+    highest: float
+    length: float
     episodes: int
     best: bool
 
@@ -147,7 +152,7 @@ class BeginCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SaveNow:
-    """Write your part of checkpoint `number` at once, without waiting for a barrier: the stream has broken off."""
+    """Write your part of checkpoint `number` at once, without waiting for its barrier, which may never come."""
 
     number: int
 

@@ -82,7 +82,7 @@ class ActorHost(Host):
                 min_rows=rows_per_batch(config),
             ),
             CreditGate(self._ask),
-            ActorPort(self._announce, ended=lambda _: self.control.send(SourceEnded())),
+            ActorPort(self._announce, ended=lambda _: self._send_ended(), stopped=self._send_ended),
             restarts=RestartBudget(
                 limits.max_lifetime_restarts,
                 limits.restarts_rate_limit_n,
@@ -149,6 +149,9 @@ class ActorHost(Host):
         if self._tap is not None:
             self._tap.expect(spec)
         self.control.send(BehaviorSeen(spec.to_plain()))
+
+    def _send_ended(self) -> None:
+        self.control.send(SourceEnded())
 
     def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
         source = self.plan.source

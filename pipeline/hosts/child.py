@@ -13,6 +13,7 @@ import msgpack
 from pipeline.common.signals import default_in_forks
 from pipeline.control.channel import ControlEnd, SocketControl
 from pipeline.control.messages import LogLine
+from pipeline.hosts.lifeline import HostLifeline, die_with
 from pipeline.hosts.links import ProcessEdges
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.serve import serve
@@ -34,8 +35,9 @@ class ControlLogHandler(logging.Handler):
             self.handleError(record)
 
 
-async def run_child(birth: dict[str, Any]) -> int:
+async def run_child(birth: dict[str, Any], lifeline: HostLifeline) -> int:
     """Serve as the host that the birth message says; the process's exit status."""
+    lifeline.loop = asyncio.get_running_loop()
     plan = HostPlan(**birth["plan"])
     reader, writer = await asyncio.open_connection(sock=open_socket(birth["control"]))
     control = SocketControl(reader, writer)
@@ -66,11 +68,13 @@ def main() -> int:
         birth = msgpack.unpackb(sys.stdin.buffer.read(), raw=False, strict_map_key=False)
     except ValueError:  # cut short: main has died while it wrote
         return 1
+    die_with(birth["parent"])
+    lifeline = HostLifeline(open_socket(birth["lifeline"]))
     if birth["plan"]["role"] == "learner":
         import torch
 
         torch.set_num_threads(1)
-    return asyncio.run(run_child(birth))
+    return asyncio.run(run_child(birth, lifeline))
 
 
 if __name__ == "__main__":

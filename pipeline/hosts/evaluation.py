@@ -3,101 +3,141 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from pipeline.common.lessons import final_parameters
 from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import Evaluated, OpenEdge
+from pipeline.control.messages import Evaluated, OpenEdge, Stop
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host
-from pipeline.policies.export import export_policy
+from pipeline.hosts.waiting_policies import WaitingPolicies
+from pipeline.policies.export import export_policy, read_export
 from pipeline.policies.inference import policy_maker
 from pipeline.policies.onnx_export import OnnxExporter
-from queues.ends import Inlet
+from pipeline.run_folder.folder import folder_name
 from queues.messages import PolicyUpdate
+from queues.specs import BehaviorSpec
 from stages.environment.factory import EnvironmentRequest, make_group
 from stages.environment.parameters import EpisodeParameters, connect_parameters
 from stages.environment.protocol import EnvironmentGroup
 from stages.evaluation import EvaluationResult, EvaluationStage
+from stages.evaluation.opponents import make_opponents
 from stages.loop import Nowhere, StageRunner
 from stages.policy.design import design_of
 
+NAME = "evaluation"
+LAST_SHARE = 0.75
+"""Share of `grace_s` that may be played on once no more policies come."""
+
+log = logging.getLogger(__name__)
+
 
 class EvaluationHost(Host):
-    """Runs one evaluation stage per behaviour id."""
+    """Runs the evaluation stage for all behaviours."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
-        self._inlets = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # one per behaviour id
-        self._onnx = OnnxExporter(self.stages.context("evaluation").log)
+        self._policies = WaitingPolicies(self._begin_end)
+        self._limit = asyncio.timeout(None)
+        self._onnx = OnnxExporter(self.stages.context(NAME).log)
 
     async def _work(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            going: set[asyncio.Task[None]] = set()
-            joining = tasks.create_task(self._inlets.get())
-            while True:
-                done, _ = await asyncio.wait({joining, *going}, return_when=asyncio.FIRST_COMPLETED)
-                going -= done
-                if joining in done:  # behaviour ids come one by one, some when others are long being evaluated
-                    going.add(tasks.create_task(self._evaluate(joining.result())))
-                    joining = tasks.create_task(self._inlets.get())
-                elif not going:
-                    break
-            joining.cancel()
-
-    async def _evaluate(self, inlet: Inlet[PolicyUpdate]) -> None:
-        config = self.config
-        settings = config.evaluation
+        settings, config = self.config.evaluation, self.config
         assert settings is not None, "there is no evaluation host without it"
-        behavior_id = inlet.name.partition("/")[2]
         parameters = EpisodeParameters()
         # Always those of the last lessons: scores mean the same all along, and the best is the best at what is wanted.
-        parameters.receive(final_parameters(self.config.environment_parameters))
-        request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas)
+        parameters.receive(final_parameters(config.environment_parameters))
+        request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas, self.plan.folder)
         stage = EvaluationStage(
-            behavior_id,
             lambda: _told(make_group(request), parameters),
-            policy_maker(self.config, self.plan.folder),
+            policy_maker(config, self.plan.folder),
+            make_opponents(config, self),
             every=settings.every,
             episodes=settings.episodes,
             report=self._report,
-            best=self.checkpoint.progress.get("best", {}).get(behavior_id) if self.checkpoint else None,
+            best=self.plan.best,
             before_reset=parameters.reseed,
         )
-        name = f"evaluation-{behavior_id}"
         sink: Any = Nowhere()
-        await StageRunner(stage, inlet, sink, self.stages.context(name), self.stages.hooks(name)).run()
-
-    def _report(self, evaluation: EvaluationResult) -> None:
-        policy = evaluation.policy
-        if evaluation.best:
-            settings = self.config.behavior_settings(evaluation.spec.name)
-            path = export_policy(
-                self.plan.folder,
-                policy,
-                evaluation.spec,
-                settings,
-                label="best",
-                source_folder=self.config.source_folder,
+        runner = StageRunner(stage, self._policies, sink, self.stages.context(NAME), self.stages.hooks(NAME))
+        try:
+            async with self._limit:
+                await runner.run()
+        except TimeoutError:
+            log.warning(
+                "Evaluation: the last policies were still being played %.0f s after the end of training, and have no "
+                "score. Fewer evaluation.episodes take less time.",
+                self._last_s,
             )
-            design = design_of(evaluation.spec, settings, self.config.source_folder)
-            self._onnx.write(path, design, policy)
-        self.control.send(
-            Evaluated(
-                evaluation.spec.behavior_id,
-                policy.step,
-                evaluation.mean,
-                evaluation.deviation,
-                evaluation.episodes,
-                evaluation.best,
-            )
-        )
 
     async def _listen(self) -> None:
-        async for message in self.control.receive():
-            if isinstance(message, OpenEdge):
-                self._inlets.put_nowait(await self.open_inlet(message))
+        async with asyncio.TaskGroup() as tasks:
+            following = []
+            async for message in self.control.receive():
+                if isinstance(message, Stop):
+                    break
+                if isinstance(message, OpenEdge):
+                    following.append(tasks.create_task(self._policies.follow(await self.open_inlet(message))))
+            for task in following:
+                task.cancel()
+
+    @property
+    def _last_s(self) -> float:
+        return LAST_SHARE * self.config.pipeline.supervision.grace_s
+
+    def _begin_end(self) -> None:
+        if self._limit.when() is None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._last_s)
+
+    def _report(self, result: EvaluationResult) -> bool:
+        """Report a score to main, and keep the best policy; returns False if that could not be written."""
+        kept = not result.best or self._export(result.policy, result.spec, "best")
+        self.control.send(
+            Evaluated(
+                result.spec.name,
+                result.policy.step,
+                result.mean,
+                result.deviation,
+                result.lowest,
+                result.highest,
+                result.length,
+                result.episodes,
+                result.best and kept,
+            )
+        )
+        return kept
+
+    def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str) -> bool:
+        """Write a policy; a disk that refuses costs the file."""
+        settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder
+        try:
+            path = export_policy(self.plan.folder, policy, spec, settings, label=label, source_folder=source_folder)
+            if label == "best":
+                self._onnx.write(path, design_of(spec, settings, source_folder), policy)
+        except OSError as error:
+            log.warning("Evaluation: the %s policy of %s could not be written: %s", label, spec.name, error)
+            return False
+        return True
+
+    # The store of snapshots. ---------------------------------------------------------------------------------------
+
+    def read(self, behavior: str) -> PolicyUpdate | None:
+        """Return the policy that this behaviour's opponents have played by since its first evaluation."""
+        name = folder_name(behavior)
+        path = self.plan.folder / name / f"{name}-opponent.pt"
+        if not path.is_file():
+            return None
+        try:
+            return read_export(path).update
+        except (OSError, ValueError) as error:
+            log.warning("Evaluation: %s; its newest policy takes its place.", error)
+            return None
+
+    def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
+        """Keep such a policy."""
+        self._export(policy, spec, "opponent")
 
 
 def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:

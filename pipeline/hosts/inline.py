@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from config import RunConfig
+from pipeline.common.loop_holder import describe_holder
 from pipeline.control.channel import ControlEnd, local_pair
 from pipeline.control.messages import OpenEdge
 from pipeline.hosts.plan import HostPlan
@@ -76,6 +78,10 @@ class InlineHost:
         """Wait for its end."""
         await asyncio.wait([self._task])
         return 0 if not self._task.cancelled() and self._task.exception() is None and self._task.result() else 1
+
+    async def describe(self) -> str:
+        """Say which of this event loop's stages has been silent for longest, with its stack."""
+        return describe_holder(None, threading.get_ident())
 
     def kill(self) -> None:
         """Cancel its task."""

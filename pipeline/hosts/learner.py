@@ -20,7 +20,7 @@ from pipeline.hosts.stream_taps import InletTap, recorded_here
 from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from pipeline.policies.warm_start import initial_policy, warm_start
-from pipeline.run_folder.checkpoint import checkpoint_folder
+from pipeline.run_folder.checkpoint import unfinished_folder
 from queues.ends import ItemSource, Outlet
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
@@ -47,7 +47,7 @@ class LearnerHost(Host):
         self._outlet: asyncio.Future[Outlet[Any]] = loop.create_future()
         self._stage: TrainerStage | None = None
         self._reported_step = 0
-        self._saved_step = 0
+        self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
 
@@ -66,6 +66,8 @@ class LearnerHost(Host):
         self._restore(stage)
         policy = stage.policy()
         self.control.send(LearnerReady(plan.behavior, trainer.rows_per_update, stage.held_rows))
+        if self._asked_to_save is not None:
+            self._save(TRAINER, self._asked_to_save, stage.state_dict())
         inlet = await self._inlet
         outlet = await self._outlet
         await outlet.put(policy)
@@ -79,9 +81,7 @@ class LearnerHost(Host):
         finally:
             if tap is not None:
                 tap.finish()
-        if trainer.step > self._saved_step:
-            # The stream broke off: something before it has failed, and main may want what was learned to be saved.
-            await self._stopped.wait()
+        await self._stopped.wait()  # the stream may have broken off before the last barrier: main then asks for a save
 
     async def _listen(self) -> None:
         async for message in self.control.receive():
@@ -92,6 +92,8 @@ class LearnerHost(Host):
                     self._inlet.set_result(await self.open_inlet(message))
                 case SaveNow() if self._stage is not None:
                     self._save(TRAINER, message.number, self._stage.state_dict())
+                case SaveNow():  # there is no trainer yet
+                    self._asked_to_save = message.number
                 case Stop():
                     self._stopped.set()
 
@@ -138,19 +140,20 @@ class LearnerHost(Host):
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         assert self._stage is not None, "it is the stage that saves"
+        if self.stages.has_saved(stage, number):
+            return
         trainer = self._stage.trainer
         # Report and export go first, so that main knows of both when the checkpoint is whole.
         self._stage.report_now()
         self._export()
         try:
-            folder = checkpoint_folder(self.plan.folder / "checkpoints", number)
+            folder = unfinished_folder(self.plan.folder / "checkpoints", number)
             folder.mkdir(parents=True, exist_ok=True)
             trainer.save_bulk(folder)
         except OSError as error:
             self.control.send(PartFailed(number, self.stages.part_name(stage), str(error)))
             return
         self.stages.save_part(stage, number, state)
-        self._saved_step = self._stage.trainer.step
 
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,8 @@ class HostPlan:
     replay_edge: str = ""
     """Of a replay host: where its streams were recorded."""
     run_id: str = ""
+    best: Mapping[str, float] = field(default_factory=dict)
+    """Of the evaluation host: the best mean return of each behaviour name so far."""
 
     def to_plain(self) -> dict[str, Any]:
         """For msgpack."""

@@ -1,8 +1,8 @@
 """Process hosts: a host in a process of its own, started without fork or pickle.
 
 The child is `python -m pipeline.hosts.child`; its plan, and tickets for its control socket and links, reach it as one
-msgpack message on its standard input. It ends when it has no work left, or when main's end of the control channel
-closes: so nothing stays behind when main is killed.
+msgpack message on its standard input. It ends when it has no work left, when main's end of the control channel closes,
+or at once when main is gone (`lifeline`): so nothing stays behind when main is killed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pipeline.common.threads import use_one_thread
 from pipeline.control.channel import SocketControl
 from pipeline.control.messages import OpenEdge
 from pipeline.hosts.leftovers import end_group, new_mark, watch_host
+from pipeline.hosts.lifeline import MainLifeline
 from pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
@@ -51,11 +52,17 @@ class ProcessHost:
     may_hang = True
 
     def __init__(
-        self, plan: HostPlan, control: SocketControl, process: asyncio.subprocess.Process, links: HostLinks
+        self,
+        plan: HostPlan,
+        control: SocketControl,
+        lifeline: MainLifeline,
+        process: asyncio.subprocess.Process,
+        links: HostLinks,
     ) -> None:
         self.plan = plan
         self.control = control
         self.links = links
+        self._lifeline = lifeline
         self.tickets: dict[str, str] = {}
         """By queue name: which of the host's links it takes."""
         self._process = process
@@ -88,14 +95,19 @@ class ProcessHost:
         end_group(self._process.pid)
         return status
 
+    async def describe(self) -> str:
+        """Say what the host is doing, with its stack."""
+        return await self._lifeline.ask()
+
     def kill(self) -> None:
         """Kill the process; what it has started is ended then (`leftovers`)."""
         with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
 
     def close(self) -> None:
-        """Close the control channel and all of main's handles of links."""
+        """Close the control channel, the lifeline and all of main's handles of links."""
         self.control.close()
+        self._lifeline.close()
         self.links.close()
 
 
@@ -172,9 +184,10 @@ class ProcessHosts:
 async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
     """Start a host process; returns when it has its plan."""
     ours, theirs = socket.socketpair()
+    lifeline, their_lifeline = socket.socketpair()
     ends = list(links.born_with.values())
     mark = new_mark(plan.name)
-    with theirs:
+    with theirs, their_lifeline:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -183,12 +196,14 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
             stdin=asyncio.subprocess.PIPE,
             env={**child_environment(), VARIABLE: mark},
             start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
-            **child_options_of(ends, theirs),
+            **child_options_of(ends, theirs, their_lifeline),
         )
         watch_host(process.pid, mark)
         birth: dict[str, Any] = {
             "plan": plan.to_plain(),
+            "parent": os.getpid(),
             "control": write_ticket(theirs, process.pid),
+            "lifeline": write_ticket(their_lifeline, process.pid),
             "links": {name: end.ticket(process.pid) for name, end in links.born_with.items()},
         }
         assert process.stdin is not None, "asked for with PIPE"
@@ -197,7 +212,7 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
             await process.stdin.drain()
         process.stdin.close()
     reader, writer = await asyncio.open_connection(sock=ours)
-    return ProcessHost(plan, SocketControl(reader, writer), process, links)
+    return ProcessHost(plan, SocketControl(reader, writer), MainLifeline(lifeline, process.pid), process, links)
 
 
 def describe_limit() -> str:

@@ -63,6 +63,10 @@ class HostHandle(Protocol):
         """Wait for its end; 0 if it ended well, negative for a signal."""
         ...
 
+    async def describe(self) -> str:
+        """Say what it is doing, with its stack, whatever it is doing."""
+        ...
+
     def kill(self) -> None:
         """End it at once."""
         ...

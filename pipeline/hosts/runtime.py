@@ -93,7 +93,7 @@ class Host(ABC):
     def report(self) -> None:
         """Send the statistics gathered since the last report, and the counts of queues."""
         queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
-        self.control.send(StatisticsReport(self.statistics.drain(), queues))
+        self.control.send(StatisticsReport(self.statistics.drain(), queues, self.stages.silent_s()))
 
     async def _report_periodically(self) -> None:
         while True:

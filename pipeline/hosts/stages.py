@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import ItemSink, ItemSource
+from stages.activity import Activity
 from stages.loop import StageHooks, StageRunner
 from stages.stage import Stage, StageContext
 
@@ -55,9 +57,18 @@ class StageHost:
         self._replica = () if replica is None else (replica,)
         self._send = send
         self._returned: dict[tuple[str, str, int], int] = {}
+        self._saved: dict[str, int] = {}
+        self._activities: list[Activity] = []
+
+    def silent_s(self) -> float:
+        """For how long the most silent of its stages has been at something of which nothing comes."""
+        now = time.monotonic()
+        return max((activity.silent_s(now) for activity in self._activities), default=0.0)
 
     def context(self, stage: str) -> StageContext:
         """Make the context of a stage."""
+        activity = Activity(stage)
+        self._activities.append(activity)
         return StageContext(
             name=stage,
             replica=sum(self._replica),
@@ -65,6 +76,7 @@ class StageHost:
             run_folder=self._run_folder,
             statistics=self.statistics,
             log=logging.getLogger(f"stages.{stage}"),
+            activity=activity,
         )
 
     def hooks(self, stage: str) -> StageHooks:
@@ -88,9 +100,19 @@ class StageHost:
         state: Mapping[str, Any] | None = self.checkpoint.read(self.part_name(stage))
         return state
 
+    def has_saved(self, stage: str, number: int) -> bool:
+        """Return True if a stage's part of this checkpoint, or of a later one, was written."""
+        return self._saved.get(self.part_name(stage), -1) >= number
+
     def save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
-        """Write a stage's part of a checkpoint, and report it; a disk that refuses does not end the training."""
+        """Write a stage's part of a checkpoint, and report it; a disk that refuses does not end the training.
+
+        A part is written once: main may have made the checkpoint real when a barrier comes late.
+        """
+        if self.has_saved(stage, number):
+            return
         name = self.part_name(stage)
+        self._saved[name] = number
         try:
             self._send(write_part(self._run_folder / "checkpoints", number, name, state))
         except OSError as error:

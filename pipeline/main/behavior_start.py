@@ -16,6 +16,7 @@ from pipeline.common.seeds import derive_seed
 from pipeline.hosts.stages import Runner, StageHost
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.broadcast import Broadcaster
+from pipeline.main.evaluation import Evaluation
 from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay
@@ -40,6 +41,7 @@ class BehaviorStarter:
         stages: contexts, hooks and saved states of stages in main.
         reporter: gets each behaviour.
         run: called with what main has to run from then on.
+        evaluation: gets each trainer's policies.
 
     Attributes:
         behaviors: the open behaviours, by name.
@@ -54,6 +56,7 @@ class BehaviorStarter:
         stages: StageHost,
         reporter: Reporter,
         run: Callable[[Runner], None],
+        evaluation: Evaluation,
     ) -> None:
         self.behaviors: dict[str, BehaviorState] = {}
         self.self_play: SelfPlay | None = None
@@ -63,6 +66,7 @@ class BehaviorStarter:
         self._stages = stages
         self._reporter = reporter
         self._run = run
+        self._evaluation = evaluation
         self._announced: set[int] = set()
         self._bystanders: set[str] = set()
         self._unlearned: set[str] = set()
@@ -85,10 +89,7 @@ class BehaviorStarter:
         if not self._plan.replay_edge:  # a recording acts by nobody's policy
             await self._launcher.open_policies(slot, spec.behavior_id)
             self._broadcaster.catch_up(slot, spec.behavior_id)
-        if self._plan.config.evaluation is not None and not self._plan.playing:
-            evaluation = await self._launcher.join_evaluation(spec.behavior_id)
-            if evaluation is not None:
-                self._broadcaster.catch_up(evaluation, spec.behavior_id)
+        await self._evaluation.join(spec.name)
         self._announced.add(slot.source)
 
     async def drain_unlearned(self, name: str) -> None:
@@ -149,7 +150,8 @@ class BehaviorStarter:
         if way.self_play and self.self_play is None:
             seed = derive_seed(plan.seed, GHOST)
             self.self_play = SelfPlay(plan.config, self._stages, publisher, seed, self._bystanders)
-        return TrajectoryPath(way, plan.config, self._stages, publisher, self.self_play if way.self_play else None)
+        self_play = self.self_play if way.self_play else None
+        return TrajectoryPath(way, plan.config, self._stages, publisher, self_play, self._evaluation.take)
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
         """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""

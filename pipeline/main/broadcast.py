@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from pipeline.control.credits import Grant
 from pipeline.control.messages import ControlMessage
+from pipeline.hosts.protocol import HostHandle
 from pipeline.main.launcher import ActorSlot, Launcher
 from queues.errors import QueueClosed
 from queues.messages import PolicyUpdate
@@ -24,9 +25,13 @@ class Broadcaster:
         self._launcher = launcher
         self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
 
+    def sources(self) -> list[HostHandle]:
+        """The hosts that produce experience."""
+        return self._launcher.sources()
+
     def send_to_sources(self, message: ControlMessage) -> None:
         """Send a message to all that produce experience."""
-        for host in self._launcher.sources():
+        for host in self.sources():
             host.control.send(message)
 
     def grant(self, grants: Iterable[Grant]) -> None:
@@ -44,8 +49,8 @@ class Broadcaster:
             slot.handle.control.send(self.publisher.assignment)
 
     def _send_policy(self, update: PolicyUpdate) -> None:
-        for slot in (*self._launcher.actors.values(), self._launcher.evaluation):
-            outlet = slot.policies.get(update.behavior_id) if slot is not None else None
+        for slot in self._launcher.actors.values():
+            outlet = slot.policies.get(update.behavior_id)
             if outlet is not None:
                 with suppress(QueueClosed):  # the actor has ended
                     outlet.put_nowait(update)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
@@ -16,7 +18,7 @@ from pipeline.main.behavior import BehaviorState
 from pipeline.main.run_plan import RunPlan
 from pipeline.policies.onnx_export import copy_final_model
 from pipeline.reporting.timers import Timers
-from pipeline.run_folder.checkpoint_assembler import CheckpointAssembler
+from pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
 from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 log = logging.getLogger(__name__)
@@ -50,8 +52,12 @@ class Checkpointing:
         self._progress = progress
         self._lessons = lessons
         self._ended = ended
+        self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
+        self._signs: object = None
         self._assembler = CheckpointAssembler(
-            plan.folder.checkpoints, plan.resumed.number if plan.resumed is not None else -1
+            plan.folder.checkpoints,
+            plan.resumed.number if plan.resumed is not None else -1,
+            keep=plan.config.checkpoint_settings.keep,
         )
 
     @property
@@ -73,18 +79,48 @@ class Checkpointing:
                 host.control.send(Stop())
 
     def repeat_announcement(self, source: HostHandle) -> None:
-        """A source that replaces a dead one has to make the barrier that the other may have taken to the grave."""
-        number = self._assembler.pending
-        if number is not None:
+        """A source that replaces a dead one has to make the barrier that the other may have taken to the grave.
+
+        Not where the dead one has saved its parts: another one of them may come when the checkpoint is whole.
+        """
+        number, name = self._assembler.pending, source.plan.name
+        saved = any(_host_of(part) == name for part in self._expected()) and not self._missing_of(name)
+        if number is not None and not saved:
             source.control.send(BeginCheckpoint(number))
 
     def save_now(self, save_part: Callable[[str, int, Mapping[str, Any] | None], None]) -> None:
-        """Without barriers, as the stream has broken off: let trainers and main's stages save where they stand."""
-        number = self._announce(name for name in self._expected() if not name.rpartition("@")[2].startswith("actor"))
+        """Let trainers and main's stages save where they stand, as barriers may not come any more.
+
+        A checkpoint under way goes on: what it has by its barriers stays. Without one, a new one begins. What it lacks
+        of stages in actor hosts is left out.
+        """
+        number = self._assembler.pending
+        if number is None:
+            number = self._announce(self._expected())
+        else:  # maybe of fewer behaviours
+            self._assembler.expect(part for part in self._expected() if not _is_of_actor(part))
+        self._leave_out(part for part in self._assembler.missing if _is_of_actor(part))
         for state in self._behaviors.values():
             if state.learner is not None:
                 state.learner.control.send(SaveNow(number))
             state.path.save_now(lambda stage, saved: save_part(stage, number, saved))
+        self._commit_if_whole()
+
+    def host_ended(self, name: str) -> None:
+        """A host has ended for good: of a checkpoint under way, a stage's part is left out, a trainer's can't be."""
+        number, missing = self._assembler.pending, self._missing_of(name)
+        if number is None or not missing:
+            return
+        if _is_of_actor(missing[0]):
+            self._leave_out(missing)
+            self._commit_if_whole()
+        elif self._assembler.give_up(number):
+            self._failed(number, f"{name} has ended, and there is no word of {', '.join(missing)}")
+
+    def signs(self) -> object:
+        """Return what changes as a checkpoint under way makes progress: trainers, parts, bytes on the disk."""
+        trainers = [(state.step, state.version) for state in self._behaviors.values()]
+        return trainers, len(self._assembler.missing), _bytes_in(self._folder.checkpoints)
 
     def receive(self, part: PartSaved | PartFailed) -> None:
         """A part was written, or could not be."""
@@ -92,18 +128,24 @@ class Checkpointing:
             if self._assembler.give_up(part.number):
                 self._failed(part.number, f"{part.name}: {part.reason}")
         elif self._assembler.add(part):
-            self._commit(part.number)
+            self._commit()
 
     def check_time(self, now_s: float) -> None:
         """Give up a checkpoint that has lost a host."""
-        if self._assembler.give_up_if_overdue(now_s):
+        if not self.busy:
+            return
+        signs = self.signs()
+        if signs != self._signs:
+            self._signs = signs
+            self._assembler.progressed(now_s)
+        if self._assembler.give_up_if_overdue(now_s, self._patience_s):
             self._ended("it took too long")
 
     def close(self) -> None:
         """All hosts have ended: a part that is not written by now won't be."""
         number, missing = self._assembler.pending, self._assembler.missing
         if number is not None and self._assembler.give_up(number):
-            self._failed(number, f"its hosts have ended, and there is no word of {missing}")
+            self._failed(number, f"its hosts have ended, and there is no word of {', '.join(missing)}")
 
     def write_status(self, final: bool) -> None:
         """Write `training_status.json` and `timers.json`."""
@@ -125,10 +167,25 @@ class Checkpointing:
     def _expected(self) -> set[str]:
         return self._plan.expected_parts(self._behaviors)
 
+    def _missing_of(self, host: str) -> list[str]:
+        return [part for part in self._assembler.missing if _host_of(part) == host]
+
+    def _leave_out(self, parts: Iterable[str]) -> None:
+        left = sorted(parts)
+        if left:
+            log.warning("The checkpoint lacks %s: a resumed run starts such a stage afresh.", ", ".join(left))
+        self._assembler.leave_out(left)
+
+    def _commit_if_whole(self) -> None:
+        if self.busy and not self._assembler.missing:
+            self._commit()
+
     def _announce(self, expected: Iterable[str]) -> int:
         return self._assembler.begin(expected, time.monotonic())
 
-    def _commit(self, number: int) -> None:
+    def _commit(self) -> None:
+        number = self._assembler.pending
+        assert number is not None, "a checkpoint is whole"
         steps = {name: state.step for name, state in self._behaviors.items()}
         self.write_status(final=False)  # before the manifest: a kill in between leaves a list ahead of it, not behind
         try:
@@ -142,5 +199,23 @@ class Checkpointing:
         self._ended(None)
 
     def _failed(self, number: int, reason: str) -> None:
-        log.error("Checkpoint %d could not be written, the one before it stays: %s", number, reason)
+        before = "the one before it stays" if self.newest >= 0 else "and there is none before it"
+        log.error("Checkpoint %d could not be written, %s: %s", number, before, reason)
         self._ended(reason)
+
+
+def _host_of(part: str) -> str:
+    return part.rpartition("@")[2]
+
+
+def _is_of_actor(part: str) -> bool:
+    return _host_of(part).startswith("actor")
+
+
+def _bytes_in(folder: Path) -> int:
+    """Count the bytes in a folder, in which hosts make, rename and remove files meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total

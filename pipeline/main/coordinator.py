@@ -27,6 +27,7 @@ from pipeline.main.behavior_start import BehaviorStarter
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.curricula import Curricula, MeasuredProgress
+from pipeline.main.evaluation import Evaluation
 from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
@@ -60,6 +61,7 @@ class Coordinator:
         starter: the behaviours that were seen, and the run's self-play.
         shutdown: the run's end, and what failed.
         checkpointing: its checkpoints.
+        evaluation: plays its policies beside training.
         ledger: the account of credits.
         reporter: informs people.
         interrupted: true if it was asked to end before it was done.
@@ -70,7 +72,6 @@ class Coordinator:
         self._plan = plan
         self._config = plan.config
         resumed = plan.resumed
-        self._best: dict[str, float] = dict(resumed.progress.get("best", {})) if resumed is not None else {}
         self._curricula = Curricula(plan.config.environment_parameters)
         if resumed is not None and "curricula" in resumed.progress:
             self._curricula.load_state_dict(resumed.progress["curricula"])
@@ -83,11 +84,13 @@ class Coordinator:
         self._running = RunningHosts(plan.config, self._tasks, self._listen_later)
         self._launcher = Launcher(plan, self._running)
         self._broadcaster = Broadcaster(self._launcher)
+        self._supervisor = Supervisor(plan.config.env_settings)
+        self.evaluation = Evaluation(plan, self._launcher, self._supervisor)
         stages = StageHost(
             MAIN, plan.folder.path, plan.seed, None, self._collector, plan.resumed, self._on_stage_of_main
         )
         self.starter = BehaviorStarter(
-            plan, self._launcher, self._broadcaster, stages, self.reporter, self._run_guarded
+            plan, self._launcher, self._broadcaster, stages, self.reporter, self._run_guarded, self.evaluation
         )
         behaviors = self.starter.behaviors
         self.checkpointing = Checkpointing(
@@ -97,11 +100,13 @@ class Coordinator:
             behaviors,
             self._running,
             self._broadcaster,
+            self.checkpointing,
             None if plan.playing else lambda: self._begin_checkpoint(then_stop=True),
             lambda: self.checkpointing.save_now(stages.save_part),
+            plan.config.pipeline.supervision.grace_s,
+            plan.deterministic,
         )
         self.ledger = CreditLedger(at_rest=plan.deterministic)
-        self._supervisor = Supervisor(plan.config.env_settings)
         self._starvation = StarvationWatch()
         self._returned: dict[tuple[str, str, int], int] = {}
 
@@ -130,6 +135,7 @@ class Coordinator:
             finally:
                 for task in background:
                     task.cancel()
+        self.evaluation.report_loss()
         if self.shutdown.failure is None:
             self.checkpointing.close()
         if not self._plan.playing:
@@ -228,7 +234,10 @@ class Coordinator:
             case control.LogLine():
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.SourceEnded():
+                self.shutdown.source_ended(host.plan.name)
                 self.shutdown.finish()
+            case control.HostFailed() if host.plan.role == "evaluation":
+                self.evaluation.fail(message.message)
             case control.HostFailed():
                 self.shutdown.fail(message)
 
@@ -244,7 +253,7 @@ class Coordinator:
             self.ledger.open_unbounded(spec.name)  # nobody learns from its steps
         await self.starter.agents_seen(slot, spec)
         if self.shutdown.begun:  # while its learner was started: nobody else will tell this learner to end
-            self.shutdown.release_learners()
+            self.shutdown.learner_started()
 
     def _on_learner_ready(self, message: control.LearnerReady) -> None:
         self.starter.behaviors[message.behavior].ready = True
@@ -298,8 +307,8 @@ class Coordinator:
         log.info("Exported %s", entry.file_path)
 
     def _on_evaluation(self, message: control.Evaluated) -> None:
-        if message.best:
-            self._best[message.behavior] = message.mean
+        self.evaluation.record(message)
+        self.shutdown.moved()
         self.reporter.record_evaluation(message)
 
     def _grant(self, grants: list[Grant]) -> None:
@@ -332,8 +341,7 @@ class Coordinator:
         self.checkpointing.begin(self._launcher.sources(), then_stop)
 
     def _checkpoint_ended(self, problem: str | None) -> None:
-        if problem is not None:
-            self.shutdown.checkpoint_failed(problem)
+        self.shutdown.checkpoint_ended(problem)
         self._grant(self.ledger.resume())
 
     def _progress(self) -> dict[str, Any]:
@@ -342,7 +350,7 @@ class Coordinator:
         return {
             "elapsed_s": self.reporter.elapsed_s,
             "seed": self._plan.seed,
-            "best": self._best,
+            **self.evaluation.progress(),
             "curricula": self._curricula.state_dict(),
         }
 
@@ -356,19 +364,22 @@ class Coordinator:
         self.shutdown.finish()
 
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
-        if not said_goodbye and not self.shutdown.begun and await self._replace(host, status):
+        name, how = host.plan.name, _how_it_ended(status)
+        if host.plan.role == "evaluation":
+            if await self.evaluation.ended(host, status, how, training=not self.shutdown.begun):
+                return
+        elif not said_goodbye and not self.shutdown.begun and await self._replace(host, how):
             return
         host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
-        self._running.mark_ended(host.plan.name)
+        self._running.mark_ended(name)
+        if self.shutdown.begun:
+            self.shutdown.host_ended(name, how, said_goodbye)
         if self.shutdown.learners_ended:
-            self._launcher.end_evaluation()
+            self.evaluation.end(at_once=self.interrupted or self.shutdown.failure is not None)
 
-    async def _replace(self, host: HostHandle, status: int) -> bool:
+    async def _replace(self, host: HostHandle, how: str) -> bool:
         """A host has died. Start an actor again, if it may be; any other host's death, a replay's too, ends the run."""
         name = host.plan.name
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        if status == 0:
-            how += " without having been told to"
         slot = self._launcher.slot_of(host)
         if slot is None or host.plan.role == "replay":  # a recording begun anew would be learned from twice
             self.shutdown.fail(control.HostFailed(f"the process of {name} {how}.", "", name))
@@ -389,7 +400,8 @@ class Coordinator:
         while True:
             await asyncio.sleep(EVERY_S)
             now = time.monotonic()
-            self.checkpointing.check_time(now)
+            if not self.shutdown.begun:  # then its limits hold
+                self.checkpointing.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self._launcher.ends.values()]
             self.reporter.add_statistics({}, queues, "main")
             self.reporter.show()
@@ -404,3 +416,8 @@ class Coordinator:
                         self._config.env_settings.timeout_wait,
                     )
                     host.kill()
+
+
+def _how_it_ended(status: int) -> str:
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return how if status else f"{how} without having been told to"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,8 +42,6 @@ class Launcher:
         self._sources = 0
         self.actors: dict[int, ActorSlot] = {}
         """By replica."""
-        self.evaluation: ActorSlot | None = None
-        self._evaluation_joins = asyncio.Lock()
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
         """Main's ends of queues, by name."""
 
@@ -101,23 +99,10 @@ class Launcher:
         outlet = await slot.handle.outlet(f"policies/{behavior_id}", newest=True)
         slot.policies[behavior_id] = self.ends[f"policies/{behavior_id} {slot.handle.plan.name}"] = outlet
 
-    async def join_evaluation(self, behavior_id: str) -> ActorSlot | None:
-        """Let a behaviour id be evaluated, in a host of its own; None if it is already."""
-        async with self._evaluation_joins:  # each actor announces the behaviour id, maybe while it is being joined
-            if self.evaluation is None:
-                host = await self._running.start(self._hosts.actors.kind, self._plan("evaluation", "evaluation"))
-                self.evaluation = ActorSlot(0, host, -1)
-            if behavior_id in self.evaluation.policies:
-                return None
-            outlet = await self.evaluation.handle.outlet(f"policies/{behavior_id}", newest=True)
-            self.evaluation.policies[behavior_id] = outlet
-            return self.evaluation
-
-    def end_evaluation(self) -> None:
-        """No policies will come any more."""
-        if self.evaluation is not None:
-            for outlet in self.evaluation.policies.values():
-                outlet.close()
+    async def start_evaluation(self, best: Mapping[str, float], replaces: HostHandle | None = None) -> HostHandle:
+        """Start the evaluation host, which knows the best scores so far."""
+        plan = replace(self._plan("evaluation", "evaluation"), best=dict(best))
+        return await self._running.start(self._hosts.actors.kind, plan, replaces=replaces)
 
     def close_ends(self) -> None:
         """The hosts have ended: main's stages need not wait for what those that failed have left open."""

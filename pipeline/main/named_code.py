@@ -20,11 +20,12 @@ from pipeline.hosts.custom_stages import check_stages
 from pipeline.main.self_play import check_samplers
 from pipeline.reporting.writers import check_writers
 from stages.errors import StageError
+from stages.evaluation.opponents import check_opponents
 
 
 def names_of_main(config: RunConfig) -> list[str]:
     """Find the mistakes in the names of what a run makes in the main process, or could: each with its place."""
-    mistakes: list[StageError] = [*check_writers(config), *check_samplers(config)]
+    mistakes: list[StageError] = [*check_writers(config), *check_samplers(config), *check_opponents(config)]
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += check_stages(config)
     return [in_place(config, mistake.key, str(mistake)) for mistake in mistakes]

@@ -16,7 +16,7 @@ from pipeline.common.graph import offline_demonstrations
 from pipeline.main.named_code import names_of_main
 from pipeline.policies.export import NEWEST, is_export
 from pipeline.policies.warm_start import initial_policy
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from pipeline.run_folder.checkpoint import holds_checkpoint
 from queues.errors import StreamError
 from stages.errors import StageError
 
@@ -58,13 +58,22 @@ def _check_environment(config: RunConfig) -> None:
 
 
 def _check_origin(run_folder: Path) -> None:
-    """Check that the run to resume is one of ours: in one of ML-Agents, training would start over its files."""
-    theirs = [path for path in sorted(run_folder.glob(f"*/{NEWEST}")) if not is_export(path)]
-    if theirs and newest_checkpoint(run_folder / "checkpoints") is None:
+    """Check that there is a checkpoint if the run to resume has trained: else training would start over its files."""
+    exports = sorted(run_folder.glob(f"*/{NEWEST}"))
+    if not exports or holds_checkpoint(run_folder / "checkpoints"):
+        return
+    theirs = [path for path in exports if not is_export(path)]
+    if theirs:
         raise RunError(
             f"{run_folder} is a run of ML-Agents, which can't be resumed here: {theirs[0]} holds networks that "
             "are built differently. Start a run of its own with another --run-id; --inference plays its .onnx files"
         )
+    raise RunError(
+        f"{run_folder} has trained policies ({exports[0]}), but {run_folder / 'checkpoints'} holds no checkpoint: none "
+        "could be written, or they were removed. Resuming would train from step 0, over the policies. "
+        f"Restore the checkpoints from a copy; or begin another --run-id with --initialize-from={run_folder.name}, "
+        "which is its newest policy; or start over with --force, which archives this run"
+    )
 
 
 def _check_streams(streams: Sequence[str]) -> None:

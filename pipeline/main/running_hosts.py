@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from config import RunConfig
 from config.host_kinds import HOST_KINDS
@@ -31,6 +32,7 @@ class RunningHosts:
         self._factories: dict[str, HostFactory] = {}
         self._hosts: dict[str, HostHandle] = {}
         self._ended: set[str] = set()
+        self._killed: set[str] = set()
         self._all_ended = asyncio.Event()
 
     def factory(self, kind: str) -> HostFactory:
@@ -46,6 +48,7 @@ class RunningHosts:
         """Start a host; the arguments are those of `HostFactory.start`."""
         host = self._hosts[plan.name] = await self.factory(kind).start(plan, feed, replaces)
         self._ended.discard(plan.name)
+        self._killed.discard(plan.name)
         if replaces is not None:
             replaces.close()
         self._on_start(host)
@@ -73,20 +76,36 @@ class RunningHosts:
         """Wait until every host has ended."""
         await self._all_ended.wait()
 
-    def kill_later(self, seconds: float) -> None:
-        """Give hosts this long to end by themselves; those that have not are killed then."""
-        self._tasks.create_task(self._kill_after(seconds))
+    @property
+    def unended(self) -> set[str]:
+        """Names of the hosts that have not ended."""
+        return self._hosts.keys() - self._ended
 
-    async def _kill_after(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._all_ended.wait()
-        except TimeoutError:
-            left = sorted(self._hosts.keys() - self._ended)
+    def was_killed(self, name: str) -> bool:
+        """Return True if the host of this name did not end by itself."""
+        return name in self._killed
+
+    def kill(self, names: Iterable[str], waited_s: float) -> None:
+        """Kill those of these hosts that have not ended."""
+        left = sorted(self.unended.intersection(names) - self._killed)
+        self._killed.update(left)
+        if left:
             verb = "is" if len(left) == 1 else "are"
-            log.warning("%s did not end within %.0f s and %s killed.", ", ".join(left), seconds, verb)
-            for name in left:
-                self._hosts[name].kill()
+            log.warning("%s did not end within %.0f s and %s killed.", ", ".join(left), waited_s, verb)
+        for name in left:
+            self._hosts[name].kill()
+
+    def until_all_ended(self, look: Callable[[], None], every_s: float) -> None:
+        """Call `look` each so many seconds until every host has ended."""
+        self._tasks.create_task(self._look_until(look, every_s))
+
+    async def _look_until(self, look: Callable[[], None], every_s: float) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await self._all_ended.wait()
+                    return
+            look()
 
     def dismiss_all(self, seconds: float) -> None:
         """Have hosts end whatever they are doing, which also ends what they have started; the slow ones are killed."""
@@ -95,7 +114,7 @@ class RunningHosts:
                 host.control.close()
         if not self._hosts:
             self._all_ended.set()
-        self.kill_later(seconds)
+        self.until_all_ended(lambda: self.kill(self.unended, seconds), seconds)
 
     def close(self) -> None:
         """Kill all hosts and give up everything that joined main to them."""

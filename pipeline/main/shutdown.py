@@ -1,20 +1,28 @@
-"""The end of a run: in order, when all is learned or a user asks for it, or because something failed."""
+"""The end of a run: in order, when all is learned or a user asks for it, or because something failed.
+
+In order, sources put a last barrier into their streams and stop behind it, and all else drains. That is the good case:
+the last checkpoint waits for no source that is dead or silent. Then trainers and main's stages save where they stand.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pipeline.common.graph import learner_name
 from pipeline.control.messages import HostFailed, Stop
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.broadcast import Broadcaster
+from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.running_hosts import RunningHosts
 
 log = logging.getLogger(__name__)
 
-GRACE_S = 20.0
-"""Seconds that hosts may take to drain once the run ends; then they are killed."""
+SOURCES_SHARE = 1 / 6
+"""Share of `grace_s` after which silent sources are left behind: a user who presses Ctrl-C waits for learners alone."""
+
+_LOOK_S = 1.0
 
 
 class Shutdown:
@@ -24,8 +32,11 @@ class Shutdown:
         behaviors: the open behaviours, by name.
         running: the hosts.
         broadcaster: reaches the sources.
+        checkpointing: the run's checkpoints.
         last_checkpoint: begins the checkpoint behind which the sources stop; None where nothing is saved.
-        save_trainers: lets trainers save where they stand.
+        save_trainers: saves without barriers what the checkpoint under way, or a new one, still lacks.
+        grace_s: `pipeline.supervision.grace_s`.
+        deterministic: true if sources follow commands only where they stand still, so that they may take longer.
 
     Attributes:
         begun: true if the run is ending.
@@ -37,16 +48,28 @@ class Shutdown:
         behaviors: Mapping[str, BehaviorState],
         running: RunningHosts,
         broadcaster: Broadcaster,
+        checkpointing: Checkpointing,
         last_checkpoint: Callable[[], None] | None,
         save_trainers: Callable[[], None],
+        grace_s: float,
+        deterministic: bool = False,
     ) -> None:
         self.begun = False
         self.failure: HostFailed | None = None
         self._behaviors = behaviors
         self._running = running
         self._broadcaster = broadcaster
+        self._checkpointing = checkpointing
         self._last_checkpoint = last_checkpoint
         self._save_trainers = save_trainers
+        self._grace_s = grace_s
+        self._sources_s = grace_s if deterministic else grace_s * SOURCES_SHARE
+        self._owing: set[str] = set()
+        """Sources that were told to stop and have not said that they do."""
+        self._any_stopped = False
+        self._without_barriers = False
+        self._begun_s = self._moved_s = 0.0
+        self._signs: object = None
 
     @property
     def learners_ended(self) -> bool:
@@ -63,16 +86,14 @@ class Shutdown:
         """End the run in order: sources make a last checkpoint and stop, all else drains."""
         if self.begun:
             return
-        self.begun = True
+        self._begin()
         if not self._behaviors:
-            self._running.dismiss_all(GRACE_S / 4)
+            self._running.dismiss_all(self._sources_s)
             return
         if self._last_checkpoint is None:
             self._broadcaster.send_to_sources(Stop())
         else:
             self._last_checkpoint()
-            self.release_learners()
-        self._running.kill_later(GRACE_S)
 
     def fail(self, failure: HostFailed) -> None:
         """Something failed: save what can be saved, and end."""
@@ -82,26 +103,98 @@ class Shutdown:
         self.failure = failure
         log.error("%s", failure.message.partition("\n")[0])  # all of it is shown as the run ends
         log.debug("%s", failure.traceback)
-        self.begun = True
+        self._begin()
         if self._trainers_are_sound(failure.stage):
+            self._without_barriers = True
             self._save_trainers()
         self._broadcaster.send_to_sources(Stop())
-        self.release_learners()
-        self._running.kill_later(GRACE_S / 4)
+        self._release_learners()
 
-    def checkpoint_failed(self, problem: str) -> None:
-        """A checkpoint could not be written. What the last one would have kept of the run is nowhere else."""
-        if self.begun and self.failure is None:
+    def source_ended(self, name: str) -> None:
+        """A source produces no more; if it was told to stop, its barrier is in the stream."""
+        if name in self._owing:
+            self._owing.remove(name)
+            self._any_stopped = True
+
+    def host_ended(self, name: str, how: str, in_order: bool) -> None:
+        """A host has ended as the run does; `how` says how, for a message if that was not in order."""
+        if not in_order and self.failure is None and not self._running.was_killed(name):
+            log.warning("The process of %s %s as the run ended.", name, how)
+        owed = name in self._owing
+        self._owing.discard(name)
+        self._checkpointing.host_ended(name)
+        if owed and not self._owing and not self._any_stopped and self._checkpointing.busy:
+            self._leave_barriers()  # nobody is left who would send one
+
+    def checkpoint_ended(self, problem: str | None) -> None:
+        """A checkpoint is whole, or could not be written. What the last one would have kept is nowhere else."""
+        if not self.begun:
+            return
+        if problem is not None and self.failure is None:
             self.failure = HostFailed(f"the run's last checkpoint could not be written: {problem}", "", "main")
+        self.moved()
+        self._release_learners()
 
-    def release_learners(self) -> None:
-        """Let learners end with their inlets: nothing more will be asked of them."""
-        for state in self._behaviors.values():
-            if state.learner is not None:
-                state.learner.control.send(Stop())
+    def learner_started(self) -> None:
+        """A learner whose start had begun before the end was not there to be asked for anything."""
+        if self._checkpointing.busy and self._without_barriers:
+            self._save_trainers()
+        self._release_learners()
+
+    def moved(self) -> None:
+        """There is a sign of progress: grace is counted from here."""
+        self._moved_s = asyncio.get_running_loop().time()
+
+    def _begin(self) -> None:
+        if self.begun:
+            return
+        self.begun = True
+        self._owing = {host.plan.name for host in self._broadcaster.sources()}
+        self.moved()
+        self._begun_s = self._moved_s
+        self._running.until_all_ended(self._look, min(_LOOK_S, self._sources_s / 2))
+
+    def _look(self) -> None:
+        """Leave behind who is silent: first sources, then everybody."""
+        now_s = asyncio.get_running_loop().time()
+        signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))
+        if signs != self._signs:
+            self._signs, self._moved_s = signs, now_s
+        silent_s = now_s - self._moved_s
+        if not self._checkpointing.busy:
+            if now_s - self._begun_s > self._sources_s:
+                self._running.kill(self._owing, self._sources_s)
+            if silent_s > (self._sources_s if self.failure is not None else self._grace_s):
+                self._running.kill(self._running.unended, silent_s)
+        elif not self._without_barriers:
+            if silent_s > self._sources_s or now_s - self._begun_s > self._grace_s:
+                self._leave_barriers()
+        elif silent_s > self._grace_s:
+            self._running.kill(self._running.unended, silent_s)
+
+    def _leave_barriers(self) -> None:
+        """Wait for barriers no longer: each learner saves as soon as it is free."""
+        self._without_barriers = True
+        self.moved()
+        left = _and(self._owing)
+        if left:
+            text = "%s did not stop within %.0f s: the last checkpoint is saved without waiting any longer."
+            log.warning(text, left, self._sources_s)
+        self._save_trainers()
+
+    def _release_learners(self) -> None:
+        """Let learners end with their inlets, as soon as no checkpoint needs them."""
+        if not self._checkpointing.busy:
+            for state in self._behaviors.values():
+                if state.learner is not None:
+                    state.learner.control.send(Stop())
 
     def _trainers_are_sound(self, failed_stage: str) -> bool:
         """Return True if what trainers would save now is worth more than the checkpoint before."""
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
         dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"
+
+
+def _and(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

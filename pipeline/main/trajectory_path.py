@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,9 @@ from pipeline.common.graph import Route, main_stage_name, placements_after
 from pipeline.hosts.custom_stages import build_stage
 from pipeline.hosts.stages import PlacedStage, Runner, StageHost, chain
 from pipeline.main.self_play import SelfPlay
-from queues.ends import Inlet, Outlet
+from queues.ends import Inlet, ItemSource, Outlet
 from queues.errors import QueueClosed
-from queues.messages import TrajectoryBatch
+from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages.error_text import describe_error
 from stages.ghost.stage import GhostStage
 from stages.loop import StageRunner
@@ -33,6 +33,7 @@ class TrajectoryPath:
         stages: contexts, hooks and saved states of stages in main.
         publisher: where policies go.
         self_play: the run's self-play, if this behaviour takes part in it.
+        on_policy: called with each policy of the trainer.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class TrajectoryPath:
         stages: StageHost,
         publisher: PolicyPublisher,
         self_play: SelfPlay | None = None,
+        on_policy: Callable[[PolicyUpdate], None] = lambda policy: None,
     ) -> None:
         self._route = route
         self._config = config
         self._main = stages
         self._publisher = publisher
         self._self_play = self_play
+        self._on_policy = on_policy
         if self_play is not None:
             self_play.add(route.behavior)
         self.students: dict[str, Outlet[Any]] = {}
@@ -77,11 +80,11 @@ class TrajectoryPath:
     def policies(self, updates: Inlet[Any]) -> list[Runner]:
         """Make what carries policies from the trainer to the publisher."""
         behavior = self._route.behavior
-        publish = _Into(self._publisher)
+        seen, publish = _Seen(updates, self._on_policy), _Into(self._publisher)
         if self._self_play is None:
-            return [_carry(updates, publish)]
+            return [_carry(seen, publish)]
         name = main_stage_name("ghost-policies", behavior)
-        return [StageRunner(self._self_play.policy_stage(), updates, publish, self._main.context(name)).run()]
+        return [StageRunner(self._self_play.policy_stage(), seen, publish, self._main.context(name)).run()]
 
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Hand each stage's state to `save`, without waiting for a barrier.
@@ -137,6 +140,23 @@ class _Copies:
     def close(self) -> None:
         for sink in (self._trainer, *self._students.values()):
             sink.close()
+
+
+class _Seen:
+    """An inlet of policies that are shown to somebody else, too."""
+
+    def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate], None]) -> None:
+        self._inlet = inlet
+        self._show = show
+
+    async def __aiter__(self) -> AsyncIterator[PolicyUpdate]:
+        async for policy in self._inlet:
+            self._show(policy)
+            yield policy
+            del policy
+
+    def close(self) -> None:
+        self._inlet.close()
 
 
 class _Into:

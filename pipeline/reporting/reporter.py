@@ -15,7 +15,6 @@ from pipeline.control.messages import Evaluated
 from pipeline.reporting.console import ConsoleWriter
 from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
 from pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
-from queues.specs import behavior_name
 from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,8 @@ class Reporter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._collector = collector
-        self._writers = [*writers, *([ConsoleWriter(lambda: self.elapsed_s)] if console else [])]
+        self._writers = [*writers]
+        self._console = [ConsoleWriter(lambda: self.elapsed_s)] if console else []
         self._progress = progress
         self._training = training
         self._clock = clock
@@ -66,7 +66,7 @@ class Reporter:
     def add_behavior(self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any) -> None:
         """Add a behaviour that starts, or resumes, at this trainer step."""
         self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, self._clock())
-        for writer in self._writers:
+        for writer in (*self._writers, *self._console):
             writer.add_property(name, "hyperparameters", hyperparameters)
 
     def add_statistics(self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str) -> None:
@@ -85,17 +85,29 @@ class Reporter:
             behavior.next_summary += behavior.summary_freq
 
     def record_evaluation(self, message: Evaluated) -> None:
-        """Log and record the evaluation of a policy."""
+        """Log and write the evaluation of a policy, at its own step."""
         log.info(
-            "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s.",
+            "%s. Step: %d. Evaluation: %.3f ± %.3f over %d episodes%s. Min: %.3f. Max: %.3f. Episode Length: %.1f.",
             message.behavior,
             message.step,
             message.mean,
             message.deviation,
             message.episodes,
             ", the best so far" if message.best else "",
+            message.lowest,
+            message.highest,
+            message.length,
         )
-        self._collector.add(behavior_name(message.behavior), "Evaluation/Cumulative Reward", message.mean, "last")
+        values = {
+            "Evaluation/Cumulative Reward": message.mean,
+            "Evaluation/Std of Reward": message.deviation,
+            "Evaluation/Min Reward": message.lowest,
+            "Evaluation/Max Reward": message.highest,
+            "Evaluation/Episode Length": message.length,
+        }
+        summaries = {name: Summary("last", value, value, 0.0, 1, value) for name, value in values.items()}
+        for writer in self._writers:
+            writer.write(message.behavior, summaries, message.step)
 
     def show(self) -> None:
         """Refresh the live table if that is due."""
@@ -124,7 +136,7 @@ class Reporter:
         for watch in self._queues.values():
             watch.report(self._collector)
         pipeline = self._rates.replace_counts(self._collector.summaries(PIPELINE), self._clock())
-        for writer in self._writers:
+        for writer in (*self._writers, *self._console):
             writer.write(behavior.name, summaries, step)
             writer.write(PIPELINE, pipeline, step)
 

@@ -162,3 +162,12 @@ def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]
     for path in left:
         files.remove(path)
     return left
+
+
+def free_name(path: Path) -> Path:
+    """Return `path`, or the first of `path-2`, `path-3`, … that is not taken."""
+    taken, number = path, 1
+    while taken.exists():
+        number += 1
+        taken = path.with_name(f"{path.name}-{number}")
+    return taken

@@ -1,19 +1,22 @@
 """A checkpoint on disk: parts written by their hosts, and the manifest that makes them real.
 
     results/<run-id>/checkpoints/000007/<stage name>.part      one per stage with state
-    results/<run-id>/checkpoints/manifest.json                 names the newest whole checkpoint
+    results/<run-id>/checkpoints/000007/manifest.json          lists the parts, with a checksum of its own
+    results/<run-id>/checkpoints/000008.unfinished/            parts of one that is being made
+    results/<run-id>/checkpoints/manifest.json                 copy of the newest checkpoint's manifest
 
-A part is written under its final name in a folder that no manifest names yet. When all parts are durable, main replaces
-the manifest, in one rename; before that the checkpoint does not exist, and afterwards the previous one may be removed.
+When all parts are durable, main writes the manifest beside them and drops `.unfinished` from the folder's name, in one
+rename: so a folder with a plain number was whole once, and whatever it lacks is damage. `recovery` chooses among them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +31,23 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+MENDING = (
+    "restore the file from a copy; or start over with --force, which archives this run; or begin another --run-id "
+    "from this run's newest policy with --initialize-from"
+)
+_UNFINISHED = ".unfinished"
+_CHECKSUM = "checksum"
+_KEYS = {"format", "number", "created", "folder", "steps", "progress", "parts"}
 _ARRAY = 1
 _KINDS = "biuf"
-_MENDING = "; restore the file from a copy, or start over with --force, which archives this run"
 
 
 class CheckpointError(Exception):
     """A checkpoint can't be used; the message names the file and what is wrong with it."""
+
+
+class CheckpointFormatError(CheckpointError):
+    """A checkpoint is of another version of the format; it is not damaged."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,8 @@ class Checkpoint:
     """Trainer step by behaviour name."""
     progress: Mapping[str, Any]
     """Main's own state: elapsed seconds, seed, lessons, best evaluations."""
+    manifest: Path = Path(MANIFEST)
+    """The file that all this was read from."""
 
     def read(self, name: str) -> Any:
         """Return the state in a part; None if the checkpoint has no such part.
@@ -58,7 +73,10 @@ class Checkpoint:
         part = self.parts.get(name)
         if part is None:
             return None
-        data = self._bytes(part)
+        try:
+            data = self._bytes(part)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; {MENDING}") from error
         try:
             return unpack_state(data)
         except CheckpointError as error:
@@ -78,11 +96,11 @@ class Checkpoint:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise CheckpointError(f"{path}: can't be read: {error.strerror}{_MENDING}") from error
+            raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
         if len(data) != part.size:
-            raise CheckpointError(f"{path}: is damaged: it has {len(data)} bytes, {part.size} were written{_MENDING}")
+            raise CheckpointError(f"{path}: is damaged: it has {len(data)} bytes, {part.size} were written")
         if zlib.crc32(data) != part.crc32:
-            raise CheckpointError(f"{path}: is damaged: its checksum is not that of what was written{_MENDING}")
+            raise CheckpointError(f"{path}: is damaged: its checksum is not that of what was written")
         return data
 
 
@@ -101,15 +119,20 @@ def write_part(checkpoints: Path, number: int, name: str, state: Any, files: Fil
         OSError: if the disk refuses.
     """
     data = pack_state(state)
-    file, folder = part_file(name), checkpoint_folder(checkpoints, number)
+    file, folder = part_file(name), unfinished_folder(checkpoints, number)
     files.make_folder(folder)
     write_atomic(folder / file, data, files=files)
     return PartSaved(number, name, file, len(data), zlib.crc32(data))
 
 
 def checkpoint_folder(checkpoints: Path, number: int) -> Path:
-    """Return the folder of checkpoint `number`."""
+    """Return the folder of checkpoint `number`, which is there once the checkpoint is whole."""
     return checkpoints / f"{number:06d}"
+
+
+def unfinished_folder(checkpoints: Path, number: int) -> Path:
+    """Return the folder in which the parts of checkpoint `number` are gathered."""
+    return checkpoints / f"{number:06d}{_UNFINISHED}"
 
 
 def write_manifest(
@@ -119,11 +142,12 @@ def write_manifest(
     steps: Mapping[str, int],
     progress: Mapping[str, Any],
     files: FileOperations = REAL,
+    keep: int = 2,
 ) -> None:
-    """Make checkpoint `number` real, then remove the folders that no manifest names any more.
+    """Make checkpoint `number` real, then remove all but the newest `keep`.
 
     Raises:
-        OSError: if the disk refuses; the previous checkpoint is then still whole and the newest.
+        OSError: if the disk refuses; the checkpoints before are then still whole.
     """
     content = {
         "format": FORMAT,
@@ -134,35 +158,85 @@ def write_manifest(
         "progress": dict(progress),
         "parts": {p.name: {"file": p.file, "size": p.size, "crc32": p.crc32} for p in parts},
     }
-    write_atomic(checkpoints / MANIFEST, json.dumps(content, indent=2).encode(), files=files)
+    content[_CHECKSUM] = _checksum(json.loads(json.dumps(content)))  # of what a reader sees: keys are texts there
+    data = json.dumps(content, indent=2).encode()
+    unfinished = unfinished_folder(checkpoints, number)
+    files.make_folder(unfinished)
+    files.write_file(unfinished / MANIFEST, data)
+    files.sync_folder(unfinished)
+    files.replace(unfinished, checkpoint_folder(checkpoints, number))
+    files.sync_folder(checkpoints)
+    try:  # the checkpoint is real whatever happens here; the next one does it again
+        write_atomic(checkpoints / MANIFEST, data, files=files)
+    except OSError as error:
+        log.warning("%s could not be renewed; checkpoint %d is whole all the same: %s", MANIFEST, number, error)
     try:
-        _remove_others(checkpoints, number, files)
-    except OSError as error:  # the checkpoint is real all the same; the next one cleans up again
+        _remove_superseded(checkpoints, number, keep, files)
+    except OSError as error:
         log.warning("checkpoints that are no longer needed could not be removed: %s", error)
 
 
 def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
-    """Return the newest whole checkpoint, None if there is none.
+    """Return the newest checkpoint with a sound manifest, None if none was ever whole. Parts are not checked.
 
     Raises:
-        CheckpointError: if the manifest is there but can't be read.
+        CheckpointError: if there are checkpoints, and none of their manifests can be read.
     """
-    path = checkpoints / MANIFEST
+    defects = []
+    for found in each_checkpoint(checkpoints):
+        if isinstance(found, Checkpoint):
+            return found
+        defects.append(found)
+    if defects:
+        raise CheckpointError("; ".join(f"{defect}" for defect in defects) + f"; {MENDING}")
+    return None
+
+
+def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]:
+    """Yield the checkpoints in a folder, newest first; for one whose manifest can't be used, what is wrong with it.
+
+    Raises:
+        CheckpointFormatError: if one is of another version of the format.
+    """
+    copied = _copied_manifest(checkpoints)
+    numbers = set(numbered_folders(checkpoints))
+    if isinstance(copied, Checkpoint):
+        numbers.add(copied.number)
+    elif copied is not None and not numbers:
+        yield copied
+    for number in sorted(numbers, reverse=True):
+        try:
+            yield _read_manifest(checkpoint_folder(checkpoints, number) / MANIFEST, checkpoints, number)
+        except CheckpointFormatError:
+            raise
+        except CheckpointError as error:
+            yield copied if isinstance(copied, Checkpoint) and copied.number == number else error
+
+
+def numbered_folders(checkpoints: Path) -> list[int]:
+    """Return the numbers of the checkpoints that were whole once, as the names of their folders say."""
     try:
-        content = json.loads(path.read_text())
-        if content["format"] != FORMAT:
-            raise CheckpointError(f"{path}: format {content['format']}, this version reads {FORMAT}")
-        number = int(content["number"])
-        parts = {
-            name: PartSaved(number, name, part["file"], int(part["size"]), int(part["crc32"]))
-            for name, part in content["parts"].items()
-        }
-        steps = {str(name): int(step) for name, step in content["steps"].items()}
-        return Checkpoint(number, checkpoints / content["folder"], parts, steps, content["progress"])
+        return [int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal()]
     except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is no manifest of a checkpoint: {error!r}{_MENDING}") from error
+        return []
+
+
+def holds_checkpoint(checkpoints: Path) -> bool:
+    """Return True if a folder holds a checkpoint, whole, damaged or unfinished."""
+    unfinished = any(checkpoints.glob(f"*{_UNFINISHED}"))
+    return unfinished or (checkpoints / MANIFEST).exists() or bool(numbered_folders(checkpoints))
+
+
+def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int = -1) -> None:
+    """Remove what was gathered of checkpoints that have failed, except that of number `but`.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    kept = unfinished_folder(checkpoints, but)
+    for folder in sorted(checkpoints.glob(f"*{_UNFINISHED}")):
+        if folder != kept:
+            files.remove_tree(folder)
 
 
 def pack_state(state: Any) -> bytes:
@@ -203,8 +277,57 @@ def _unpack_array(code: int, data: bytes) -> Any:
     return np.frombuffer(raw, kind).reshape(shape).copy()
 
 
-def _remove_others(checkpoints: Path, number: int, files: FileOperations) -> None:
-    keep = checkpoint_folder(checkpoints, number).name
-    for name in files.listdir(checkpoints):
-        if name != keep and name.isdigit():
-            files.remove_tree(checkpoints / name)
+def _copied_manifest(checkpoints: Path) -> Checkpoint | CheckpointError | None:
+    """Return the checkpoint that the manifest beside the folders names; older versions wrote no other one."""
+    path = checkpoints / MANIFEST
+    try:
+        return _read_manifest(path, checkpoints)
+    except CheckpointFormatError:
+        if not numbered_folders(checkpoints):
+            raise
+        return None
+    except CheckpointError as error:
+        return error if path.exists() else None
+
+
+def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -> Checkpoint:
+    try:
+        content = json.loads(path.read_text())
+        stated = content.pop(_CHECKSUM, None)
+        if stated is None and content.keys() != _KEYS and content["format"] == FORMAT:
+            raise CheckpointError(f"{path}: is damaged: it has the keys {', '.join(content)}")
+        if stated is not None and stated != _checksum(content):
+            raise CheckpointError(f"{path}: is damaged: its checksum is not that of what was written")
+        if content["format"] != FORMAT:
+            raise CheckpointFormatError(f"{path}: format {content['format']}, this version reads {FORMAT}")
+        number = int(content["number"])
+        if expected not in (None, number):
+            raise CheckpointError(f"{path}: is the manifest of checkpoint {number}, not of {expected}")
+        parts = {
+            name: PartSaved(number, name, part["file"], int(part["size"]), int(part["crc32"]))
+            for name, part in content["parts"].items()
+        }
+        folder = checkpoint_folder(checkpoints, number)
+        if content["folder"] != folder.name or any(Path(part.file).name != part.file for part in parts.values()):
+            raise CheckpointError(f"{path}: is damaged: it names files outside of {folder}")
+        steps = {str(name): int(step) for name, step in content["steps"].items()}
+        return Checkpoint(number, folder, parts, steps, content["progress"], path)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: is missing") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is no manifest of a checkpoint: {error!r}") from error
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a manifest without its checksum, as JSON with sorted keys and without spaces."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _remove_superseded(checkpoints: Path, newest: int, keep: int, files: FileOperations) -> None:
+    """Remove checkpoints from `newest` down but for the first `keep`; each loses its plain number first."""
+    older = sorted((number for number in numbered_folders(checkpoints) if number <= newest), reverse=True)
+    for number in older[keep:]:
+        unfinished = unfinished_folder(checkpoints, number)
+        files.remove_tree(unfinished)
+        files.replace(checkpoint_folder(checkpoints, number), unfinished)
+    remove_unfinished(checkpoints, files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,12 +11,12 @@ from typing import Any
 
 from pipeline.control.messages import PartSaved
 from pipeline.run_folder.atomic_files import REAL, FileOperations
-from pipeline.run_folder.checkpoint import write_manifest
+from pipeline.run_folder.checkpoint import remove_unfinished, unfinished_folder, write_manifest
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 120.0
-"""Time limit of a checkpoint. One that takes longer has lost a host and is given up; the next one tries again."""
+"""Seconds without a sign of progress, at least, after which a checkpoint is given up; the next one tries again."""
 
 
 @dataclass
@@ -33,11 +34,13 @@ class CheckpointAssembler:
         folder: `results/<run-id>/checkpoints`.
         last: number of the checkpoint that the run resumes from, -1 for a fresh run.
         files: file operations.
+        keep: whole checkpoints to keep.
     """
 
-    def __init__(self, folder: Path, last: int = -1, files: FileOperations = REAL) -> None:
+    def __init__(self, folder: Path, last: int = -1, files: FileOperations = REAL, keep: int = 2) -> None:
         self._folder = folder
         self._files = files
+        self._keep = keep
         self._pending: _Pending | None = None
         self._next = last + 1
         self.newest = last
@@ -54,15 +57,34 @@ class CheckpointAssembler:
         return self._pending.number if self._pending is not None else None
 
     @property
-    def missing(self) -> str:
+    def missing(self) -> list[str]:
         """Names of the parts that the checkpoint under way still lacks."""
-        return ", ".join(sorted(self._pending.expected - self._pending.parts.keys())) if self._pending else ""
+        return sorted(self._pending.expected - self._pending.parts.keys()) if self._pending else []
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:
         """Announce the next checkpoint, in place of one that is under way; returns its number."""
         self._pending = _Pending(self._next, frozenset(expected), now_s)
         self._next += 1
-        return self._pending.number
+        number = self._pending.number
+        with contextlib.suppress(OSError):  # hosts make it as well, and say what is wrong
+            self._files.make_folder(unfinished_folder(self._folder, number))  # tells a resume that one was begun
+            remove_unfinished(self._folder, self._files, but=number)
+        return number
+
+    def expect(self, parts: Iterable[str]) -> None:
+        """Let the checkpoint under way be whole only with these parts too."""
+        if self._pending is not None:
+            self._pending.expected |= frozenset(parts)
+
+    def leave_out(self, parts: Iterable[str]) -> None:
+        """Let the checkpoint under way be whole without these parts."""
+        if self._pending is not None:
+            self._pending.expected -= frozenset(parts)
+
+    def progressed(self, now_s: float) -> None:
+        """There is a sign of progress: the time limit is counted from here."""
+        if self._pending is not None:
+            self._pending.since_s = now_s
 
     def add(self, part: PartSaved) -> bool:
         """Add a durable part; return True if it was the last one."""
@@ -80,7 +102,12 @@ class CheckpointAssembler:
         """
         pending, self._pending = self._pending, None
         assert pending is not None, "commit follows add, when that says that the checkpoint is complete"
-        write_manifest(self._folder, pending.number, pending.parts.values(), steps, progress, self._files)
+        parts = pending.parts.values()
+        try:
+            write_manifest(self._folder, pending.number, parts, steps, progress, self._files, self._keep)
+        except OSError:
+            self._make_room()
+            raise
         self.newest = pending.number
         return pending.number
 
@@ -89,15 +116,24 @@ class CheckpointAssembler:
         if self._pending is None or self._pending.number != number:
             return False
         self._pending = None
+        self._make_room()
         return True
 
-    def give_up_if_overdue(self, now_s: float) -> bool:
-        """Give up the checkpoint under way if it takes too long; return True if it was given up."""
+    def give_up_if_overdue(self, now_s: float, patience_s: float = PATIENCE_S) -> bool:
+        """Give up the checkpoint under way if it has not progressed for so long; return True if it was given up."""
         pending = self._pending
-        if pending is not None and now_s - pending.since_s > PATIENCE_S:
+        if pending is not None and now_s - pending.since_s > patience_s:
             log.warning(
-                "checkpoint %d is given up after %.0f s: no word of %s", pending.number, PATIENCE_S, self.missing
+                "checkpoint %d is given up after %.0f s without progress: no word of %s",
+                pending.number,
+                patience_s,
+                ", ".join(self.missing),
             )
             self._pending = None
             return True
         return False
+
+    def _make_room(self) -> None:
+        """Remove the parts of a checkpoint that has failed, perhaps for want of room on the disk."""
+        with contextlib.suppress(OSError):
+            remove_unfinished(self._folder, self._files)

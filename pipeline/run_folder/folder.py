@@ -19,6 +19,7 @@ was archived.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from dataclasses import dataclass, field
@@ -27,9 +28,11 @@ from types import TracebackType
 
 from config.errors import suggest
 from pipeline.common.errors import RunFolderError
-from pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, write_atomic
+from pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
 from pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
 from pipeline.run_folder.training_status import TrainingStatus
+
+log = logging.getLogger(__name__)
 
 CONFIGURATION = "configuration.yaml"
 RESERVED = ("run_logs", "checkpoints", "streams", "Pipeline")
@@ -166,11 +169,26 @@ class RunFolder:
             return TrainingStatus.from_dict(content)
         except FileNotFoundError:
             return TrainingStatus()
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise RunFolderError(
-                f"{self.training_status} is no readable training status ({type(error).__name__}: {error}); "
-                "move it away to resume without its list of earlier exports"
+                f"{self.training_status} is no readable training status ({type(error).__name__}: {error})"
             ) from error
+
+    def put_broken_status_aside(self) -> None:
+        """Rename `training_status.json` if it is broken, so that the run may go on without overwriting it.
+
+        Raises:
+            RunFolderError: if the disk refuses.
+        """
+        try:
+            self.read_training_status()
+        except RunFolderError as error:
+            aside = free_name(self.training_status.with_name(f"{self.training_status.name}.damaged"))
+            try:
+                self.files.replace(self.training_status, aside)
+            except OSError as refusal:
+                raise RunFolderError(f"{error}, and can't be put aside: {refusal}") from refusal
+            log.warning("%s. It is kept as %s; its list of earlier exports is begun anew.", error, aside)
 
     def close(self) -> None:
         """Let other processes use the folder. Allowed more than once."""

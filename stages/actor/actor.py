@@ -39,6 +39,8 @@ class ActorPort:
     """A behaviour id was seen for the first time."""
     ended: Callable[[str], None] = lambda reason: None
     """The environments have ended in order, for this reason: nothing more is emitted, and the run should end."""
+    stopped: Callable[[], None] = lambda: None
+    """The last item was taken, after a stop was requested; what is left is to close the environments."""
 
 
 _Work = tuple[Callable[[], Iterable[Item] | None] | None, Callable[[], Awaitable[None]] | None]
@@ -83,6 +85,7 @@ class Actor(Source[Item]):
         self._clock = clock
         self._context = StageContext("actor")
         self._wake = asyncio.Event()
+        self._asleep = False
         self._state = State.DECIDING
         self._transitions = self._bind()
         # Set by the host.
@@ -160,6 +163,10 @@ class Actor(Source[Item]):
         if closing is not None:
             await closing
 
+    def progress(self) -> int | None:
+        """Count ticks; None while it waits for its host, or for environments that have deadlines of their own."""
+        return None if self._asleep else self._environment.progress()
+
     async def produce(self) -> AsyncIterator[Item]:
         """Yield trajectories, and a barrier for each checkpoint, until asked to stop."""
         while transitions := self._transitions[self._state]:
@@ -176,6 +183,7 @@ class Actor(Source[Item]):
                 except EnvironmentEnded as end:
                     then = self._end(end)
             self._state = then
+        self._port.stopped()
 
     def _bind(self) -> dict[State, list[tuple[Callable[[], bool], _Work, State]]]:
         """Bind the table of transitions to this actor's methods."""
@@ -303,7 +311,9 @@ class Actor(Source[Item]):
             self._gate.wait(self._count_used(), self._learners)
 
     async def _sleep(self) -> None:
+        self._asleep = True
         await self._wake.wait()
+        self._asleep = False
         self._wake.clear()
 
     def _barrier(self) -> Iterable[Item]:

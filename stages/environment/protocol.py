@@ -126,6 +126,14 @@ class EnvironmentGroup(Protocol):
 
 
 @runtime_checkable
+class Punctual(Protocol):
+    """An environment group that says by itself what takes too long, so that nobody else needs to."""
+
+    has_deadlines: bool
+    """True if each of its resets and steps ends in time, with an error if need be."""
+
+
+@runtime_checkable
 class Stoppable(Protocol):
     """An environment group whose steps may hang."""
 

@@ -19,7 +19,7 @@ from queues.specs import BehaviorSpec, behavior_name
 from stages.environment.game_tracker import GameTracker
 from stages.environment.lineup import Lineup, LineupPlayer, Lineups, no_behavior
 from stages.environment.parameters import EpisodeParameters, connect_parameters
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, StepResult, Stoppable
+from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, Punctual, StepResult, Stoppable
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.policy.memories import AgentMemories
@@ -169,6 +169,10 @@ class EnvironmentStage(Source[StepBatch]):
             for step in self.decide():
                 yield step
             await self.advance()
+
+    def progress(self) -> int | None:
+        """Count ticks; None if the group itself says what is late."""
+        return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._tick
 
     def request_stop(self) -> None:
         """End `produce` after this tick, and this tick soon."""

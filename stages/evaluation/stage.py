@@ -1,4 +1,4 @@
-"""The evaluation stage: deterministic play of a policy on environments of its own, every so many trainer steps."""
+"""The evaluation stage: deterministic play of policies on environments of its own, every so many trainer steps."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from queues.messages import ActionBatch, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, StepResult
-from stages.policy.memories import AgentMemories
+from queues.specs import BehaviorSpec, behavior_name, behavior_team
+from stages.environment.protocol import EnvironmentGroup, Punctual, StepResult
+from stages.evaluation.episodes import CountedEpisodes
+from stages.evaluation.opponents import EvaluationOpponents
+from stages.evaluation.players import SEED, UniformPlayer
+from stages.evaluation.seating import Seating
 from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext
-
-SEED = 20_261
-"""All policies play the same episodes, so that their scores can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +26,37 @@ class EvaluationResult:
 
     policy: PolicyUpdate
     spec: BehaviorSpec
+    """Of the first of its behaviour ids."""
     mean: float
-    """Mean undiscounted return."""
+    """Mean undiscounted return, own and group's rewards."""
     deviation: float
-    """Standard deviation of the returns."""
+    """Standard deviation of the returns, as a population."""
+    lowest: float
+    """The smallest return."""
+    highest: float
+    """The largest return."""
+    length: float
+    """Mean number of decisions of an episode."""
     episodes: int
     best: bool
-    """True if better than all before it."""
+    """True if better than all of its behaviour before it."""
 
 
 class EvaluationStage(Stage[PolicyUpdate, None]):
     """Receives policies, plays those that are `every` steps past the last one played, and reports their scores.
 
+    There is one evaluation for each behaviour name, and one after the other uses the same environments. Who plays
+    against a policy, and for how many teams it plays, is up to `opponents`. At the
+    end the last policies are played, if they were not.
+
     Args:
-        behavior_id: the one of which agents' returns count; agents of other behaviour ids act at random.
         make_group: builds the environments.
         make_policy: builds an acting policy.
-        every: trainer steps between two evaluations.
+        opponents: play against the policies.
+        every: trainer steps between two evaluations of a behaviour.
         episodes: episodes per evaluation.
-        report: called with each result.
-        best: the best score so far, of a resumed run.
+        report: called with each result; returns False if a best policy could not be kept, which then is not the best.
+        best: the best scores so far by behaviour name, of a resumed run.
         before_reset: called before the environments are reset, with the seed.
     """
 
@@ -54,122 +64,163 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
 
     def __init__(
         self,
-        behavior_id: str,
         make_group: Callable[[], EnvironmentGroup],
         make_policy: Callable[[BehaviorSpec], ActingPolicy],
+        opponents: EvaluationOpponents,
         every: int,
         episodes: int,
-        report: Callable[[EvaluationResult], None],
-        best: float | None = None,
+        report: Callable[[EvaluationResult], object],
+        best: Mapping[str, float] | None = None,
         before_reset: Callable[[int], None] = lambda seed: None,
     ) -> None:
-        self._behavior_id = behavior_id
         self._make_group = make_group
         self._make_policy = make_policy
+        self._opponents = opponents
         self._every = every
         self._episodes = episodes
         self._report = report
-        self._due = every
-        self._best = best
+        self._best = dict(best or {})
         self._before_reset = before_reset
+        self._context = StageContext("evaluation")
         self._group: EnvironmentGroup | None = None
+        self._ticks = 0
+        self._newest: dict[str, PolicyUpdate] = {}
+        self._due: dict[str, int] = {}
+        self._played: dict[str, int] = {}
+        self._warned: set[str] = set()
 
     def start(self, context: StageContext) -> None:
         """Build the environments."""
+        self._context = context
         self._group = self._make_group()
 
     def stop(self) -> Awaitable[None] | None:
         """Close them."""
         return self._group.close() if self._group is not None else None
 
+    def progress(self) -> int | None:
+        """Count ticks; None if the group itself says what is late."""
+        return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._ticks
+
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
-        """Play the policy if an evaluation is due."""
-        if item.step >= self._due:
-            self._due = item.step + self._every - item.step % self._every
-            returns, spec = await self.play(item)
-            mean = float(returns.mean())
-            best = self._best is None or mean > self._best
-            self._best = max(mean, self._best) if self._best is not None else mean
-            self._report(EvaluationResult(item, spec, mean, float(returns.std()), len(returns), best))
+        """Play the policy, which stands under its behaviour name, if an evaluation is due."""
+        name = item.behavior_id
+        self._newest[name] = item.copy()
+        if item.step >= self._due.get(name, self._every):
+            await self._evaluate(name)
         return
         yield
 
-    async def play(self, update: PolicyUpdate) -> tuple[np.ndarray[Any, np.dtype[np.float64]], BehaviorSpec]:
-        """Returns (own and group's rewards) of the first `episodes` episodes to end, and the behaviour's spec."""
-        assert self._group is not None, "the stage was not started"
-        group, random = self._group, np.random.default_rng(SEED)
+    async def finish(self) -> AsyncIterator[None]:
+        """Play the last policies that were not played: of a short run there is a best one, too."""
+        for name, policy in self._newest.items():
+            if policy.version and policy.step != self._played.get(name):
+                await self._evaluate(name)
+        return
+        yield
+
+    async def _evaluate(self, name: str) -> None:
+        policy = self._newest[name]
+        self._due[name] = policy.step + self._every - policy.step % self._every
+        self._played[name] = policy.step
+        played, spec = await self.play(policy)
+        returns = np.array([value for each in played for value in each.returns])
+        lengths = [value for each in played for value in each.lengths]
+        if not len(returns):
+            self._warn(name, f"no episode of {name} ends in the environments of its evaluation, so it has no score")
+            return
+        mean = float(returns.mean())
+        best = name not in self._best or mean > self._best[name]
+        result = EvaluationResult(
+            policy,
+            spec,
+            mean,
+            float(returns.std()),
+            float(returns.min()),
+            float(returns.max()),
+            float(np.mean(lengths)),
+            len(returns),
+            best,
+        )
+        if self._report(result) is not False and best:
+            self._best[name] = mean
+
+    async def play(self, policy: PolicyUpdate) -> tuple[list[CountedEpisodes], BehaviorSpec]:
+        """Play a policy; returns its episodes by behaviour id, and the spec of the first of these."""
+        group, name = self._group, policy.behavior_id
+        assert group is not None, "the stage was not started"
+        result = await self._reset(group)
+        while not (ids := [i for i in group.behavior_specs if behavior_name(i) == name]):  # not there from the start
+            actions = {i: UniformPlayer(group.behavior_specs[i])(steps) for i, steps in result.steps.items()}
+            result = await self._step(group, actions)
+        ids.sort(key=lambda i: (behavior_team(i), i))
+        counted = {
+            behavior_id: CountedEpisodes(_share(self._episodes, len(ids), index), group.num_envs)
+            for index, behavior_id in enumerate(ids)
+        }
+        teams = list(dict.fromkeys(map(behavior_team, ids)))
+        sides: list[int | None] = [*teams]
+        if self._opponents.everyone_counts or len(teams) == 1:
+            sides = [None]
+            self._warn_of_all_sides(name, len(teams))
+        for number, side in enumerate(sides):
+            if number:
+                result = await self._reset(group)
+            playing = {i: counts for i, counts in counted.items() if side is None or behavior_team(i) == side}
+            await self._play_side(group, policy, playing, result)
+        return [*counted.values()], group.behavior_specs[ids[0]]
+
+    async def _step(self, group: EnvironmentGroup, actions: Mapping[str, ActionBatch]) -> StepResult:
+        result = await _settled(group.step(actions))
+        self._ticks += 1
+        await asyncio.sleep(0)
+        return result
+
+    async def _reset(self, group: EnvironmentGroup) -> StepResult:
         self._before_reset(SEED)
-        result = await _settled(group.reset(SEED))
-        spec = group.behavior_specs[self._behavior_id]
-        policy = self._make_policy(spec)
-        policy.load(update)
-        player = _Player(policy, AgentMemories.for_policy(policy, spec.actions), random)
-        running: dict[int, float] = {}
-        returns: list[float] = []
-        # A fixed share per environment: the first to end would be the short episodes, which often score otherwise.
-        quota = -(-self._episodes // group.num_envs)
-        ended_in = np.zeros(group.num_envs, np.int64)
-        while len(returns) < self._episodes:
-            steps = result.steps.get(self._behavior_id)
-            if steps is not None:
-                shared = steps.group_rewards  # or the best policy of a group would be that of egoists
-                rewards = steps.rewards if shared is None else steps.rewards + shared
-                for row, agent in enumerate(steps.agent_ids.tolist()):
-                    running[agent] = running.get(agent, 0.0) + float(rewards[row])
-                    if row < steps.ended:
-                        total, env_id = running.pop(agent), steps.env_ids[row]
-                        ended_in[env_id] += 1
-                        if ended_in[env_id] <= quota and len(returns) < self._episodes:
-                            returns.append(total)
-            actions = {i: self._decide(i, player, result, group.behavior_specs, random) for i in result.steps}
-            result = await _settled(group.step(actions))
-            await asyncio.sleep(0)
-        return np.array(returns), spec
+        return await _settled(group.reset(SEED))
 
-    def _decide(
-        self,
-        behavior_id: str,
-        player: _Player,
-        result: StepResult,
-        specs: Mapping[str, BehaviorSpec],
-        random: np.random.Generator,
-    ) -> ActionBatch:
-        steps, actions = result.steps[behavior_id], specs[behavior_id].actions
-        if behavior_id == self._behavior_id:
-            return player.decide(steps)
-        count = len(steps.agent_ids) - steps.ended
-        continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
-        scores = random.random((count, actions.mask_size))
-        if steps.action_masks is not None:
-            scores[~steps.action_masks] = -1.0  # never the highest: of each branch something is allowed
-        branches = np.split(scores, np.cumsum(actions.discrete_branches)[:-1], axis=1)
-        discrete = np.stack([branch.argmax(axis=1) for branch in branches], axis=1) if actions.mask_size else scores
-        return ActionBatch(continuous, discrete.astype(np.int32))
+    async def _play_side(
+        self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], result: StepResult
+    ) -> None:
+        """Play until all episodes that count have ended; the policy plays for the behaviour ids of these."""
+        seating = Seating(
+            policy,
+            counted,
+            group.behavior_specs,
+            self._newest,
+            self._opponents,
+            self._make_policy,
+            lambda unknown: self._warn(unknown, f"{unknown} has no policy yet, so its agents act at random"),
+        )
+        while True:
+            for behavior_id, episodes in counted.items():
+                episodes.add(result.steps.get(behavior_id), result.lost)
+            if all(episodes.complete for episodes in counted.values()):
+                return
+            actions = {i: seating.player(i)(steps) for i, steps in result.steps.items()}
+            result = await self._step(group, actions)
+
+    def _warn_of_all_sides(self, name: str, teams: int) -> None:
+        if teams > 1:
+            self._warn(
+                f"{name} on all sides",
+                f"{name} plays for all {teams} teams of its games, so its mean return says little about its strength: "
+                f"in a zero-sum game it is 0, and {name}-best.pt any policy. Compare policies by evaluation.opponents: "
+                "snapshot, random, or a scripted player",
+            )
+
+    def _warn(self, about: str, message: str) -> None:
+        """Warn once."""
+        if about not in self._warned:
+            self._warned.add(about)
+            self._context.log.warning("evaluation: %s.", message)
 
 
-class _Player:
-    """The policy that is evaluated, its agents' memories, and its source of chance."""
-
-    def __init__(self, policy: ActingPolicy, memories: AgentMemories | None, random: np.random.Generator) -> None:
-        self._policy = policy
-        self._memories = memories
-        self._random = random
-
-    def decide(self, steps: AgentSteps) -> ActionBatch:
-        """The most likely actions of the agents that ask for one."""
-        observations = tuple(o[steps.ended :] for o in steps.observations)
-        agent_ids, episode_ids = steps.agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
-        recall = None
-        if self._memories is not None:
-            self._memories.forget(steps.agent_ids[: steps.ended])
-            recall = self._memories.recall(agent_ids, episode_ids)
-        decision = self._policy.act(observations, steps.action_masks, self._random, deterministic=True, recall=recall)
-        if self._memories is not None and decision.recall is not None:
-            self._memories.keep(agent_ids, episode_ids, decision.recall)
-        return decision.actions
+def _share(total: int, parts: int, index: int) -> int:
+    """The size of one of so many parts of a number, as equal as they can be."""
+    return total // parts + (index < total % parts)
 
 
-async def _settled(result: Any) -> StepResult:
-    if inspect.isawaitable(result):
-        result = await result
-    return result  # type: ignore[no-any-return]
+async def _settled(result: StepResult | Awaitable[StepResult]) -> StepResult:
+    return await result if inspect.isawaitable(result) else result

@@ -60,6 +60,7 @@ class ReplaySource(Source[Message]):
         self._readers: list[StreamReader] = []
         self._stopping = False
         self._sleeper: asyncio.Task[None] | None = None
+        self._read = 0
         self.behavior_specs: dict[str, BehaviorSpec] = {}
         """By behaviour id, for the behaviours that are replayed; known after `start`."""
 
@@ -78,12 +79,17 @@ class ReplaySource(Source[Message]):
         self._check_behaviors()
         self._check_agreement()
 
+    def progress(self) -> int | None:
+        """Count frames; None while it waits until the next one is due."""
+        return self._read if self._sleeper is None else None
+
     async def produce(self) -> AsyncIterator[Message]:
         """Yield messages until the files end or `request_stop` was called."""
         for reader in self._readers:
             began: tuple[float, float] | None = None
             with closing(iter(reader)) as frames:
                 for frame in frames:
+                    self._read += 1
                     await asyncio.sleep(0)  # reading never waits: let other stages of this host have a turn
                     if not self._wanted(frame):
                         continue

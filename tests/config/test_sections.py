@@ -38,7 +38,8 @@ def test_the_sections_of_ml_agents_have_its_defaults():
         "no_graphics": False,
         "no_graphics_monitor": False,
     }
-    assert CheckpointSettings().model_dump() == {
+    assert CheckpointSettings().keep == 2  # which ML-Agents has not
+    assert CheckpointSettings().model_dump(exclude={"keep"}) == {
         "run_id": "ppo",
         "initialize_from": None,
         "load_model": False,
@@ -264,6 +265,10 @@ MISTAKES = [
         "env_settings: {env_path: a, base_port: 65530, num_envs: 10}",
         "env_settings.base_port: 65530 leaves no ports for 10 environments",
     ),
+    (
+        "env_settings: {env_path: a, base_port: 65530, num_envs: 5}\nevaluation: {every: 5}",
+        "env_settings.base_port: 65530 leaves no ports for 10 environments",
+    ),
     ("env_settings: {env_path: a, num_envs: 300}", "env_settings.num_envs: 300 are more than the 256 of one actor"),
     ("env_settings: {num_areas: 0}", "env_settings.num_areas: 0 is out of range"),
     (
@@ -291,7 +296,7 @@ MISTAKES = [
     ("torch_settings: {devise: cpu}", "torch_settings.devise: unknown key; did you mean 'device'?"),
     ("debug: 'true'", "debug: 'true' does not fit; expected true or false; write true, without quotes"),
     ("monitor: {port: 1}", "monitor: unknown key; expected one of behaviors,"),
-    ("evaluation: {every: 5}", "evaluation: needs 'environment', which says what to play"),
+    ("evaluation: {every: 5}", "evaluation: needs programs of its own, and the Unity Editor is one"),
     (CARTPOLE % "" + "\nevaluation: {episodes: 5}", "evaluation.every: is required but missing"),
     (
         "record: {edges: [trainers]}",

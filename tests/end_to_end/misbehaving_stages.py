@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -186,3 +188,21 @@ class LeavingTrainer(PPOTrainer):
         if self.version == 2:
             raise SystemExit(0)
         return super().learn()
+
+
+class SlowTrainer(PPOTrainer):
+    """Takes `UPDATE_S` seconds for its third update, and `DISK_S` for a file of each checkpoint; makes files as it begins."""
+
+    def learn(self) -> int:
+        if self.version == 2 and "UPDATE_S" in os.environ:
+            Path("updates").touch()
+            time.sleep(float(os.environ["UPDATE_S"]))
+        return super().learn()
+
+    def save_bulk(self, folder: Path) -> None:
+        if "DISK_S" in os.environ:
+            Path("writes").touch()
+            with (folder / "slow.bin").open("wb", buffering=0) as file:
+                for _ in range(10 * int(os.environ["DISK_S"])):
+                    file.write(b"headrace")
+                    time.sleep(0.1)

@@ -1,19 +1,24 @@
-"""A checkpoint that can't be used is named, with what is wrong with it, before anything is started."""
+"""A damaged checkpoint is named, and never mistaken for another one or for none: the older one takes its place."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-from run_configs import INLINE, cartpole
-from run_folders import manifest
+from run_configs import INLINE, cartpole, changed, sac
+from run_folders import read_whole_checkpoint
 from runs import Command, run_here
 
-from pipeline.run_folder.checkpoint import CheckpointError
+from config import RunConfig
+from pipeline.common.errors import RunError
+from pipeline.run import RunOptions, run_async
+from pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
 
-PLAIN = cartpole(behaviors__CartPole__max_steps=1000, **INLINE)
+PLAIN = cartpole(behaviors__CartPole__max_steps=2000, behaviors__CartPole__checkpoint_interval=700, **INLINE)
+MORE = changed(PLAIN, {"behaviors__CartPole__max_steps": 3000})
 
 
 @pytest.fixture(scope="module")
@@ -28,56 +33,68 @@ def damaged(trained, tmp_path):
     return Path(shutil.copytree(trained, tmp_path / "results" / "run"))
 
 
-def part(run_folder):
-    return next(run_folder.glob("checkpoints/*/trainer*.part"))
+def checkpoints(run_folder):
+    """The folders of its checkpoints, oldest first."""
+    return sorted(path for path in (run_folder / "checkpoints").iterdir() if path.is_dir())
+
+
+def parts(run_folder):
+    return [next(folder.glob("trainer*.part")) for folder in checkpoints(run_folder)]
+
+
+def manifests(run_folder):
+    return sorted((run_folder / "checkpoints").rglob("manifest.json"))
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
 
 
 def truncate(run_folder):
-    part(run_folder).write_bytes(part(run_folder).read_bytes()[:-1])
+    for path in parts(run_folder):
+        path.write_bytes(path.read_bytes()[:-1])
 
 
 def flip_a_bit(run_folder):
-    data = bytearray(part(run_folder).read_bytes())
-    data[len(data) // 2] ^= 4
-    part(run_folder).write_bytes(data)
+    for path in parts(run_folder):
+        flip(path)
 
 
 def remove(run_folder):
-    part(run_folder).unlink()
+    for path in parts(run_folder):
+        path.unlink()
 
 
-def remove_the_folder(run_folder):
-    shutil.rmtree(part(run_folder).parent)
+def remove_the_folders(run_folder):
+    for folder in checkpoints(run_folder):
+        shutil.rmtree(folder)
 
 
-def empty_the_manifest(run_folder):
-    manifest(run_folder).write_bytes(b"")
+def remove_the_manifests(run_folder):
+    for path in manifests(run_folder):
+        path.unlink()
 
 
-def cut_the_manifest(run_folder):
-    manifest(run_folder).write_bytes(manifest(run_folder).read_bytes()[:-20])
+def write(content):
+    def damage(run_folder):
+        for path in manifests(run_folder):
+            path.write_bytes(content)
+
+    return damage
 
 
-def fill_the_manifest_with_garbage(run_folder):
-    manifest(run_folder).write_bytes(bytes(range(256)))
-
-
-def nest_the_manifest(run_folder):
-    manifest(run_folder).write_text("[" * 100_000)
-
-
-def write_another_format(run_folder):
-    manifest(run_folder).write_text(json.dumps({**json.loads(manifest(run_folder).read_text()), "format": 99}))
-
-
-def write_a_list(run_folder):
-    manifest(run_folder).write_text("[1, 2]")
+def cut_the_manifests(run_folder):
+    for path in manifests(run_folder):
+        path.write_bytes(path.read_bytes()[:-20])
 
 
 def leave_a_key_out(run_folder):
-    content = json.loads(manifest(run_folder).read_text())
-    del content["parts"]["trainer@learner-CartPole"]["crc32"]
-    manifest(run_folder).write_text(json.dumps(content))
+    for path in manifests(run_folder):
+        content = json.loads(path.read_text())
+        del content["parts"]["trainer@learner-CartPole"]["crc32"]
+        path.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
@@ -86,14 +103,15 @@ def leave_a_key_out(run_folder):
         (truncate, "trainer%40learner-CartPole.part", "is damaged: it has .* bytes, .* were written"),
         (flip_a_bit, "trainer%40learner-CartPole.part", "is damaged: its checksum"),
         (remove, "trainer%40learner-CartPole.part", "can't be read: No such file"),
-        (remove_the_folder, "trainer%40learner-CartPole.part", "can't be read: No such file"),
-        (empty_the_manifest, "manifest.json", "is no manifest of a checkpoint"),
-        (cut_the_manifest, "manifest.json", "is no manifest of a checkpoint"),
-        (fill_the_manifest_with_garbage, "manifest.json", "is no manifest of a checkpoint"),
-        (nest_the_manifest, "manifest.json", "is no manifest of a checkpoint"),
-        (write_another_format, "manifest.json", "format 99, this version reads 1"),
-        (write_a_list, "manifest.json", "is no manifest of a checkpoint"),
-        (leave_a_key_out, "manifest.json", "is no manifest of a checkpoint: KeyError"),
+        (remove_the_folders, "trainer%40learner-CartPole.part", "can't be read: No such file"),
+        (remove_the_manifests, "manifest.json", "is missing"),
+        (write(b""), "manifest.json", "is no manifest of a checkpoint"),
+        (cut_the_manifests, "manifest.json", "is no manifest of a checkpoint"),
+        (write(bytes(range(256))), "manifest.json", "is no manifest of a checkpoint"),
+        (write(b"[" * 100_000), "manifest.json", "is no manifest of a checkpoint"),
+        (write(b'{"format": 99, "number": 3}'), "manifest.json", "format 99, this version reads 1"),
+        (write(b"[1, 2]"), "manifest.json", "is no manifest of a checkpoint"),
+        (leave_a_key_out, "manifest.json", "is damaged: its checksum"),
     ],
 )
 def test_what_is_wrong_with_it_is_said_and_the_run_is_left_as_it_is(damaged, damage, file, message):
@@ -110,10 +128,86 @@ def test_the_command_says_so_without_a_traceback_and_ends_with_status_2(damaged,
     assert command.wait() == 2
     (line,) = [line for line in command.output.splitlines() if not line.startswith("warning")]
     assert line.startswith("run-pipeline: ")
-    assert "trainer%40learner-CartPole.part: is damaged" in line
+    assert line.count("trainer%40learner-CartPole.part: is damaged") == 2
 
 
 def test_a_damaged_checkpoint_keeps_nobody_from_starting_anew(damaged):
-    fill_the_manifest_with_garbage(damaged)
+    flip_a_bit(damaged)
     result = run_here(PLAIN, damaged.parent, "run", force=True)
     assert result.checkpoint >= 0
+
+
+def test_a_run_is_resumed_from_the_older_checkpoint_by_name(damaged, tmp_path):
+    older, newest = checkpoints(damaged)
+    step = json.loads((older / "manifest.json").read_text())["steps"]["CartPole"]
+    flip(parts(damaged)[-1])
+    command = Command(tmp_path, MORE, "--resume")
+    assert command.wait() == 0, command.output
+    assert f"{newest.name}/trainer%40learner-CartPole.part: is damaged: its checksum" in command.output
+    assert "Resuming from the checkpoint before, " in command.output
+    assert (
+        f"checkpoints/{older.name} (CartPole at step {step}), instead. What is left of it is kept as" in command.output
+    )
+    assert f"Resuming training from step {step}." in command.output
+    assert (newest.parent / f"{newest.name}.damaged" / "trainer%40learner-CartPole.part").is_file()
+    states = read_whole_checkpoint(damaged)
+    assert states["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
+    assert newest_checkpoint(damaged / "checkpoints").number > int(older.name)
+
+
+def test_checkpoints_that_were_removed_are_not_taken_for_none(damaged):
+    """From step 0 the run would train over what it has."""
+    shutil.rmtree(damaged / "checkpoints")
+    before = sorted(damaged.rglob("*"))
+    with pytest.raises(RunError, match=r"has trained policies .*holds no checkpoint.*--initialize-from=run"):
+        run_here(PLAIN, damaged.parent, "run", resume=True)
+    assert sorted(damaged.rglob("*")) == before
+
+
+def test_a_run_that_was_killed_in_its_first_checkpoint_starts_from_step_0_and_says_so(damaged, caplog):
+    older, newest = checkpoints(damaged)
+    shutil.rmtree(older)
+    (newest / "manifest.json").unlink()
+    newest.rename(newest.with_name("000000.unfinished"))
+    (damaged / "checkpoints" / "manifest.json").unlink()
+    result = run_here(PLAIN, damaged.parent, "run", resume=True)
+    assert "ended before its first checkpoint was whole: starting from step 0" in caplog.text
+    assert result.checkpoint >= 1
+    read_whole_checkpoint(damaged)
+
+
+def test_how_many_are_kept_is_a_setting_of_its_own(tmp_path):
+    result = run_here(PLAIN, tmp_path, "run", keep=1)
+    assert [folder.name for folder in checkpoints(result.folder)] == [f"{result.checkpoint:06d}"]
+    assert len(list((result.folder / "CartPole").glob("CartPole-*.pt"))) >= 3
+
+
+async def test_policies_are_played_whatever_the_parts_are_like(damaged):
+    flip_a_bit(damaged)
+    before = sorted(damaged.glob("checkpoints/**/*"))
+    settings = {"results_dir": str(damaged.parent), "run_id": "run", "inference": True}
+    stop = asyncio.Event()
+    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
+    await run_async(RunConfig.from_plain({**PLAIN, "checkpoint_settings": settings}), options)
+    assert sorted(damaged.glob("checkpoints/**/*")) == before
+
+
+@pytest.mark.parametrize("content", ["", '{"CartPole": 3}', "[" * 100_000])
+def test_a_broken_training_status_is_put_aside(damaged, content, caplog):
+    status = damaged / "run_logs" / "training_status.json"
+    status.write_text(content)
+    run_here(PLAIN, damaged.parent, "run", resume=True)
+    assert status.with_name("training_status.json.damaged").read_text() == content
+    assert json.loads(status.read_text())["CartPole"]
+    assert "is no readable training status" in caplog.text
+    assert f"It is kept as {status}.damaged" in caplog.text
+
+
+def test_a_replay_memory_of_another_checkpoint_is_not_taken_for_this_ones(tmp_path, caplog):
+    result = run_here(sac(**INLINE), tmp_path, "run")
+    older, newest = checkpoints(result.folder)
+    shutil.copy(older / "replay-Pendulum.bin", newest)
+    again = run_here(sac(behaviors__Pendulum__max_steps=800, **INLINE), tmp_path, "run", resume=True)
+    assert "replay-Pendulum.bin: it was saved at step" in caplog.text
+    assert "so it starts empty" in caplog.text
+    assert again.behaviors["Pendulum"].step >= 800

@@ -66,13 +66,14 @@ def test_a_part_that_can_not_be_written_costs_that_checkpoint_alone(
     assert part in record.message or operation == "mkdir"  # the first to come makes the folder
 
 
-def test_a_manifest_that_can_not_be_replaced_costs_that_checkpoint_alone(tmp_path, refuse, caplog):
+def test_a_checkpoint_that_can_not_be_made_real_costs_that_checkpoint_alone(tmp_path, refuse, caplog):
     seen = []
 
     def from_the_third(operation, path):
-        if operation == "replace" and path.name.startswith(".manifest.json"):
+        made_real = operation == "replace" and path.name.endswith(".unfinished")
+        if made_real:
             seen.append(newest_checkpoint(path.parent))
-        return operation == "replace" and path.name.startswith(".manifest.json") and len(seen) == 3
+        return made_real and len(seen) == 3
 
     refuse(from_the_third)
     result = run_here(cartpole(**INLINE, behaviors__CartPole__checkpoint_interval=600), tmp_path, "run")
@@ -85,7 +86,7 @@ def test_a_run_whose_last_checkpoint_can_not_be_written_fails_and_says_where_to_
     run = tmp_path / "run"
 
     def after_the_first(operation, path):
-        return operation == "replace" and "checkpoints" in str(path) and (run / "checkpoints/000001").exists()
+        return operation == "replace" and ".unfinished" in str(path) and (run / "checkpoints" / "000000").exists()
 
     refuse(after_the_first)
     with pytest.raises(RunFailed, match="last checkpoint could not be written.*No space left") as failed:
@@ -100,7 +101,7 @@ def test_a_run_whose_last_checkpoint_can_not_be_written_fails_and_says_where_to_
 def test_hosts_in_processes_go_on_as_well(start):
     """Where a checkpoint's folder should be made stands a file: nothing can be written below it."""
     command = start(cartpole(behaviors__CartPole__checkpoint_interval=700))
-    in_the_way = command.run_folder / "checkpoints" / "000001"
+    in_the_way = command.run_folder / "checkpoints" / "000001.unfinished"
     command.until(in_the_way.parent.is_dir, "the run's folder")
     in_the_way.touch()
     assert command.wait() == 0, command.output

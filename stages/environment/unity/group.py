@@ -47,6 +47,8 @@ class UnityGroup:
         clock: seconds, for the restart limits.
     """
 
+    has_deadlines = True
+
     def __init__(
         self,
         make: Callable[[int, EpisodeParameters | None], UnityInstance],

@@ -35,8 +35,13 @@ class ReplayFileError(Exception):
     """A replay file can't be read, or belongs to another memory; the message says why."""
 
 
-def write_replay(memory: ReplayMemory, path: Path) -> None:
+def write_replay(memory: ReplayMemory, path: Path, step: int = 0) -> None:
     """Write a memory into a file, replacing it.
+
+    Args:
+        memory: the memory.
+        path: the file.
+        step: the trainer's step, by which the file is known to belong to the rest of its checkpoint.
 
     Raises:
         OSError: if the disk refuses; an older file is then still there.
@@ -44,7 +49,7 @@ def write_replay(memory: ReplayMemory, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with temporary.open("wb", buffering=0) as file:
-            _write(memory, file)
+            _write(memory, file, step)
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
@@ -54,22 +59,22 @@ def write_replay(memory: ReplayMemory, path: Path) -> None:
     _sync_folder(path.parent)
 
 
-def read_replay(memory: ReplayMemory, path: Path) -> None:
-    """Fill a memory with what `write_replay` wrote. If that fails it is empty.
+def read_replay(memory: ReplayMemory, path: Path, step: int = 0) -> None:
+    """Fill a memory with what `write_replay` wrote at the same step. If that fails it is empty.
 
     Raises:
-        ReplayFileError: if the file is missing, cut short, changed, or of another memory.
+        ReplayFileError: if the file is missing, cut short, changed, or of another memory or step.
     """
     try:
         with path.open("rb", buffering=0) as file:
-            _read(memory, file)
+            _read(memory, file, step)
     except (OSError, ReplayFileError) as error:
         memory.clear()
         raise ReplayFileError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
 
 
-def _write(memory: ReplayMemory, file: IO[bytes]) -> None:
-    header = json.dumps({"facts": memory.facts(), "columns": _described(memory)}).encode()
+def _write(memory: ReplayMemory, file: IO[bytes], step: int) -> None:
+    header = json.dumps({"facts": memory.facts(), "columns": _described(memory), "step": step}).encode()
     _write_all(file, MAGIC + struct.pack("<Q", len(header)) + header + struct.pack("<I", zlib.crc32(header)))
     for column, rows in memory.columns():
         checksum = 0
@@ -79,7 +84,7 @@ def _write(memory: ReplayMemory, file: IO[bytes]) -> None:
         _write_all(file, struct.pack("<I", checksum))
 
 
-def _read(memory: ReplayMemory, file: IO[bytes]) -> None:
+def _read(memory: ReplayMemory, file: IO[bytes], step: int) -> None:
     if _take(file, len(MAGIC)) != MAGIC:
         raise ReplayFileError("not a replay buffer of this version")
     (length,) = struct.unpack("<Q", _take(file, 8))
@@ -87,6 +92,8 @@ def _read(memory: ReplayMemory, file: IO[bytes]) -> None:
     if zlib.crc32(header) != struct.unpack("<I", _take(file, 4))[0]:
         raise ReplayFileError("its header is broken")
     saved = json.loads(header)
+    if saved.get("step", step) != step:  # older versions did not write it
+        raise ReplayFileError(f"it was saved at step {saved['step']}, the trainer at step {step}")
     for name, now in (("capacity", memory.capacity), ("sequence_length", memory.sequence_length)):
         if saved["facts"][name] != now:
             setting = "buffer_size" if name == "capacity" else name

@@ -158,14 +158,14 @@ class SACTrainer(BuiltinTrainer):
     def save_bulk(self, folder: Path) -> None:
         """Write the replay memory, with `save_replay_buffer`."""
         if self._hyperparameters.save_replay_buffer:
-            write_replay(self._memory, self._replay_path(folder))
+            write_replay(self._memory, self._replay_path(folder), self._step)
 
     def load_bulk(self, folder: Path) -> str | None:
         """Read the replay memory, with `save_replay_buffer`; without it, collect anew before learning."""
         warning = None
         if self._hyperparameters.save_replay_buffer:
             try:
-                read_replay(self._memory, self._replay_path(folder))
+                read_replay(self._memory, self._replay_path(folder), self._step)
             except ReplayFileError as error:
                 warning = f"the replay buffer could not be restored, so it starts empty: {error}"
         if not len(self._memory):

@@ -25,6 +25,10 @@ from pipeline.command.description import describe
             "environment: unity Game, 3 instances per actor, on ports 5005 to 5010",
         ),
         (
+            {"env_settings": {"env_path": "Game", "num_envs": 3, "base_port": 6000}, "evaluation": {"every": 9}},
+            "environment: unity Game, 3 instances per actor and 3 for evaluation, on ports 6000 to 6005",
+        ),
+        (
             {"env_settings": {"env_path": "Game", "base_port": 0}},
             "environment: unity Game, 1 instances per actor, on any free ports",
         ),

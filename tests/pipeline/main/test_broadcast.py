@@ -1,4 +1,4 @@
-"""Main's messages to actors, and the actors and evaluation that they reach: all, one, or those that use a policy."""
+"""Main's messages to actors, and the actors that they reach: all, one, or those that use a policy."""
 
 from __future__ import annotations
 
@@ -110,13 +110,3 @@ async def test_a_policy_for_an_actor_that_has_ended_is_dropped(tmp_path):
         slot.policies["Ball"].close()
         list(broadcaster.publisher.process(policy_update("Ball", 3)))
         assert slot.policies["Ball"].statistics().items_in == 0
-
-
-async def test_a_behaviour_is_joined_to_evaluation_once_by_one_host(tmp_path):
-    async with two_actors(tmp_path) as (launcher, _):
-        joined = await asyncio.gather(*(launcher.join_evaluation("Ball") for _ in range(2)))
-        assert [slot is not None for slot in joined] == [True, False]
-        assert await launcher.join_evaluation("Goalie") is launcher.evaluation
-        launcher.end_evaluation()
-        assert launcher.evaluation is not None
-        assert launcher.evaluation.policies.keys() == {"Ball", "Goalie"}

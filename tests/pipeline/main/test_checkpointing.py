@@ -21,7 +21,7 @@ from pipeline.main.run_plan import RunPlan
 from pipeline.main.trajectory_path import TrajectoryPath
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.reporting.timers import Timers
-from pipeline.run_folder.checkpoint import MANIFEST, write_part
+from pipeline.run_folder.checkpoint import write_part
 from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.training_status import ExportEntry
 from stages.publisher import PolicyPublisher
@@ -73,7 +73,7 @@ def test_a_checkpoint_is_whole_with_its_last_part_and_the_next_is_due_an_interva
 
 def test_the_list_of_exports_is_written_before_the_manifest_so_that_it_is_never_behind(made):
     made.ball.add_export(ExportEntry(130, "Ball-130.onnx", None, 0.0))
-    (made.plan.folder.checkpoints / MANIFEST).mkdir()  # nothing can take its place
+    (made.plan.folder.checkpoints / "000000" / "something").mkdir(parents=True)  # nothing can take its place
     made.checkpointing.begin([])
     made.checkpointing.receive(made.part(0))
     assert made.checkpointing.newest == -1

@@ -15,7 +15,7 @@ from pipeline.hosts.stages import StageHost
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler
 from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.run_folder.checkpoint import Checkpoint, write_part
+from pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder, write_part
 from pipeline.run_folder.folder import RunFolder
 from stages.errors import LoadError
 from stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
@@ -145,7 +145,7 @@ def test_a_player_that_is_gone_when_all_have_been_announced_is_played_without(se
 @pytest.fixture
 def checkpoint(self_play, tmp_path):
     part = write_part(tmp_path, 3, "ghost@main", self_play.controller.state_dict())
-    return Checkpoint(3, tmp_path / "000003", {part.name: part}, {}, {})
+    return Checkpoint(3, unfinished_folder(tmp_path, 3), {part.name: part}, {}, {})
 
 
 @pytest.mark.parametrize("given", ["behaviors", "default_settings"])

@@ -15,12 +15,14 @@ from pipeline.control.messages import HostFailed
 from pipeline.hosts.stages import StageHost
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.broadcast import Broadcaster
+from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.launcher import Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import Shutdown
 from pipeline.main.trajectory_path import TrajectoryPath
 from pipeline.reporting.statistics import StatisticsCollector
+from pipeline.reporting.timers import Timers
 from pipeline.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.virtual_time
@@ -38,12 +40,15 @@ class Ending:
         path = TrajectoryPath(plan.route("Ball"), config, stages, broadcaster.publisher)
         ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
         self.asked: list[str] = []
+        behaviors = {"Ball": ball}
         self.shutdown = Shutdown(
-            {"Ball": ball},
+            behaviors,
             self.running,
             broadcaster,
+            Checkpointing(plan, behaviors, Timers(), dict, dict, lambda problem: None),
             lambda: self.asked.append("last checkpoint"),
             lambda: self.asked.append("save now"),
+            grace_s=60.0,
         )
 
 
@@ -51,7 +56,9 @@ class Ending:
 async def ending_in(folder: Path) -> AsyncIterator[Ending]:
     with RunFolder.create(folder, "run") as made:
         async with asyncio.TaskGroup() as tasks:
-            yield Ending(made, tasks)
+            ending = Ending(made, tasks)
+            yield ending
+            ending.running.mark_ended("learner-Ball")
 
 
 async def test_a_run_that_ends_in_order_makes_one_last_checkpoint(tmp_path):
@@ -74,10 +81,10 @@ async def test_the_first_failure_is_the_one_that_counts(tmp_path, caplog):
 
 async def test_a_failed_checkpoint_is_a_failure_only_if_it_is_the_last_one(tmp_path):
     async with ending_in(tmp_path) as ending:
-        ending.shutdown.checkpoint_failed("no space left")
+        ending.shutdown.checkpoint_ended("no space left")
         assert ending.shutdown.failure is None
         ending.shutdown.finish()
-        ending.shutdown.checkpoint_failed("no space left")
+        ending.shutdown.checkpoint_ended("no space left")
         assert ending.shutdown.failure is not None
         assert ending.shutdown.failure.message == "the run's last checkpoint could not be written: no space left"
 

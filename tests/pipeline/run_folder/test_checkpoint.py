@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pipeline.run_folder.checkpoint import (
     MANIFEST,
     CheckpointError,
+    each_checkpoint,
     newest_checkpoint,
     pack_state,
     part_file,
@@ -30,10 +31,10 @@ def state_of(number, name):
     return {"number": number, "name": name, "weights": np.full(50, number, np.float32)}
 
 
-def save(folder, number, files):
+def save(folder, number, files, keep=2):
     """One checkpoint as a run makes it: all parts, then the manifest."""
     parts = [write_part(folder, number, name, state_of(number, name), files) for name in PARTS]
-    write_manifest(folder, number, parts, {"Ball": 100 * number}, {"seed": 7}, files)
+    write_manifest(folder, number, parts, {"Ball": 100 * number}, {"seed": 7}, files, keep)
 
 
 def assert_whole(checkpoint):
@@ -53,14 +54,23 @@ def test_before_the_first_manifest_there_is_no_checkpoint(tmp_path):
     assert newest_checkpoint(tmp_path) is None
 
 
-def test_the_newest_checkpoint_is_the_one_that_the_manifest_names_and_the_ones_before_are_removed(tmp_path):
-    for number in range(3):
-        save(tmp_path, number, Recorder())
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_newest_checkpoints_are_kept_whole_and_the_ones_before_are_removed(tmp_path, keep):
+    for number in range(5):
+        save(tmp_path, number, Recorder(), keep)
         checkpoint = newest_checkpoint(tmp_path)
         assert checkpoint.number == number
         assert checkpoint.progress == {"seed": 7}
-        assert_whole(checkpoint)
-        assert {entry.name for entry in tmp_path.iterdir()} == {MANIFEST, f"{number:06d}"}
+        kept = range(max(0, number + 1 - keep), number + 1)
+        assert {entry.name for entry in tmp_path.iterdir()} == {MANIFEST, *(f"{n:06d}" for n in kept)}
+        for found in each_checkpoint(tmp_path):
+            assert_whole(found)
+
+
+def test_the_manifest_beside_the_folders_is_a_copy_of_the_newest_ones(tmp_path):
+    for number in range(2):
+        save(tmp_path, number, Recorder())
+    assert (tmp_path / MANIFEST).read_bytes() == (tmp_path / "000001" / MANIFEST).read_bytes()
 
 
 def test_a_part_that_the_checkpoint_does_not_have_reads_as_none(tmp_path):
@@ -102,7 +112,10 @@ def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_
         save(folder, going_on, Recorder())
         assert newest_checkpoint(folder).number == going_on
         assert_whole(newest_checkpoint(folder))
-        assert {entry.name for entry in folder.iterdir() if entry.name.isdigit()} == {f"{going_on:06d}"}
+        if found is not None:
+            assert_whole(found)
+        kept = {f"{number:06d}" for number in ([found.number] if found else []) + [going_on]}
+        assert {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} == {MANIFEST, *kept}
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -130,17 +143,17 @@ def test_whichever_operation_the_disk_refuses_a_whole_checkpoint_is_there_then_a
 def test_old_checkpoints_that_can_not_be_removed_are_removed_with_the_next_one(tmp_path, caplog):
     class Clinging(Recorder):
         def perform(self, operation, function, *args, **kwargs):
-            if operation == "unlink" and args[0].parent.name == "000000" and "removed" not in caplog.text:
+            if operation == "replace" and args[0].name == "000000" and "removed" not in caplog.text:
                 raise PermissionError(13, "somebody reads it", str(args[0]))
             return super().perform(operation, function, *args, **kwargs)
 
     files = Clinging()
-    save(tmp_path, 0, files)
-    save(tmp_path, 1, files)
+    for number in range(3):
+        save(tmp_path, number, files)
     assert "could not be removed" in caplog.text
-    assert newest_checkpoint(tmp_path).number == 1
-    save(tmp_path, 2, files)
-    assert {entry.name for entry in tmp_path.iterdir()} == {MANIFEST, "000002"}
+    assert newest_checkpoint(tmp_path).number == 2
+    save(tmp_path, 3, files)
+    assert {entry.name for entry in tmp_path.iterdir()} == {MANIFEST, "000002", "000003"}
 
 
 # What is damaged is named. -------------------------------------------------------------------------------------------
@@ -153,9 +166,10 @@ def test_a_damaged_part_is_named_with_what_is_wrong(tmp_path):
     data = path.read_bytes()
     for damaged, message in [(data[:-1], "bytes"), (data[:-1] + b"?", "checksum"), (None, "can't be read")]:
         path.unlink() if damaged is None else path.write_bytes(damaged)
-        for use in (checkpoint.check, lambda: checkpoint.read(PARTS[1])):
-            with pytest.raises(CheckpointError, match=f"ghost-Ball%40main.part.*{message}.*--force"):
-                use()
+        with pytest.raises(CheckpointError, match=f"ghost-Ball%40main.part.*{message}"):
+            checkpoint.check()
+        with pytest.raises(CheckpointError, match=f"ghost-Ball%40main.part.*{message}.*--force"):
+            checkpoint.read(PARTS[1])
         checkpoint.read(PARTS[0])
 
 

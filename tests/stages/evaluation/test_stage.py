@@ -13,6 +13,7 @@ from fakes import DECISION, Cast, CountingGroup, EchoPolicy, counting_spec, poli
 from queues.specs import ActionSpec
 from stages.environment.protocol import AgentSteps, StepResult
 from stages.evaluation import EvaluationStage
+from stages.evaluation.opponents import NewestOpponents, RandomOpponents
 from stages.policy.protocol import Decision, Recall
 from stages.stage import StageContext
 
@@ -67,17 +68,22 @@ class Deterministic(EchoPolicy):
         return super().act(observations, masks, random, deterministic, recall)
 
 
-def evaluation(group, every=100, episodes=4, behavior_id="Walker", **options):
+def evaluation(group, every=100, episodes=4, opponents=None, make_policy=Deterministic, report=None, **options):
     reports = []
-    stage = EvaluationStage(behavior_id, lambda: group, Deterministic, every, episodes, reports.append, **options)
+    opponents = opponents or NewestOpponents()
+    report = report or reports.append
+    stage = EvaluationStage(lambda: group, make_policy, opponents, every, episodes, report, **options)
     stage.start(StageContext("evaluation"))
     return stage, reports
 
 
-def play(stage, *steps):
+def play(stage, *steps, behavior="Walker", finish=False):
     async def run():
         for step in steps:
-            async for _ in stage.process(policy_update("Walker", step // 10, step)):
+            async for _ in stage.process(policy_update(behavior, step // 10, step)):
+                pytest.fail("evaluation yields nothing")
+        if finish:
+            async for _ in stage.finish():
                 pytest.fail("evaluation yields nothing")
 
     asyncio.run(run())
@@ -93,6 +99,40 @@ def test_the_score_is_the_mean_undiscounted_return_and_its_deviation():
     _, (report,) = played(Staircase(num_envs=1, height=7.0), episodes=3)
     assert (report.mean, report.deviation, report.episodes) == (7.0, 0.0, 3)
     assert report.spec == counting_spec("Walker")
+
+
+def test_the_lowest_and_highest_return_and_the_episodes_length_in_decisions_are_reported():
+    _, (report,) = played(Staircase(num_envs=3, height=2.0), episodes=3)
+    assert (report.lowest, report.highest, report.length) == (2.0, 6.0, 2.0)
+    assert report.deviation == pytest.approx(np.std([2.0, 4.0, 6.0]))
+
+
+def test_the_last_policy_is_played_at_the_end_if_it_was_not_before():
+    stage, reports = evaluation(Staircase(), every=100)
+    play(stage, 0, 110, 150, finish=True)
+    assert [report.policy.step for report in reports] == [110, 150]
+    play(stage, finish=True)
+    assert len(reports) == 2
+
+
+def test_an_untrained_policy_is_not_played_at_the_end():
+    stage, reports = evaluation(Staircase())
+    play(stage, 0, finish=True)
+    assert not reports
+
+
+def test_a_best_policy_that_could_not_be_kept_is_not_the_best():
+    group, kept = Staircase(num_envs=1, height=9.0), []
+
+    def report(result):
+        kept.append(result.best)
+        return len(kept) > 1
+
+    stage, _ = evaluation(group, episodes=1, report=report)
+    play(stage, 100)
+    group.height = 4.0
+    play(stage, 200, 300)
+    assert kept == [True, True, False]
 
 
 def played(group, **options):
@@ -146,7 +186,7 @@ def test_the_best_is_marked():
 
 def test_a_run_that_goes_on_remembers_its_best():
     group = Staircase(num_envs=1, height=4.0)
-    stage, reports = evaluation(group, episodes=1, best=5.0)
+    stage, reports = evaluation(group, episodes=1, best={"Walker": 5.0})
     play(stage, 100)
     group.height = 6.0
     play(stage, 200)
@@ -154,7 +194,7 @@ def test_a_run_that_goes_on_remembers_its_best():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_agents_that_are_not_evaluated_act_at_random_as_far_as_they_may(masked):
+def test_random_opponents_do_what_they_may(masked):
     class Company(CountingGroup):
         """Its crowd may do what it is allowed to."""
 
@@ -173,7 +213,7 @@ def test_agents_that_are_not_evaluated_act_at_random_as_far_as_they_may(masked):
 
     crowd = Cast("Crowd", agents=9, shortest=99, longest=99, masked=masked)
     group = Company([Cast("Walker", shortest=3, longest=3), crowd])
-    stage, reports = evaluation(group, episodes=2)
+    stage, reports = evaluation(group, opponents=RandomOpponents(), episodes=2)
     play(stage, 100)
     assert group.choices == ({0} if masked else {0, 1})
     assert reports[0].episodes == 2
@@ -218,7 +258,6 @@ def test_agents_remember_within_their_episodes_and_no_longer():
             return replace(steps, episode_ids=np.zeros_like(steps.episode_ids))
 
     group = SameEpisode([Cast("Walker", agents=3, longest=4, newcomers=0.5)], num_envs=2)
-    stage = EvaluationStage("Walker", lambda: group, Counting, 100, 20, lambda evaluation: None)
-    stage.start(StageContext("evaluation"))
+    stage, _ = evaluation(group, episodes=20, make_policy=Counting)
     play(stage, 100, 200)
     assert max(Counting.most) == 3

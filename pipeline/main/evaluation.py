@@ -1,0 +1,161 @@
+"""Evaluation as main sees it: a host that gets each new policy, and whose end is no reason to end the training."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from pipeline.control.messages import Evaluated, Stop
+from pipeline.hosts.protocol import HostHandle
+from pipeline.main.launcher import Launcher
+from pipeline.main.run_plan import RunPlan
+from pipeline.main.supervision import Supervisor
+from queues.ends import Outlet
+from queues.errors import QueueClosed
+from queues.messages import PolicyUpdate
+from stages.error_text import describe_error
+
+log = logging.getLogger(__name__)
+
+NAME = "evaluation"
+
+
+class Evaluation:
+    """The evaluation of a run: starts its host with the first behaviour, feeds it, and starts it again if it dies.
+
+    Args:
+        plan: the run.
+        launcher: starts the host.
+        supervisor: knows the restart limits.
+    """
+
+    def __init__(self, plan: RunPlan, launcher: Launcher, supervisor: Supervisor) -> None:
+        self._settings = plan.config.evaluation if not plan.playing else None
+        self._launcher = launcher
+        self._supervisor = supervisor
+        self._best = _remembered(plan)
+        self._host: HostHandle | None = None
+        self._outlets: dict[str, Outlet[Any]] = {}
+        self._newest: dict[str, PolicyUpdate] = {}
+        self._joining = asyncio.Lock()
+        self._ended = self._at_once = False
+        self._failure = ""
+        self._lost = ""
+        """Why there is no evaluation any more."""
+
+    @property
+    def best(self) -> Mapping[str, float]:
+        """The best mean return of each behaviour name so far."""
+        return self._best
+
+    def progress(self) -> dict[str, Any]:
+        """Return main's state in checkpoints."""
+        return {"best": self._best, "best_against": self._settings.opponents if self._settings is not None else ""}
+
+    async def join(self, behavior: str) -> None:
+        """Evaluate a behaviour from now on; again for one that is already."""
+        if self._settings is None:
+            return
+        async with self._joining:
+            if self._ended or self._lost or behavior in self._outlets:
+                return
+            try:
+                if self._host is None:
+                    self._host = await self._launcher.start_evaluation(self._best)
+                await self._open(behavior, self._host)
+            except Exception as error:
+                self._give_up(describe_error(error))
+
+    def take(self, policy: PolicyUpdate) -> None:
+        """Send a trainer's new policy, which may replace one that waits."""
+        if self._settings is None or self._lost:
+            return
+        kept = self._newest[policy.behavior_id] = policy.copy()
+        outlet = self._outlets.get(policy.behavior_id)
+        if outlet is not None:
+            with suppress(QueueClosed):  # the host has ended
+                outlet.put_nowait(kept)
+
+    def record(self, message: Evaluated) -> None:
+        """Note a score."""
+        if message.best:
+            self._best[message.behavior] = message.mean
+
+    def fail(self, message: str) -> None:
+        """Note why the host is about to end."""
+        self._failure = message
+
+    async def ended(self, host: HostHandle, status: int, how: str, training: bool) -> bool:
+        """Start the host again within the restart limits, if it has ended during training; True if it was.
+
+        Args:
+            host: the host.
+            status: its exit status.
+            how: the same in words.
+            training: False if the run is ending, and the host with it.
+        """
+        reason, self._failure = self._failure or f"its process {how}", ""
+        if not training:
+            self._lost = self._lost or (reason if status and not self._at_once else "")
+            return False
+        refusal = self._supervisor.refusal(NAME, time.monotonic())
+        if refusal is not None:
+            self._give_up(f"{reason}\nIt is not started again: {refusal}.")
+            return False
+        log.warning("Evaluation has failed: %s\nStarting it again; training goes on.", reason)
+        async with self._joining:
+            try:
+                self._host = await self._launcher.start_evaluation(self._best, replaces=host)
+                for behavior in [*self._outlets]:
+                    self._outlets.pop(behavior).close()
+                    await self._open(behavior, self._host)
+            except Exception as error:
+                self._give_up(describe_error(error))
+                return False
+        return True
+
+    def end(self, at_once: bool) -> None:
+        """No policies will come any more; unless `at_once`, the last ones are still played."""
+        self._ended, self._at_once = True, at_once
+        for outlet in self._outlets.values():
+            outlet.close()
+        if self._host is not None and (at_once or not self._outlets):
+            self._host.control.send(Stop())
+
+    def report_loss(self) -> None:
+        """Say at the end of the run that policies are missing from the evaluation."""
+        if self._lost:
+            log.warning("Not all policies were evaluated: evaluation had failed (%s).", self._lost.partition("\n")[0])
+
+    async def _open(self, behavior: str, host: HostHandle) -> None:
+        outlet = self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
+        if behavior in self._newest:
+            outlet.put_nowait(self._newest[behavior])
+        if self._ended:
+            outlet.close()
+
+    def _give_up(self, reason: str) -> None:
+        self._lost = reason
+        self._newest.clear()
+        log.error("Evaluation has failed: %s\nTraining goes on without it.", reason)
+        for outlet in self._outlets.values():
+            outlet.close()
+
+
+def _remembered(plan: RunPlan) -> dict[str, float]:
+    """Return the best scores of the run that is resumed, if they were won against the same opponents.
+
+    Before there was a choice of opponents, scores were kept by behaviour id and other ids acted at random: only where
+    there were no others do they still mean the same.
+    """
+    if plan.resumed is None or plan.config.evaluation is None:
+        return {}
+    progress = plan.resumed.progress
+    best = {str(name): float(score) for name, score in progress.get("best", {}).items()}
+    if "best_against" not in progress:
+        return best if len(best) == 1 and not any("?" in name for name in best) else {}
+    return best if progress["best_against"] == plan.config.evaluation.opponents else {}

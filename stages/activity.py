@@ -1,0 +1,110 @@
+"""What the stages of this process are doing: marked by their loops, read by those who watch over them.
+
+A mark costs a few assignments per item, nothing per step. Readers may be in another thread, as the stage in question
+may hold the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+
+class Deed(Protocol):
+    """Something that a stage does, in words."""
+
+    def describe(self) -> str:
+        """Say what, such as `on item 3: TrajectoryBatch of …`."""
+        ...
+
+
+class Activity:
+    """What one stage is doing.
+
+    Attributes:
+        stage: its name.
+        deed: what it is doing; None while it waits for an item.
+        deeds: number of deeds begun.
+        waiting: true while it waits for room at its outlet.
+        passed: number of results that found room.
+        progress: `Stage.progress`.
+        results: the asynchronous generator that makes its results, if one does.
+        task: the task that it runs in.
+    """
+
+    def __init__(self, stage: str = "") -> None:
+        self.stage = stage
+        self.deed: Deed | None = None
+        self.deeds = 0
+        self.waiting = False
+        self.passed = 0
+        self.progress: Callable[[], int | None] = lambda: 0
+        self.results: object = None
+        self.task: asyncio.Task[Any] | None = None
+        self._seen: tuple[int, int, int] | None = None
+        self._since = 0.0
+
+    @contextmanager
+    def running(self, progress: Callable[[], int | None]) -> Iterator[None]:
+        """Let the stage be found by its task while it runs."""
+        self.progress, self.task = progress, asyncio.current_task()
+        assert self.task is not None, "a stage runs in a task"
+        outer = _RUNNING.get(self.task)
+        _RUNNING[self.task] = self
+        try:
+            yield
+        finally:
+            del _RUNNING[self.task]
+            if outer is not None:
+                _RUNNING[self.task] = outer
+
+    def silent_s(self, now_s: float) -> float:
+        """For how long nothing has come of what it is doing; 0 while it does nothing or waits by right.
+
+        Looked at about once a second: what came between two looks shows in the counters.
+        """
+        progress = None if self.deed is None or self.waiting else self.progress()
+        seen = None if progress is None else (self.deeds, self.passed, progress)
+        if seen is None or seen != self._seen:
+            self._seen, self._since = seen, now_s
+        return now_s - self._since
+
+    def describe(self) -> str:
+        """Name the stage and what it is doing."""
+        deed = self.deed
+        return f"stage {self.stage}" if deed is None else f"stage {self.stage} {deed.describe()}"
+
+    def frames(self) -> list[FrameType]:
+        """The calls in which it waits, the innermost last, while its task does not run."""
+        return [*_awaiting(self.task.get_coro() if self.task is not None else None), *_awaiting(self.results)]
+
+
+_RUNNING: dict[asyncio.Task[Any], Activity] = {}
+
+
+def activity_in(task: asyncio.Task[Any] | None) -> Activity | None:
+    """The stage that runs in a task; None if none does."""
+    return _RUNNING.get(task) if task is not None else None
+
+
+def most_silent(now_s: float) -> Activity | None:
+    """The stage of this process that has been silent for longest; None if all get on."""
+    longest = max(list(_RUNNING.values()), key=lambda each: each.silent_s(now_s), default=None)
+    return longest if longest is not None and longest.silent_s(now_s) > 0 else None
+
+
+def _awaiting(waiter: object) -> list[FrameType]:
+    """The chain of what awaits what: coroutines, asynchronous generators, and generators that await by hand."""
+    frames = []
+    while waiter is not None:
+        kind = next((kind for kind in ("cr", "ag", "gi") if hasattr(waiter, f"{kind}_frame")), None)
+        if kind is None:
+            break
+        frame = getattr(waiter, f"{kind}_frame")
+        if frame is not None:
+            frames.append(frame)
+        waiter = getattr(waiter, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+    return frames

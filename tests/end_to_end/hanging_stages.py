@@ -1,0 +1,77 @@
+"""Stages and a trainer that hang in a way of one's choice; tests copy this file next to their configurations."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from stages import Stage, TrajectoryBatch
+from stages.trainer.ppo import PPOTrainer
+
+HANGS = Path(__file__).with_name("hangs")
+"""A file beside the configuration that is there once something hangs."""
+
+
+def hang(how: str) -> None:
+    """Never return.
+
+    Args:
+        how: `compute`, `sleep`, or `lock`: within a C call that holds Python's lock.
+    """
+    HANGS.write_text(how)
+    while how == "compute":
+        pass
+    if how == "lock":
+        ctypes.PyDLL(None).sleep(10**6)
+    time.sleep(1e9)
+
+
+class ComputingTrainer(PPOTrainer):
+    """Never comes to the end of its third update."""
+
+    how = "compute"
+
+    def learn(self) -> int:
+        if self.version == 2:
+            hang(self.how)
+        return super().learn()
+
+
+class LockingTrainer(ComputingTrainer):
+    """The same, in C."""
+
+    how = "lock"
+
+
+class Hangs(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Never comes to the end of its fifth item."""
+
+    def __init__(self, how: str = "compute") -> None:
+        self._how = how
+        self._items = 0
+
+    def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
+        self._items += 1
+        if self._items == 5:
+            hang(self._how)
+        yield batch
+
+
+class Awaits(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Awaits for ever on its fifth item; the others in its event loop go on."""
+
+    def __init__(self) -> None:
+        self._items = 0
+
+    async def process(self, batch: TrajectoryBatch) -> AsyncIterator[TrajectoryBatch]:
+        self._items += 1
+        if self._items == 5:
+            await self._answer()
+        yield batch
+
+    async def _answer(self) -> None:
+        HANGS.write_text("await")
+        await asyncio.Event().wait()

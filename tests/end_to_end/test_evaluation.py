@@ -1,0 +1,187 @@
+"""Evaluation in whole runs: one score for each behaviour name, and never a reason for the training to end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from run_configs import INLINE, Plain, cartpole, changed, volley
+from run_folders import read_whole_checkpoint
+from runs import run_here
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from unity_command import unity
+from unity_runs import reports
+
+from pipeline.policies.export import read_export
+from pipeline.run_folder.checkpoint import newest_checkpoint
+
+FRAGILE = Path(__file__).with_name("fragile_env.py")
+LINE = re.compile(
+    r"(\w+)\. Step: (\d+)\. Evaluation: (-?[\d.]+) ± ([\d.]+) over (\d+) episodes(, the best so far)?\. "
+    r"Min: (-?[\d.]+)\. Max: (-?[\d.]+)\. Episode Length: ([\d.]+)\."
+)
+SCRIPTED = "stages.games.volley:ScriptedPlayer"
+
+
+def scores(output: str) -> list[tuple[str, int, float, bool]]:
+    """Behaviour, step, mean and whether it was the best, of each evaluation in what a run has said."""
+    return [(name, int(step), float(mean), bool(best)) for name, step, mean, _, _, best, *_ in LINE.findall(output)]
+
+
+def fragile(trouble: str, **changes: object) -> Plain:
+    plain = cartpole(environment__factory="fragile_env:FragileEnv", evaluation={"every": 500, "episodes": 4})
+    del plain["environment"]["id"]
+    plain["environment"]["num_envs"] = 2
+    return changed(plain, {"environment__options": {"trouble": trouble}, **changes})
+
+
+@pytest.mark.parametrize("opponents", [pytest.param(SCRIPTED, marks=pytest.mark.slow), "snapshot"])
+def test_the_best_of_self_play_is_the_best_by_its_own_mean_of_one_evaluation_per_name(start, opponents):
+    command = start(volley(evaluation={"every": 1000, "episodes": 12, "opponents": opponents}))
+    assert command.wait() == 0, command.output
+    found = scores(command.output)
+    assert {name for name, *_ in found} == {"Volley"}
+    assert [best for *_, best in found] == [
+        all(mean > earlier for _, _, earlier, _ in found[:number]) for number, (_, _, mean, _) in enumerate(found)
+    ]
+    folder = command.run_folder / "Volley"
+    best = read_export(folder / "Volley-best.pt").update
+    assert best.step == [step for _, step, _, is_best in found if is_best][-1]
+    assert best.snapshot == -1
+    last = max(int(path.stem.rpartition("-")[2]) for path in folder.glob("Volley-[0-9]*.pt"))
+    assert last - 1000 < found[-1][1] <= last  # the last policy was played as well
+    saved = newest_checkpoint(command.run_folder / "checkpoints")
+    assert saved is not None
+    assert saved.progress["best_against"] == opponents
+    assert (folder / "Volley-opponent.pt").exists() == (opponents == "snapshot")
+    command.assert_left_nothing()
+
+
+def test_a_resumed_run_keeps_its_best_and_whom_it_plays_against(tmp_path, caplog):
+    caplog.set_level("INFO")
+    section = {"every": 500, "episodes": 8, "opponents": "snapshot"}
+    plain = volley(**INLINE, evaluation=section, behaviors__Volley__max_steps=2500)
+    folder = run_here(plain, tmp_path, "run").folder / "Volley"
+    opponent, best = (read_export(folder / f"Volley-{label}.pt").update for label in ("opponent", "best"))
+    top = max(mean for _, _, mean, _ in scores(caplog.text))
+    caplog.clear()
+    plain["behaviors"]["Volley"]["max_steps"] = 4500
+    result = run_here(plain, tmp_path, "run", resume=True)
+    found = scores(caplog.text)
+    assert found
+    assert read_export(folder / "Volley-opponent.pt").update.step == opponent.step
+    better = [(step, mean) for _, step, mean, is_best in found if is_best]
+    assert all(mean > top for _, mean in better)
+    assert read_export(folder / "Volley-best.pt").update.step == (better[-1][0] if better else best.step)
+    assert result.behaviors["Volley"].best_evaluation == pytest.approx(max(top, *(m for _, m in better)), abs=0.001)
+
+
+def test_a_short_run_has_a_best_policy_too_and_curves_at_the_steps_of_the_policies(tmp_path, caplog):
+    caplog.set_level("INFO")
+    plain = cartpole(**INLINE, evaluation={"every": 10**6, "episodes": 4}, behaviors__CartPole__max_steps=1500)
+    result = run_here(plain, tmp_path, "run")
+    ((_, step, mean, best),) = scores(caplog.text)
+    assert best
+    assert result.behaviors["CartPole"].best_evaluation == pytest.approx(mean, abs=0.001)
+    assert read_export(result.folder / "CartPole" / "CartPole-best.pt").update.step == step
+    events = EventAccumulator(str(result.folder / "CartPole")).Reload()
+    curves = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"] if tag.startswith("Evaluation/")}
+    assert {tag: [event.step for event in curve] for tag, curve in curves.items()} == {
+        f"Evaluation/{what}": [step]
+        for what in ("Cumulative Reward", "Std of Reward", "Min Reward", "Max Reward", "Episode Length")
+    }
+    assert curves["Evaluation/Cumulative Reward"][0].value == pytest.approx(mean, abs=0.001)
+
+
+# Trouble. --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", ["raise", "os._exit"])
+def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_path, trouble):
+    once = {"environment__options__once": str(tmp_path / "happened"), "behaviors__CartPole__max_steps": 1500}
+    command = start(fragile(trouble, **once), beside=[FRAGILE])
+    assert command.wait() == 0, command.output
+    assert "Starting it again; training goes on." in command.output
+    if trouble == "raise":
+        assert "the motor is on fire" in command.output
+    assert scores(command.output)
+    command.assert_left_nothing()
+
+
+def test_one_that_always_breaks_in_evaluation_is_given_up_and_the_end_of_the_run_says_so(start):
+    command = start(fragile("raise", behaviors__CartPole__max_steps=20_000), beside=[FRAGILE])
+    assert command.wait() == 0, command.output
+    assert "Training goes on without it." in command.output
+    assert command.output.count("Not all policies were evaluated: evaluation had failed (") == 1
+    assert "Traceback" not in command.output
+    assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 20_000
+    command.assert_left_nothing()
+
+
+@pytest.mark.parametrize("trouble", ["endless", pytest.param("hang", marks=pytest.mark.slow)])
+def test_one_that_never_ends_in_evaluation_holds_up_no_end(start, trouble):
+    command = start(fragile(trouble, pipeline__supervision={"grace_s": 4.0}), beside=[FRAGILE])
+    assert command.wait() == 0, command.output
+    if trouble == "endless":
+        assert "Evaluation: the last policies were still being played 3 s after the end of training" in command.output
+    else:
+        assert "evaluation did not end within" in command.output
+    assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
+    command.assert_left_nothing()
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_waits_for_no_evaluation(start):
+    command = start(fragile("endless", behaviors__CartPole__max_steps=10**7), beside=[FRAGILE])
+    command.pid_of("evaluation")
+    command.until_checkpoint()
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert "Evaluation" not in command.output
+    assert "did not end within" not in command.output
+    command.assert_left_nothing()
+
+
+def test_a_killed_evaluation_is_started_again(start):
+    command = start(
+        cartpole(evaluation={"every": 500, "episodes": 4}, behaviors__CartPole__max_steps=10**7),
+    )
+    os.kill(command.pid_of("evaluation"), signal.SIGKILL)
+    command.until(lambda: "killed by signal 9\nStarting it again" in command.output, "restart")
+    before = len(scores(command.output))
+    command.until(lambda: len(scores(command.output)) > before, "evaluation")
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+
+
+# Unity. ----------------------------------------------------------------------------------------------------------------
+
+
+def test_unity_is_evaluated_in_programs_of_its_own_on_ports_behind_the_actors(start, tmp_path):
+    plain = unity(tmp_path, "--scene", "duel", evaluation={"every": 400, "episodes": 8, "opponents": "random"})
+    settings = plain["behaviors"].pop("Simple")
+    plain["behaviors"]["Duel"] = {**settings, "self_play": {"save_steps": 100, "team_change": 400, "swap_steps": 100}}
+    command = start(changed(plain, {"engine_settings": {"time_scale": 7.0}}))
+    assert command.wait() == 0, command.output
+    assert {name for name, *_ in scores(command.output)} == {"Duel"}
+    base = plain["env_settings"]["base_port"]
+    told = sorted(reports(tmp_path / "reports"), key=lambda report: report["port"])
+    assert [(report["port"] - base, report["seed"], report["returncode"]) for report in told] == [
+        (number, 5 + number, 0) for number in range(4)
+    ]
+    assert all(report["engine"]["time_scale"] == [7.0] for report in told)
+    assert (command.run_folder / "run_logs" / "Player-3.log").is_file()
+    command.assert_left_nothing()
+
+
+def test_the_editor_can_t_be_evaluated_as_validate_says(start, tmp_path):
+    plain = unity(tmp_path, evaluation={"every": 400})
+    plain["env_settings"] = {}
+    command = start(plain, "--validate")
+    assert command.wait() == 2, command.output
+    assert "evaluation: needs programs of its own, and the Unity Editor is one" in command.output

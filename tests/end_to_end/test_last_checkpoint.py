@@ -1,0 +1,106 @@
+"""The last checkpoint: it needs a healthy learner and nobody else, and as long as it makes progress it has time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole, changed, troubled
+from run_folders import read_whole_checkpoint
+from runs import Command, run_here
+
+pytestmark = pytest.mark.lengthy
+
+BESIDE = [TROUBLED_ENV, TROUBLED_ENV.with_name("misbehaving_stages.py")]
+LONG = {"behaviors__CartPole__max_steps": 10**7, "behaviors__CartPole__checkpoint_interval": 10**7}
+"""A run that makes no checkpoint of its own accord."""
+
+
+def slow(grace_s: float, **changes: Any) -> Plain:
+    """CartPole with a trainer that takes its time, as its environment variables say."""
+    return cartpole(
+        behaviors__CartPole__trainer_type="misbehaving_stages:SlowTrainer",
+        pipeline__supervision__grace_s=grace_s,
+        **changes,
+    )
+
+
+def assert_it_goes_on(command: Command, plain: Plain) -> None:
+    """The run ended well with a checkpoint of its last step, and a resumed one learns on from there."""
+    assert command.wait() == 0, command.output
+    assert "Traceback" not in command.output
+    assert "could not be written" not in command.output
+    command.assert_left_nothing()
+    step = read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"]
+    assert step >= 1000
+    assert (command.run_folder / "CartPole" / f"CartPole-{step}.pt").exists()
+    assert (command.run_folder / "CartPole.onnx").exists()
+    further = {**INLINE, "behaviors__CartPole__max_steps": step + 1000, "environment__options": {}}
+    result = run_here(changed(plain, further), command.results, "run", resume=True)
+    assert result.behaviors["CartPole"].step >= step + 1000
+
+
+def test_it_is_made_when_the_actor_dies_as_the_run_ends(start):
+    plain = cartpole(**LONG)
+    command = start(plain)
+    command.until(lambda: "Step: 1000." in command.output, "the first summary")
+    actor = command.pid_of("actor-0")
+    os.kill(actor, signal.SIGSTOP)  # it will not get as far as its barrier
+    command.interrupt()
+    command.until(lambda: "Learning was interrupted" in command.output, "the signal's answer")
+    os.kill(actor, signal.SIGKILL)
+    assert_it_goes_on(command, changed(plain, {"environment__options": {}}))
+    assert "The process of actor-0 was killed by signal 9 as the run ended." in command.output
+
+
+def test_it_is_made_when_an_environment_hangs(start, tmp_path):
+    plain = changed(troubled(trouble="hang", once=str(tmp_path / "hangs"), after=1000), LONG)
+    plain = changed(plain, {"pipeline__supervision__grace_s": 12.0})
+    command = start(plain, beside=BESIDE)
+    command.until((tmp_path / "hangs").exists, "an environment that hangs")
+    command.interrupt()
+    assert_it_goes_on(command, plain)
+    assert "actor-0 did not stop within 2 s: the last checkpoint is saved without waiting any longer" in command.output
+    assert "actor-0 did not end within 2 s and is killed." in command.output
+
+
+def test_it_is_made_when_a_long_update_is_under_way(start):
+    plain = slow(24.0, **LONG)
+    command = start(plain, beside=BESIDE, environment={"UPDATE_S": "7"})
+    command.until(Path(command.run_folder.parents[1], "updates").exists, "a long update")
+    command.interrupt()
+    assert_it_goes_on(command, plain)
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["in order", "then a second signal"])
+def test_it_has_time_as_long_as_the_file_grows(start, twice):
+    plain = slow(6.0, behaviors__CartPole__checkpoint_interval=10**7)
+    command = start(plain, beside=BESIDE, environment={"DISK_S": "12"})
+    if not twice:
+        assert_it_goes_on(command, plain)
+        return
+    command.until(Path(command.run_folder.parents[1], "writes").exists, "a replay memory that is written")
+    for text in ("Learning was interrupted", "ended at once"):
+        command.interrupt()
+        command.until(lambda text=text: text in command.output, "the signal's answer")
+    assert command.wait() == 130, command.output
+    command.assert_left_nothing()
+
+
+def test_without_any_checkpoint_no_message_speaks_of_an_earlier_one(start):
+    command = start(cartpole(**LONG))
+    command.until(lambda: "Step: 1000." in command.output, "the first summary")
+    learner = command.pid_of("learner-CartPole")
+    os.kill(learner, signal.SIGSTOP)
+    command.interrupt()
+    command.until(lambda: "Learning was interrupted" in command.output, "the signal's answer")
+    os.kill(learner, signal.SIGKILL)
+    assert command.wait() == 1, command.output
+    assert (
+        "Checkpoint 0 could not be written, and there is none before it: learner-CartPole has ended" in command.output
+    )
+    assert "the one before it" not in command.output
+    assert "--resume" not in command.output

@@ -1,0 +1,260 @@
+"""Which checkpoint a run resumes from: never a damaged one, never one mistaken for another, and it is said which."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes_files import Faulty, Recorder, Stopped
+
+from pipeline.run_folder.checkpoint import (
+    MANIFEST,
+    CheckpointError,
+    CheckpointFormatError,
+    holds_checkpoint,
+    newest_checkpoint,
+    unfinished_folder,
+    write_manifest,
+    write_part,
+)
+from pipeline.run_folder.recovery import choose_checkpoint
+
+PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
+
+
+def save(folder, number):
+    """One checkpoint, with states as large as those of all others."""
+    parts = [write_part(folder, number, name, np.full(20, number, np.float32)) for name in PARTS]
+    write_manifest(folder, number, parts, {"Ball": 100 * number}, {"seed": 7})
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """The folder of checkpoints 6 and 7."""
+    save(tmp_path, 6)
+    save(tmp_path, 7)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def heard(caplog):
+    caplog.set_level(logging.WARNING)
+    return caplog
+
+
+def part(folder, number):
+    return folder / f"{number:06d}" / "trainer%40learner-Ball.part"
+
+
+def flip(path, bit=1000):
+    data = bytearray(path.read_bytes())
+    data[bit // 8 % len(data)] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def both_manifests(folder, number):
+    return [folder / f"{number:06d}" / MANIFEST, folder / MANIFEST]
+
+
+def truncate_manifests(folder):
+    for path in both_manifests(folder, 7):
+        path.write_bytes(path.read_bytes()[:100])
+
+
+def remove_manifests(folder):
+    for path in both_manifests(folder, 7):
+        path.unlink()
+
+
+def swap_the_part(folder):
+    shutil.copy(part(folder, 6), part(folder, 7))
+
+
+def swap_the_manifest(folder):
+    for path in both_manifests(folder, 7):
+        shutil.copy(folder / "000006" / MANIFEST, path)
+
+
+def swap_the_folders(folder):
+    (folder / "000007").rename(folder / "x")
+    (folder / "000006").rename(folder / "000007")
+    (folder / "x").rename(folder / "000008")
+
+
+DAMAGES = {
+    "a flipped bit": (lambda folder: flip(part(folder, 7)), "000007/trainer.*is damaged: its checksum"),
+    "a truncated part": (lambda folder: part(folder, 7).write_bytes(b"x"), "000007/trainer.*it has 1 bytes"),
+    "a missing part": (lambda folder: part(folder, 7).unlink(), "000007/trainer.*can't be read: No such file"),
+    "a part of the older one": (swap_the_part, "000007/trainer.*its checksum"),
+    "a manifest of the older one": (swap_the_manifest, "is the manifest of checkpoint 6, not of 7"),
+    "truncated manifests": (truncate_manifests, "000007/manifest.json: is no manifest"),
+    "missing manifests": (remove_manifests, "000007/manifest.json: is missing"),
+    "a missing folder": (lambda folder: shutil.rmtree(folder / "000007"), "000007/trainer.*can't be read"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_one_is_named_and_put_aside_and_the_older_one_is_taken(two, heard, damage):
+    harm, message = DAMAGES[damage]
+    harm(two)
+    there = (two / "000007").exists()
+    chosen = choose_checkpoint(two)
+    assert chosen.number == 6
+    chosen.check()
+    (record,) = heard.records
+    assert re.search(message, record.getMessage())
+    assert f"Resuming from the checkpoint before, {two / '000006'} (Ball at step 600), instead" in record.getMessage()
+    assert (f"is kept as {two / '000007.damaged'}" in record.getMessage()) == there
+    assert not (two / "000007").exists()
+    assert newest_checkpoint(two).number == 6, "hosts take the same one"
+    save(two, 7)
+    assert choose_checkpoint(two).number == 7
+
+
+def test_the_same_number_may_be_damaged_twice(two):
+    for aside in ("000007.damaged", "000007.damaged-2"):
+        flip(part(two, 7))
+        assert choose_checkpoint(two).number == 6
+        assert (two / aside).is_dir()
+        save(two, 7)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("content", [b"", b"{", None])
+def test_one_of_a_manifests_two_copies_is_enough_and_mends_the_other(two, heard, index, content):
+    path, other = both_manifests(two, 7)[:: 1 if index == 0 else -1]
+    path.unlink() if content is None else path.write_bytes(content)
+    assert choose_checkpoint(two).number == 7
+    assert path.read_bytes() == other.read_bytes()
+    assert not heard.records
+
+
+def test_folders_that_have_changed_places_are_not_mistaken_for_each_other(two):
+    swap_the_folders(two)
+    with pytest.raises(CheckpointError, match="000008.*of checkpoint 7, not of 8.*000007.*is damaged: its checksum"):
+        choose_checkpoint(two)
+
+
+def test_when_all_are_damaged_each_is_named_and_nothing_is_changed(two):
+    flip(part(two, 7))
+    part(two, 6).unlink()
+    before = sorted(two.rglob("*"))
+    with pytest.raises(CheckpointError, match=r"000007/trainer.*000006/trainer.*No older checkpoint is whole.*--force"):
+        choose_checkpoint(two)
+    assert sorted(two.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "each"),
+    [(True, 11), pytest.param(False, 1, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow)],
+)
+def test_no_flip_of_a_bit_of_a_manifest_makes_another_checkpoint_of_it(tmp_path, everywhere, each):
+    """Whether the bit has flipped in one copy, or before the copy was made; each bit under -m slow."""
+    save(tmp_path, 7)
+    (tmp_path / "000007" / "trainer%40learner-Ball.part").unlink()  # what its manifest says is all that is asked
+    whole = newest_checkpoint(tmp_path)
+    own, copy = both_manifests(tmp_path, 7)
+    data = own.read_bytes()
+    refused = 0
+    for bit in range(0, 8 * len(data), each):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        own.write_bytes(flipped)
+        if everywhere:
+            copy.write_bytes(flipped)
+        try:
+            found = newest_checkpoint(tmp_path)
+        except CheckpointError:
+            refused += 1
+            continue
+        assert (found.number, found.parts, found.steps, found.progress) == (
+            whole.number,
+            whole.parts,
+            whole.steps,
+            whole.progress,
+        )
+    assert (refused > 0.9 * 8 * len(data) // each) == everywhere
+
+
+def test_a_manifest_without_a_checksum_is_that_of_an_older_version(two, heard):
+    """It lay beside the folders alone."""
+    content = json.loads((two / MANIFEST).read_text())
+    del content["checksum"]
+    (two / MANIFEST).write_text(json.dumps(content))
+    for number in (6, 7):
+        (two / f"{number:06d}" / MANIFEST).unlink()
+    shutil.rmtree(two / "000006")
+    assert choose_checkpoint(two).number == 7
+    assert (two / "000007" / MANIFEST).read_bytes() == (two / MANIFEST).read_bytes()
+    save(two, 8)
+    flip(part(two, 8))
+    assert choose_checkpoint(two).number == 7
+
+
+def test_another_version_of_the_format_is_no_damage(two):
+    for path in both_manifests(two, 7):
+        path.write_text('{"format": 2, "number": 7}')
+    with pytest.raises(CheckpointFormatError, match="format 2, this version reads 1"):
+        choose_checkpoint(two)
+    assert (two / "000007").is_dir()
+
+
+@pytest.mark.parametrize("name", ["../000006/trainer%40learner-Ball.part", "/etc/passwd"])
+def test_a_manifest_names_no_files_elsewhere(two, name):
+    content = json.loads((two / MANIFEST).read_text())
+    del content["checksum"]
+    content["parts"][PARTS[0]]["file"] = name
+    for path in both_manifests(two, 7):
+        path.write_text(json.dumps(content))
+    assert choose_checkpoint(two).number == 6
+
+
+def test_to_play_policies_no_part_has_to_be_whole_and_nothing_is_put_aside(two, heard):
+    flip(part(two, 7))
+    assert choose_checkpoint(two, playing=True).number == 7
+    truncate_manifests(two)
+    before = sorted(two.rglob("*"))
+    assert choose_checkpoint(two, playing=True).number == 6
+    assert "Playing from the checkpoint before" in heard.text
+    assert sorted(two.rglob("*")) == before
+
+
+def test_where_none_was_ever_whole_there_is_none(tmp_path):
+    assert choose_checkpoint(tmp_path) is None
+    assert not holds_checkpoint(tmp_path)
+    write_part(tmp_path, 0, PARTS[0], {})
+    assert choose_checkpoint(tmp_path) is None
+    assert holds_checkpoint(tmp_path)
+
+
+def test_a_folder_without_a_manifest_is_damage_and_not_an_unfinished_one(tmp_path):
+    save(tmp_path, 0)
+    for path in both_manifests(tmp_path, 0):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="000000/manifest.json: is missing.*No older checkpoint is whole"):
+        choose_checkpoint(tmp_path)
+    assert not unfinished_folder(tmp_path, 0).exists()
+
+
+def test_wherever_putting_aside_is_interrupted_the_next_try_takes_the_same_one(tmp_path):
+    whole = tmp_path / "whole"
+    save(whole, 6)
+    save(whole, 7)
+    flip(part(whole, 7))
+    at = 0
+    while True:
+        folder = tmp_path / str(at)
+        shutil.copytree(whole, folder)
+        try:
+            choose_checkpoint(folder, files=Faulty(at, stop=True))
+            break
+        except Stopped:
+            at += 1
+        assert choose_checkpoint(folder, files=Recorder()).number == 6
+        assert newest_checkpoint(folder).number == 6
+    assert at >= 4
