@@ -8,10 +8,11 @@ from config.behavior_warnings import behavior_warnings
 from config.behaviors import BehaviorSettings
 from config.errors import Finding, suggest
 from config.fields import changed
+from config.listen import reaches_others
 from config.sections import Sections
 from config.trainers import declared_kind
 
-_UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas", "side_channels")
+_UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas", "side_channels", "listen", "max_message_mib")
 _EXECUTABLES_ALONE = {
     "env_settings": ("env_args", "base_port"),
     "engine_settings": ("no_graphics", "no_graphics_monitor"),
@@ -60,6 +61,12 @@ def _about_checkpoints(config: Sections) -> Iterator[Finding]:
 
 def _about_unity(config: Sections) -> Iterator[Finding]:
     if config.environment is None:
+        if reaches_others(config.env_settings.listen) and config.replay is None:
+            message = (
+                "lets every machine that reaches this one call in Unity's place, see the actions and end the run; "
+                "'localhost' is enough for a Unity on this machine"
+            )
+            yield Finding(("env_settings", "listen"), message)
         if config.env_settings.env_path is None and config.replay is None:
             yield from _about_editor(config)
         return

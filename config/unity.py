@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from config.fields import Flag, Float, Int, Names, Reference, Settings, Text, as_tuple
+from config.listen import LOCALHOST, Listen
 
 
 class EnvSettings(Settings):
@@ -36,6 +37,14 @@ class EnvSettings(Settings):
         1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: without limit."
     )
     restarts_rate_limit_period_s: Int = Field(60, gt=0, description="Period of that limit, in seconds.")
+    listen: Listen = Field(
+        LOCALHOST,
+        description="Where to wait for Unity: `localhost` (this machine alone), an address of this machine (besides "
+        "localhost) or `all` (every address), which lets others end the run. Not in ML-Agents, which waits at all.",
+    )
+    max_message_mib: Int = Field(
+        512, gt=0, le=2047, description="Largest message from or to Unity, in MiB. Not in ML-Agents."
+    )
     side_channels: Annotated[tuple[Reference, ...], BeforeValidator(as_tuple)] = Field(
         (),
         description="Side channels of your own towards Unity: `module:Class` each; modules beside the YAML are found.",

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config import EnvSettings
+from config.listen import LOCALHOST
 from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader, UnityRows
 from stages.unity.exceptions import UnityActionException, UnityEnvironmentException, as_low_level
@@ -39,7 +40,7 @@ from stages.unity.specs import (
     ObservationType,
 )
 from stages.unity.steps import DecisionSteps, TerminalSteps
-from stages.unity.worker import EDITOR_PORT, UnityWorker
+from stages.unity.worker import EDITOR_PORT, MAX_MESSAGE_MIB, UnityWorker
 
 BASE_PORT = EnvSettings().base_port
 """Default port of executables."""
@@ -73,6 +74,9 @@ class UnityEnvironment:
         side_channels: may also be of ML-Agents' own classes.
         log_folder: for Unity's log.
         num_areas: copies of the training area that Unity should make.
+        listen: where to wait for Unity: `localhost`, an address of this machine besides, or `all`; beyond localhost,
+            other machines can end the environment or answer in Unity's place.
+        max_message_mib: largest message from or to Unity, in MiB.
 
     Raises:
         UnityEnvironmentException: if it can't be started, or its version is not compatible.
@@ -93,6 +97,8 @@ class UnityEnvironment:
         side_channels: Sequence[SideChannel] | None = None,
         log_folder: str | None = None,
         num_areas: int = 1,
+        listen: str = LOCALHOST,
+        max_message_mib: int = MAX_MESSAGE_MIB,
     ) -> None:
         if file_name is None and worker_id != 0:
             raise UnityEnvironmentException(
@@ -121,6 +127,8 @@ class UnityEnvironment:
                     num_areas,
                     timeout_wait,
                     SideChannels(side_channels or (), self._name),
+                    listen,
+                    max_message_mib,
                 )
                 self._loop_thread.call(self._worker.start())
         except BaseException:

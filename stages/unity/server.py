@@ -1,36 +1,63 @@
 """The gRPC server that Unity calls: one method, whose responses are commands to Unity.
 
 Unity calls and waits for the response. So at most one call is unanswered at any time, and only Unity's next call
-follows a response.
+follows a response. A server belongs to one caller, the first that has shaken hands: it sent a greeting, received ours,
+and called again over the same connection. Whoever else calls is refused before its message is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import socket
-import sys
-from contextlib import closing, suppress
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
+from config.listen import LOCALHOST
+from stages.listening import find_port
 from stages.unity.errors import PortUnusable, UnityRefused
 from stages.unity.messages import EXCHANGE
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its calls at random
-)
-_ADDRESSES = ((socket.AF_INET6, "::", "[::]"), (socket.AF_INET, "0.0.0.0", "0.0.0.0"))
-"""`localhost`, which Unity calls, is either of these; a machine may lack the first."""
+log = logging.getLogger(__name__)
+
+_CONNECTIONS = 64
+"""Connections at a time, so that callers who never say anything can't use up the file descriptors."""
+_SILENCE_MS = 20_000
+"""Time after which a connection without a word of HTTP/2 is closed."""
+_GREETINGS = 256
+"""Callers at a time that have greeted and not called again."""
 _FLUSH_S = 5.0
 """Time for the last answer to leave."""
+_ATTEMPTS = 5
+"""To listen on a port that was found to be free."""
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
 class ConnectionLost(Exception):
-    """Unity's connection was lost while its call waited for an answer."""
+    """Unity's connection was lost while its call waited for an answer, or in the middle of its message."""
+
+
+class MessageTooLarge(Exception):
+    """Unity's message is larger than the limit, and was not read."""
+
+
+class _Refused(Exception):
+    """A call is refused.
+
+    Args:
+        why: ends the sentence that begins with the server's name, or with `it`.
+        code: for the caller.
+    """
+
+    def __init__(self, why: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION) -> None:
+        super().__init__(why)
+        self.code = code
 
 
 class _Call:
@@ -55,12 +82,38 @@ class ExchangeServer:
         port: to listen on; 0 for any free one.
         name: name of the worker, for errors.
         cure: advice for the error of a port in use.
+        greet: returns our greeting in answer to a caller's; None for a message that is no greeting.
+        max_bytes: largest message, in either direction.
+        listen: as `env_settings.listen`.
+
+    Attributes:
+        name: as above; may be changed.
+        greeting: the greeting of the caller to whom the server belongs, or who was the last to greet; None before.
+        refused: the last refusal, as a sentence; empty if there was none.
     """
 
-    def __init__(self, port: int, name: str, cure: str) -> None:
+    def __init__(
+        self,
+        port: int,
+        name: str,
+        cure: str,
+        greet: Callable[[bytes], bytes | None],
+        max_bytes: int,
+        listen: str = LOCALHOST,
+    ) -> None:
+        self.name = name
+        self.greeting: bytes | None = None
+        self.refused = ""
         self._wanted = port
-        self._name = name
         self._cure = cure
+        self._greet = greet
+        self._max_bytes = max_bytes
+        self._listen = listen
+        self._refusals = 0
+        self._owner: str | None = None
+        """Address of the caller to whom the server belongs."""
+        self._greeted: dict[str, bytes] = {}
+        """By address, the greetings of callers until the server belongs to one of them."""
         self._server: grpc.aio.Server | None = None
         self._call: _Call | None = None
         self._news = asyncio.Event()
@@ -74,54 +127,51 @@ class ExchangeServer:
             The port.
 
         Raises:
-            UnityRefused: if the port is in use, or not permitted.
+            UnityRefused: if the port is in use, or not permitted, or this machine does not have the address.
         """
-        self._check_port()
-        service, method = EXCHANGE[1:].split("/")
-        handler = grpc.unary_unary_rpc_method_handler(self._exchange)  # without (de)serializers: bytes
-        server = grpc.aio.server(options=_OPTIONS)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
-        self._server = server
-        port = self._bind(server)
-        await server.start()
-        return port
-
-    def _check_port(self) -> None:
-        """Try to bind the port: gRPC's own error has no cause, and is missing where one address of two is free."""
         if not 0 <= self._wanted <= 65_535:
-            raise UnityRefused(f"{self._name}: {self._wanted} isn't a port, which is at most 65535; {self._cure}")
-        for family, address, _ in _ADDRESSES:
+            raise UnityRefused(f"{self.name}: {self._wanted} isn't a port, which is at most 65535; {self._cure}")
+        for _ in range(_ATTEMPTS):
             try:
-                with closing(socket.socket(family, socket.SOCK_STREAM)) as trial:
-                    if sys.platform != "win32":  # there it would allow a port in use; here only a closed one
-                        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    if family == socket.AF_INET6:
-                        trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                    trial.bind((address, self._wanted))
+                port, hosts = find_port(self._listen, self._wanted)
+            except ValueError as error:
+                raise UnityRefused(f"{self.name} can't listen: {error}") from error
             except OSError as error:
-                if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                    continue
-                raise PortUnusable(self._unusable(error)) from error
+                raise self._unusable(error) from error
+            server = self._make_server()
+            if _add_port(server, port, hosts):  # otherwise another program was quicker
+                self._server = server
+                await server.start()
+                return port
+        raise self._unusable(OSError(errno.EADDRINUSE, "another program uses it"))
 
-    def _unusable(self, error: OSError) -> str:
-        if error.errno == errno.EADDRINUSE:
-            return f"{self._name} can't listen on port {self._wanted}: another program uses it. {self._cure}"
-        return f"{self._name} can't listen on port {self._wanted}: {error.strerror}. {self._cure}"
+    def _unusable(self, error: OSError) -> UnityRefused:
+        problem = f"{self.name} can't listen on port {self._wanted}: {error.strerror}."
+        if error.errno == errno.EADDRNOTAVAIL:
+            return UnityRefused(f"{problem} Set env_settings.listen to one of its addresses, to localhost or to all")
+        return PortUnusable(f"{problem} {self._cure}")
 
-    def _bind(self, server: grpc.aio.Server) -> int:
-        for _, _, address in _ADDRESSES:
-            try:
-                if port := server.add_insecure_port(f"{address}:{self._wanted}"):
-                    return int(port)
-            except RuntimeError:  # gRPC gives no cause
-                continue
-        raise PortUnusable(self._unusable(OSError(errno.EADDRINUSE, "in use")))
+    def _make_server(self) -> grpc.aio.Server:
+        service, method = EXCHANGE[1:].split("/")
+        # Without (de)serializers: bytes. As a stream of one message, which is read once its caller is known.
+        handler = grpc.stream_unary_rpc_method_handler(self._handle)
+        options = (
+            ("grpc.max_receive_message_length", self._max_bytes),
+            ("grpc.max_send_message_length", self._max_bytes),
+            ("grpc.max_allowed_incoming_connections", _CONNECTIONS),
+            ("grpc.server_handshake_timeout_ms", _SILENCE_MS),
+            ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its calls at random
+        )
+        server = grpc.aio.server(options=options)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        return server
 
     async def receive(self) -> bytes:
         """Return the unanswered call, or wait for the next one; there is no timeout, and cancellation loses nothing.
 
         Raises:
             ConnectionLost: if the connection was lost while a call waited for its answer.
+            MessageTooLarge: if Unity's message was.
             Exception: the reason passed to `interrupt`.
         """
         while self._call is None:
@@ -169,15 +219,32 @@ class ExchangeServer:
         if server is not None:
             await server.stop(_FLUSH_S)
 
-    async def _exchange(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def _handle(self, _: Any, context: _Context) -> bytes:
+        """Answer a call, or refuse it."""
+        caller = unquote(context.peer()).partition(":")[2]  # as `127.0.0.1:50424`, from gRPC's `ipv4:127.0.0.1:50424`
+        try:
+            return await self._exchange(caller, context)
+        except _Refused as refusal:
+            self._note(caller, refusal)
+            await context.abort(refusal.code, f"{self.name} refuses the call from {caller}: {refusal}")
+            raise AssertionError("abort raises") from None
+
+    async def _exchange(self, caller: str, context: _Context) -> bytes:
+        self._admit(caller)
         if self._farewell is not None:
             self._news.set()
             return self._farewell
-        if self._call is not None or self._interruption is not None:  # a second program
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"{self._name} is connected with another Unity already: close it, or use another port",
-            )
+        request = await self._read(caller, context)
+        self._admit(caller)  # much may have happened while the message arrived
+        if self._owner is None:
+            ours = self._greet(request)
+            if ours is not None:
+                self._remember(caller, request)
+                return ours
+            if caller not in self._greeted:
+                raise _Refused("its first message is no greeting", grpc.StatusCode.INVALID_ARGUMENT)
+            self._owner, self.greeting = caller, self._greeted[caller]
+            self._greeted = {}
         call = self._call = _Call(request)
         self._news.set()
         try:
@@ -187,3 +254,59 @@ class ExchangeServer:
                 self._call = None
                 self.interrupt(ConnectionLost())
             raise
+
+    def _admit(self, caller: str) -> None:
+        """Refuse whoever is not, and can't become, the one to whom the server belongs."""
+        if self._owner is not None and caller != self._owner:
+            raise _Refused(
+                f"another Unity is connected with it already, from {self._owner}; close that, or use another port"
+            )
+        if self._farewell is not None:
+            return
+        if self._interruption is not None:
+            raise _Refused("its Unity is gone, and it takes no other until it is started again")
+        if self._call is not None:
+            raise _Refused("an earlier call of this Unity waits for its answer")
+
+    async def _read(self, caller: str, context: _Context) -> bytes:
+        try:
+            request = await context.read()
+        except asyncio.CancelledError:
+            self._lose(caller, ConnectionLost())
+            raise
+        if request is not grpc.aio.EOF:
+            return bytes(request)
+        # The connection is lost, or gRPC has refused the message, and then it has forgotten the caller.
+        if context.peer():
+            self._lose(caller, ConnectionLost())
+            raise _Refused("it sent no whole message", grpc.StatusCode.INVALID_ARGUMENT)
+        self._lose(caller, MessageTooLarge())
+        raise _Refused(f"its message is above {self._max_bytes:,} bytes", grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+    def _lose(self, caller: str, reason: Exception) -> None:
+        if caller == self._owner:
+            self.interrupt(reason)
+
+    def _note(self, caller: str, refusal: _Refused) -> None:
+        """Keep a refusal, and log the first, the tenth, the hundredth one and so on."""
+        self._refusals += 1
+        self.refused = f"The call from {caller} was refused: {refusal}."
+        level = logging.WARNING if str(self._refusals).strip("0") == "1" else logging.DEBUG
+        count = f" ({self._refusals} by now)" if self._refusals > 1 else ""
+        log.log(level, "%s refused a call from %s%s: %s", self.name, caller, count, refusal)
+
+    def _remember(self, caller: str, greeting: bytes) -> None:
+        while len(self._greeted) >= _GREETINGS:
+            del self._greeted[next(iter(self._greeted))]
+        self._greeted[caller] = self.greeting = greeting
+
+
+def _add_port(server: grpc.aio.Server, port: int, hosts: list[str]) -> bool:
+    """Let a server listen; returns False if it can't."""
+    for host in ["::"] if "::" in hosts else hosts:  # gRPC's `::` is every address, those of IPv4 too
+        try:
+            if not server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"):
+                return False
+        except RuntimeError:  # gRPC gives no cause
+            return False
+    return True

@@ -13,18 +13,22 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
+from config.listen import LOCALHOST
+from config.unity import EnvSettings
 from stages.unity import handshake, messages
 from stages.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
 from stages.unity.executable import Executable, command_line, player_log, tail
 from stages.unity.messages import UnityMessageProto
 from stages.unity.process import UnityProcess, describe_exit
-from stages.unity.server import ConnectionLost, ExchangeServer
+from stages.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
 from stages.unity.timeouts import ConnectionState, describe_timeout
 
 log = logging.getLogger(__name__)
 
 EDITOR_PORT = 5004
 """The fixed port of the Editor."""
+MAX_MESSAGE_MIB = EnvSettings().max_message_mib
+"""Default limit of messages, in MiB."""
 _REFUSAL_S = 5.0
 """Time for a Unity of another version to receive its refusal."""
 _LAST_WORDS_S = 2.0
@@ -59,7 +63,8 @@ class UnityWorker:
         num_areas: copies of the training area that Unity should make.
         timeout_s: for the start, and for each exchange.
         side_channels: all of the worker.
-        max_message_bytes: largest accepted message; None for any size.
+        listen: as `env_settings.listen`.
+        max_message_mib: largest message in either direction.
 
     Attributes:
         greeting: Unity's; None until it is connected.
@@ -76,7 +81,8 @@ class UnityWorker:
         num_areas: int,
         timeout_s: float,
         side_channels: Channels,
-        max_message_bytes: int | None = None,
+        listen: str = LOCALHOST,
+        max_message_mib: int = MAX_MESSAGE_MIB,
     ) -> None:
         self.worker_id = worker_id
         self.port = port
@@ -86,7 +92,8 @@ class UnityWorker:
         self._num_areas = num_areas
         self.timeout_s = timeout_s
         self._side_channels = side_channels
-        self._max_message_bytes = max_message_bytes
+        self._listen = listen
+        self._max_message_mib = max_message_mib
         self._server: ExchangeServer | None = None
         self._process: UnityProcess | None = None
         self._state = ConnectionState.STARTING
@@ -94,8 +101,6 @@ class UnityWorker:
         """True once process and server are released."""
         self._ended = False
         """True once Unity has closed the connection; an executable then ends by itself."""
-        self._unread = False
-        """True while the call that follows our greeting is unread; later each exchange reads the next call."""
 
     @property
     def name(self) -> str:
@@ -174,8 +179,11 @@ class UnityWorker:
         await self._abandon()
 
     async def _connect(self) -> None:
-        self._server = ExchangeServer(self.port, self.name, self._cure_for_port())
+        self._server = ExchangeServer(
+            self.port, self.name, self._cure_for_port(), self._greet, self._max_message_mib * 2**20, self._listen
+        )
         self.port = await self._server.start()
+        self._server.name = self.name
         if self.executable is None:
             log.info("Listening on port %d. Start training by pressing the Play button in the Unity Editor.", self.port)
         else:
@@ -183,11 +191,11 @@ class UnityWorker:
                 log_file.parent.mkdir(parents=True, exist_ok=True)
             command = command_line(self.executable, self.port, self.worker_id)
             self._process = await UnityProcess.launch(command, self.executable.show_output, self._on_exit)
-        output = (await self._receive()).unity_output
-        if not output.HasField("rl_initialization_output"):
-            raise self._protocol_error("its first message is no greeting")
-        self.greeting = handshake.read_greeting(output.rl_initialization_output)
-        await self._greet()
+        await self._receive()  # the call after the greeting; `reset` answers it
+        assert self._server.greeting is not None, "nobody's call is received without"
+        self.greeting = _greeting_in(self._server.greeting)
+        assert self.greeting is not None, "`_greet` has read it"
+        self._state = ConnectionState.FIRST_RESET
         try:
             handshake.check(self.greeting, self.name)
         except UnityRefused:
@@ -199,12 +207,13 @@ class UnityWorker:
             self.greeting.communication_version,
         )
 
-    async def _greet(self) -> None:
+    def _greet(self, request: bytes) -> bytes | None:
+        """Our greeting, in answer to Unity's; None if the request is no greeting."""
+        if _greeting_in(request) is None:
+            return None
         order = _order()
         order.unity_input.rl_initialization_input.CopyFrom(handshake.our_greeting(self._seed, self._num_areas))
-        await self._answer(order.SerializeToString())
-        self._unread = True
-        self._state = ConnectionState.GREETED
+        return bytes(order.SerializeToString())
 
     async def _refuse(self) -> None:
         """Send our version, which Unity shows to its user, and then the farewell."""
@@ -220,10 +229,6 @@ class UnityWorker:
             rl_input.agent_actions[behavior].CopyFrom(chosen)
         rl_input.side_channel = self._side_channels.outgoing()
         try:
-            if self._unread:
-                await self._receive()
-                self._unread = False
-                self._state = ConnectionState.FIRST_RESET
             await self._answer(order.SerializeToString())
             output = (await self._receive()).unity_output
             if not output.HasField("rl_output"):
@@ -236,10 +241,18 @@ class UnityWorker:
         return output
 
     async def _answer(self, response: bytes) -> None:
+        if len(response) > self._max_message_mib * 2**20:
+            raise UnityRefused(
+                f"{self.name}: the order for it (actions, and messages of side channels) has {len(response):,} bytes, "
+                f"and the limit is {self._limit()}"
+            )
         try:
             self._listening().answer(response)
-        except ConnectionLost:
-            raise await self._connection_lost() from None
+        except (ConnectionLost, MessageTooLarge) as loss:
+            raise await self._connection_lost(loss) from None
+
+    def _limit(self) -> str:
+        return f"{self._max_message_mib} MiB, set by env_settings.max_message_mib"
 
     async def _receive(self) -> Any:
         """Wait for Unity's next message, and check its header.
@@ -252,11 +265,28 @@ class UnityWorker:
             async with asyncio.timeout(self.timeout_s):
                 request = await self._listening().receive()
         except TimeoutError:
-            problem = describe_timeout(self._state, self.executable is None, self.timeout_s)
-            raise UnityLate(f"{self.name} {problem}{self._log_tail()}") from None
-        except ConnectionLost:
-            raise await self._connection_lost() from None
+            raise self._late() from None
+        except (ConnectionLost, MessageTooLarge) as loss:
+            raise await self._connection_lost(loss) from None
         return await self._parse(request)
+
+    def _late(self) -> UnityLate | UnityRefused:
+        assert self._server is not None
+        if self._state is ConnectionState.STARTING and self._server.greeting is not None:
+            self._state = ConnectionState.GREETED
+            greeting = _greeting_in(self._server.greeting)
+            assert greeting is not None, "`_greet` has read it"
+            try:
+                handshake.check(greeting, self.name)
+            except UnityRefused as refused:
+                return refused
+        problem = describe_timeout(self._state, self.executable is None, self.timeout_s)
+        return UnityLate(f"{self.name} {problem}{self._refusal()}{self._log_tail()}")
+
+    def _refusal(self) -> str:
+        """The last refusal of a caller, while that may be why Unity is not heard."""
+        refused = "" if self._server is None or self._state is ConnectionState.RUNNING else self._server.refused
+        return f" {refused}" if refused else ""
 
     def _listening(self) -> ExchangeServer:
         if self._server is None or self._released or self._ended:
@@ -264,11 +294,6 @@ class UnityWorker:
         return self._server
 
     async def _parse(self, request: bytes) -> Any:
-        if self._max_message_bytes is not None and len(request) > self._max_message_bytes:
-            raise self._protocol_error(
-                f"its message of {len(request):,} bytes is above the limit of {self._max_message_bytes:,}; "
-                "raise the limit, or let the scene send fewer or smaller observations"
-            )
         try:
             message = UnityMessageProto.FromString(request)
         except DecodeError:
@@ -290,8 +315,13 @@ class UnityWorker:
             f"speaks on this port?{self._log_tail()}"
         )
 
-    async def _connection_lost(self) -> UnityBroken:
+    async def _connection_lost(self, loss: Exception) -> UnityBroken:
         """The error for a lost connection: the end of the process, if that follows, else the loss itself."""
+        if isinstance(loss, MessageTooLarge):
+            return UnityBroken(
+                f"{self.name} has sent a message above the limit of {self._limit()}: raise it, or let the scene send "
+                f"fewer or smaller observations{self._log_tail()}"
+            )
         if self._process is not None and await self._process.exited(_LAST_WORDS_S):
             assert self._process.returncode is not None
             return self._death(self._process.returncode)
@@ -303,7 +333,9 @@ class UnityWorker:
 
     def _death(self, returncode: int) -> UnityBroken:
         connected = "" if self.greeting is not None else " before it had connected"
-        return UnityDied(f"{self.name} ended with {describe_exit(returncode)}{connected}{self._log_tail()}")
+        problem = f"{self.name} ended with {describe_exit(returncode)}{connected}"
+        refusal = self._refusal()
+        return UnityDied(f"{problem}{'.' if refusal else ''}{refusal}{self._log_tail()}")
 
     def _log_tail(self) -> str:
         if self.executable is None:
@@ -337,6 +369,17 @@ def _order() -> Any:
     order = UnityMessageProto()
     order.header.status = messages.OK
     return order
+
+
+def _greeting_in(request: bytes) -> handshake.UnityGreeting | None:
+    """The greeting in a message; None if there is none."""
+    try:
+        message = UnityMessageProto.FromString(request)
+    except DecodeError:
+        return None
+    if message.header.status != messages.OK or not message.unity_output.HasField("rl_initialization_output"):
+        return None
+    return handshake.read_greeting(message.unity_output.rl_initialization_output)
 
 
 def _farewell() -> bytes:

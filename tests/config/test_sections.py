@@ -27,6 +27,8 @@ def test_the_sections_of_ml_agents_have_its_defaults():
         "restarts_rate_limit_n": 1,
         "restarts_rate_limit_period_s": 60,
         "side_channels": (),
+        "listen": "localhost",
+        "max_message_mib": 512,  # of ours
     }
     assert EngineSettings().model_dump() == {
         "width": 84,
@@ -72,6 +74,17 @@ def test_deterministic_means_inline_hosts_and_no_lag():
     pipeline = PipelineSettings.model_validate({"deterministic": True})
     assert (pipeline.hosts.actors.kind, pipeline.hosts.learners.kind) == ("inline", "inline")
     assert pipeline.max_policy_lag == 0
+
+
+@pytest.mark.parametrize("listen", ["all", "0.0.0.0", "'::'", "192.168.1.5"])
+def test_a_port_that_other_machines_reach_is_warned_of(load, listen):
+    (warning,) = load(ONE + f"env_settings: {{env_path: game, listen: {listen}}}\n").warnings
+    assert "env_settings.listen: lets every machine that reaches this one call in Unity's place" in warning
+
+
+@pytest.mark.parametrize("listen", ["localhost", "127.0.0.1", "'::1'", "127.0.0.9"])
+def test_a_port_of_this_machine_alone_is_not_warned_of(load, listen):
+    assert not load(ONE + f"env_settings: {{env_path: game, listen: {listen}}}\n").warnings
 
 
 def test_the_number_of_environments_comes_from_env_settings_unless_given(load):
@@ -270,6 +283,11 @@ MISTAKES = [
         "env_settings.base_port: 65530 leaves no ports for 10 environments",
     ),
     ("env_settings: {env_path: a, num_envs: 300}", "env_settings.num_envs: 300 are more than the 256 of one actor"),
+    (
+        "env_settings: {listen: my-host}",
+        "env_settings.listen: 'my-host' is none of: localhost (this machine alone), an address of this machine such as",
+    ),
+    ("env_settings: {max_message_mib: 2048}", "env_settings.max_message_mib: 2048 is out of range; expected a number"),
     ("env_settings: {num_areas: 0}", "env_settings.num_areas: 0 is out of range"),
     (
         "env_settings: {base_port: 65536}",

@@ -70,6 +70,8 @@ def _connect(
         settings.num_areas,
         settings.timeout_wait,
         bridge.channels,
+        settings.listen,
+        settings.max_message_mib,
     )
     return worker, bridge
 

@@ -95,7 +95,7 @@ async def test_a_second_editor_is_sent_away(free_port, listening, tmp_path):
             async with playing(free_port, tmp_path / "second"):
                 pass
             await worker.close()
-    assert "is connected with another Unity already" in reports(tmp_path / "second")[0]["reason"]
+    assert "another Unity is connected with it already" in reports(tmp_path / "second")[0]["reason"]
     assert reports(tmp_path / "first")[0]["returncode"] == 0
 
 

@@ -201,12 +201,12 @@ async def test_a_whole_conversation_has_the_protocols_bytes(free_port, listening
             text(1, "Academy") + text(2, "1.4.0") + text(3, "Player.log") + text(7, "2.0.0") + text(8, capabilities)
         )
         greeted = await say(HEADER_OK + text(2, text(2, greeting)))
+        asked = say(HEADER_OK)
         await starting
         assert worker.greeting == UnityGreeting("Academy", "2.0.0", "1.4.0", frozenset(CAPABILITIES), "Player.log")
         ours = whole(1, 300) + text(2, "1.5.0") + text(3, "1.1.0") + text(4, capabilities) + whole(5, 2)
         assert greeted == HEADER_OK + text(3, text(2, ours))
 
-        asked = say(HEADER_OK)
         resetting = tasks.create_task(worker.reset())
         assert await asked == HEADER_OK + text(3, text(1, whole(4, 1) + text(5, "engine")))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import signal
 import socket
 import struct
@@ -13,13 +14,15 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from uuid import UUID
 
+import grpc
+import grpc.aio
 import pytest
-from unity_runs import Actor, NoChannels, alive, build, play, reports
+from unity_runs import BUILD, Actor, NoChannels, alive, build, play, reports
 
 from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
 from stages.unity.executable import Executable
-from stages.unity.messages import AgentActionProto, ListAgentActionProto
-from stages.unity.worker import Channels, UnityWorker
+from stages.unity.messages import CLOSE, EXCHANGE, OK, AgentActionProto, ListAgentActionProto, UnityMessageProto
+from stages.unity.worker import MAX_MESSAGE_MIB, Channels, UnityWorker
 
 PATIENCE_S = 60.0
 """Of workers whose Unity behaves."""
@@ -39,7 +42,8 @@ async def make(tmp_path: Path) -> AsyncIterator[MakeWorker]:
         channels: Channels | None = None,
         seed: int = 1,
         num_areas: int = 1,
-        max_message_bytes: int | None = None,
+        listen: str = "localhost",
+        max_message_mib: int = 512,
     ) -> UnityWorker:
         worker = UnityWorker(
             worker_id=len(made),
@@ -49,7 +53,8 @@ async def make(tmp_path: Path) -> AsyncIterator[MakeWorker]:
             num_areas=num_areas,
             timeout_s=PATIENCE_S,
             side_channels=channels or NoChannels(),
-            max_message_bytes=max_message_bytes,
+            listen=listen,
+            max_message_mib=max_message_mib,
         )
         made.append(worker)
         return worker
@@ -273,10 +278,16 @@ async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
 
 async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(make):
     worker = make("--misbehave", "refuses-us")
-    await worker.start()
-    worker.timeout_s = 0.2
+    worker.timeout_s = 2.0
     with pytest.raises(UnityBroken, match=r"hasn't asked for its first order.*refuses the versions here.* 1\.5\.0"):
-        await worker.reset()
+        await worker.start()
+
+
+async def test_a_unity_of_another_version_that_says_no_more_is_refused_as_such(make):
+    worker = make("--misbehave", "refuses-us", "--communication-version", "2.0.0")
+    worker.timeout_s = 2.0
+    with pytest.raises(UnityRefused, match=r"speaks version 2\.0\.0 of the communication protocol"):
+        await worker.start()
 
 
 async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_killed(make, tmp_path):
@@ -323,10 +334,102 @@ async def test_large_messages_are_taken(make, tmp_path):
 
 
 async def test_a_limit_of_messages_is_kept_and_named(make):
-    worker = make("--misbehave", "huge-message", "--huge-mib", "1", max_message_bytes=100_000)
+    worker = make("--misbehave", "huge-message", "--huge-mib", "1", max_message_mib=1)
     await worker.start()
-    with pytest.raises(UnityBroken, match=r"its message of 1,048,\d+ bytes is above the limit of 100,000"):
+    with pytest.raises(UnityBroken, match=r"a message above the limit of 1 MiB, set by env_settings\.max_message_mib"):
         await play(worker, steps=10)
+
+
+async def test_the_limit_holds_for_orders_too(make):
+    class Talker(NoChannels):
+        def outgoing(self) -> bytes:
+            return bytes(2**20)
+
+    worker = make(channels=Talker(), max_message_mib=1)
+    await worker.start()
+    with pytest.raises(UnityRefused, match=r"the order for it .* has 1,048,\d+ bytes, and the limit is 1 MiB, set by"):
+        await worker.reset()
+
+
+async def test_fifty_cameras_of_512_pixels_in_full_precision_fit_into_the_default_limit():
+    assert MAX_MESSAGE_MIB * 2**20 > 50 * 512 * 512 * 3 * 4 * 2, "twice, where all episodes end and begin at once"
+
+
+STOP = UnityMessageProto(header={"status": CLOSE}).SerializeToString()
+
+
+async def test_strangers_who_speak_the_protocol_neither_end_nor_disturb_a_training(make, tmp_path, caplog):
+    worker = make("--agents", "3", "--echo")
+    async with started(worker), grpc.aio.insecure_channel(f"localhost:{worker.port}") as stranger:
+        actor = Actor()
+        output = await worker.reset()
+        for _ in range(50):
+            for message in (STOP, b"", UnityMessageProto(header={"status": OK}).SerializeToString()):
+                with pytest.raises(grpc.aio.AioRpcError, match=r"another Unity is connected with it already, from"):
+                    await stranger.unary_unary(EXCHANGE)(message)
+            output = await worker.step(actor(output))
+    (report,) = reports(tmp_path)
+    assert (report["returncode"], report["agent_steps"]) == (0, 150)
+    assert re.search(r"Unity worker 0 \(unity_build, port \d+\) refused a call from \S+:\d+: another", caplog.text)
+
+
+def build_that_waits(folder: Path) -> Executable:
+    """The stand-in, which begins when the file `go` is there."""
+    script = folder / "build.sh"
+    wait = f'while [ ! -e "{folder}/go" ]; do sleep 0.02; done'
+    script.write_text("\n".join(["#!/bin/sh", wait, f'exec "{BUILD}.x86_64" "$@"', ""]))
+    script.chmod(0o755)
+    return Executable(script, ("--report", str(folder)), log_folder=folder)
+
+
+def greeting() -> bytes:
+    message = UnityMessageProto(header={"status": OK})
+    message.unity_output.rl_initialization_output.communication_version = "1.5.0"
+    return bytes(message.SerializeToString())
+
+
+async def test_strangers_who_were_there_first_and_hang_do_not_keep_the_build_out(make, free_port, tmp_path):
+    worker = make(executable=build_that_waits(tmp_path), port=free_port)
+    async with (
+        asyncio.TaskGroup() as tasks,
+        grpc.aio.insecure_channel(f"localhost:{free_port}") as stranger,
+    ):
+        starting = tasks.create_task(worker.start())
+        await stranger.unary_unary(EXCHANGE)(greeting(), wait_for_ready=True)
+        with closing(socket.create_connection(("127.0.0.1", free_port))):
+            (tmp_path / "go").touch()
+            await starting
+            await play(worker, steps=10)
+            await worker.close()
+    assert reports(tmp_path)[0]["agent_steps"] == 10
+
+
+async def test_a_build_whose_place_another_one_has_taken_ends_with_both_named(make, free_port, tmp_path):
+    worker = make(executable=build_that_waits(tmp_path), port=free_port)
+    async with (
+        asyncio.TaskGroup() as tasks,
+        grpc.aio.insecure_channel(f"localhost:{free_port}") as stranger,
+    ):
+        starting = tasks.create_task(worker.start())
+        await stranger.unary_unary(EXCHANGE)(greeting(), wait_for_ready=True)
+        waiting = stranger.unary_unary(EXCHANGE)(UnityMessageProto(header={"status": OK}).SerializeToString())
+        await starting
+        (tmp_path / "go").touch()
+        with pytest.raises(UnityBroken, match=r"The call from \S+ was refused: another Unity is connected with it alr"):
+            await play(worker, steps=10)
+        waiting.cancel()
+
+
+async def test_an_address_that_this_machine_does_not_have_is_refused_with_the_remedy(make):
+    with pytest.raises(UnityRefused, match=r"192\.0\.2\.250 is no address of this machine\. Set env_settings\.listen"):
+        await make(listen="192.0.2.250").start()
+
+
+async def test_a_unity_is_found_whatever_is_listened_on(make, tmp_path):
+    for listen in ("localhost", "all", "127.0.0.1", "::1"):
+        async with started(make(listen=listen)) as worker:
+            await play(worker, steps=3)
+    assert len(reports(tmp_path)) == 4
 
 
 async def test_trouble_may_be_had_only_once(make, tmp_path):

@@ -1,0 +1,52 @@
+"""Where a server of ours listens: the values of `listen` settings. By default on this machine alone."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from config.fields import Text
+
+LOCALHOST = "localhost"
+_LOOPBACK = ("127.0.0.1", "::1")
+"""Programs that call `localhost` call either of these."""
+_EVERY = ("::", "0.0.0.0")
+
+
+def hosts_of(listen: str) -> tuple[str, ...]:
+    """The addresses that a `listen` value stands for; a machine may lack those that the value does not name.
+
+    Raises:
+        ValueError: if it is neither `localhost`, `all` nor an address.
+    """
+    if listen == LOCALHOST:
+        return _LOOPBACK
+    if listen == "all" or listen in _EVERY:
+        return _EVERY
+    address = str(_address(listen))
+    return _LOOPBACK if address in _LOOPBACK else (*_LOOPBACK, address)
+
+
+def reaches_others(listen: str) -> bool:
+    """True if other machines may call a server with this `listen` value."""
+    return any(not ip_address(host).is_loopback for host in hosts_of(listen))
+
+
+def _address(listen: str) -> IPv4Address | IPv6Address:
+    try:
+        return ip_address(listen)
+    except ValueError:
+        raise ValueError(
+            f"'{listen}' is none of: localhost (this machine alone), an address of this machine such as 192.168.1.5 "
+            "(besides localhost), all (every address of this machine)"
+        ) from None
+
+
+def _checked(listen: str) -> str:
+    hosts_of(listen)
+    return listen
+
+
+Listen = Annotated[Text, AfterValidator(_checked)]

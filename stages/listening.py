@@ -1,0 +1,77 @@
+"""The addresses and the port of a server. Every server of ours takes them from here, so that all obey one rule."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from contextlib import ExitStack
+
+from config.listen import LOCALHOST, hosts_of
+
+_ATTEMPTS = 20
+"""To find a port that is free at all addresses, where any will do."""
+_LACKING = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Errors of an address that this machine does not have, such as `::1` without IPv6."""
+
+
+def find_port(listen: str, port: int) -> tuple[int, list[str]]:
+    """Find out where a server can listen; libraries' own errors have no cause, or are missing if one address is free.
+
+    Args:
+        listen: value of a `listen` setting.
+        port: 0 for any that is free.
+
+    Returns:
+        The port, and the addresses to listen on.
+
+    Raises:
+        OSError: if it can't; `strerror` is the reason, EADDRNOTAVAIL means that the setting does not fit this machine.
+        ValueError: if the setting is no `listen` value.
+    """
+    hosts = hosts_of(listen)
+    named = hosts[-1] if len(hosts) > 2 else None  # what the user wrote; the rest a machine may lack
+    attempts = _ATTEMPTS if port == 0 else 1
+    while True:
+        attempts -= 1
+        try:
+            return _try_all(hosts, named, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            if not attempts:
+                raise OSError(errno.EADDRINUSE, "another program uses it") from error
+
+
+def _try_all(hosts: tuple[str, ...], named: str | None, port: int) -> tuple[int, list[str]]:
+    found = []
+    with ExitStack() as held:
+        for host in hosts:
+            try:
+                trial = held.enter_context(_bound(host, port))
+            except OSError as error:
+                if error.errno not in _LACKING:
+                    raise
+                if host == named:
+                    raise OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine") from error
+                continue
+            port = trial.getsockname()[1]
+            found.append(host)
+    if not found:
+        raise OSError(errno.EADDRNOTAVAIL, f"this machine has no {LOCALHOST}: neither {' nor '.join(hosts)}")
+    return port, found
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+    trial = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":  # there it would allow a port in use; here only a closed one
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        trial.bind(address)
+    except BaseException:
+        trial.close()
+        raise
+    return trial

@@ -1,0 +1,121 @@
+"""Where servers listen, with real sockets."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from config.listen import hosts_of, reaches_others
+from stages.listening import find_port
+
+
+def listen_on(hosts: list[str], port: int, held: ExitStack) -> None:
+    for host in hosts:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = held.enter_context(socket.socket(family))
+        if family == socket.AF_INET6:
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        server.bind((host, port))
+        server.listen()
+
+
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_localhost_is_both_addresses_of_this_machine_alone():
+    assert hosts_of("localhost") == ("127.0.0.1", "::1")
+    assert not reaches_others("localhost")
+
+
+@pytest.mark.parametrize("listen", ["all", "0.0.0.0", "::"])
+def test_every_address_has_three_names(listen):
+    assert hosts_of(listen) == ("::", "0.0.0.0")
+    assert reaches_others(listen)
+
+
+def test_an_address_is_listened_on_besides_localhost_because_unity_calls_that():
+    assert hosts_of("192.168.1.5") == ("127.0.0.1", "::1", "192.168.1.5")
+    assert hosts_of("fd00:0::2") == ("127.0.0.1", "::1", "fd00::2")
+    assert reaches_others("192.168.1.5")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "::1"])
+def test_an_address_of_localhost_is_localhost(listen):
+    assert hosts_of(listen) == hosts_of("localhost")
+
+
+def test_another_loopback_address_reaches_nobody_else():
+    assert hosts_of("127.0.0.2")[-1] == "127.0.0.2"
+    assert not reaches_others("127.0.0.2")
+
+
+@pytest.mark.parametrize("listen", ["my-host.example.org", "", "127.0.0.1:5004", "10.0.0.0/8", "localhost ", "4711"])
+def test_anything_else_is_refused_with_what_there_is(listen):
+    with pytest.raises(ValueError, match=r"is none of: localhost .*, an address of this machine .*, all"):
+        hosts_of(listen)
+
+
+def test_a_port_found_is_free_at_all_addresses(held):
+    port, hosts = find_port("localhost", 0)
+    assert port > 0
+    listen_on(hosts, port, held)
+    assert find_port("localhost", 0)[0] != port
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"])
+@pytest.mark.parametrize("listen", ["localhost", "all"])
+def test_a_port_in_use_at_one_address_is_in_use(held, host, listen):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        other = held.enter_context(socket.socket(family))
+        other.bind((host, 0))
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    other.listen()
+    with pytest.raises(OSError, match="another program uses it") as caught:
+        find_port(listen, other.getsockname()[1])
+    assert caught.value.errno == errno.EADDRINUSE
+
+
+@pytest.mark.parametrize("code", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+def test_a_machine_without_ipv6_listens_on_what_it_has(monkeypatch, code):
+    class Old(socket.socket):
+        def __init__(self, family: int = socket.AF_INET, *more: int, **options: int) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(code, "no IPv6")
+            super().__init__(family, *more, **options)
+
+    monkeypatch.setattr(socket, "socket", Old)
+    assert find_port("localhost", 0)[1] == ["127.0.0.1"]
+    assert find_port("all", 0)[1] == ["0.0.0.0"]
+    with pytest.raises(OSError, match="fd00::2 is no address of this machine"):
+        find_port("fd00::2", 0)
+
+
+def test_an_address_of_another_machine_is_refused():
+    with pytest.raises(OSError, match=r"192\.0\.2\.250 is no address of this machine") as caught:
+        find_port("192.0.2.250", 0)
+    assert caught.value.errno == errno.EADDRNOTAVAIL
+
+
+def test_a_port_that_needs_privileges_has_the_systems_reason(monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(OSError, match="Permission denied"):
+        find_port("localhost", 80)
+
+
+def test_nothing_stays_bound():
+    port, hosts = find_port("localhost", 0)
+    for host in hosts:
+        with closing(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)) as server:
+            server.bind((host, port))
