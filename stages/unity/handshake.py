@@ -6,8 +6,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from stages.unity.errors import UnityRefused
-from stages.unity.messages import UnityRLCapabilitiesProto, UnityRLInitializationInputProto
+from stages.unity.messages import OK, UnityMessageProto, UnityRLCapabilitiesProto, UnityRLInitializationInputProto
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,29 @@ def read_greeting(proto: Any) -> UnityGreeting:
         capabilities=frozenset(name for name in CAPABILITIES if getattr(proto.capabilities, name)),
         log_path=proto.log_path,
     )
+
+
+def greeting_in(request: bytes) -> UnityGreeting | None:
+    """The greeting in a message; None if there is none."""
+    message = _message_in(request)
+    if message is None or not message.unity_output.HasField("rl_initialization_output"):
+        return None
+    return read_greeting(message.unity_output.rl_initialization_output)
+
+
+def asks_for_orders(request: bytes) -> bool:
+    """True for the call that follows a greeting, which has no content."""
+    message = _message_in(request)
+    return message is not None and not message.HasField("unity_output")
+
+
+def _message_in(request: bytes) -> Any:
+    """The message in a request; None for garbage, and for messages without the status of an open connection."""
+    try:
+        message = UnityMessageProto.FromString(request)
+    except DecodeError:
+        return None
+    return message if message.header.status == OK else None
 
 
 def our_greeting(seed: int, num_areas: int) -> Any:

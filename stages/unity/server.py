@@ -2,7 +2,7 @@
 
 Unity calls and waits for the response. So at most one call is unanswered at any time, and only Unity's next call
 follows a response. A server belongs to one caller, the first that has shaken hands: it sent a greeting, received ours,
-and called again over the same connection. Whoever else calls is refused before its message is read.
+and asked for its first order over the same connection. Whoever else calls is refused before its message is read.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class ExchangeServer:
         name: name of the worker, for errors.
         cure: advice for the error of a port in use.
         greet: returns our greeting in answer to a caller's; None for a message that is no greeting.
+        asks: returns True for a message with which a caller that has been greeted asks for its first order.
         max_bytes: largest message, in either direction.
         listen: as `env_settings.listen`.
 
@@ -98,6 +99,7 @@ class ExchangeServer:
         name: str,
         cure: str,
         greet: Callable[[bytes], bytes | None],
+        asks: Callable[[bytes], bool],
         max_bytes: int,
         listen: str = LOCALHOST,
     ) -> None:
@@ -107,6 +109,7 @@ class ExchangeServer:
         self._wanted = port
         self._cure = cure
         self._greet = greet
+        self._asks = asks
         self._max_bytes = max_bytes
         self._listen = listen
         self._refusals = 0
@@ -243,6 +246,8 @@ class ExchangeServer:
                 return ours
             if caller not in self._greeted:
                 raise _Refused("its first message is no greeting", grpc.StatusCode.INVALID_ARGUMENT)
+            if not self._asks(request):
+                raise _Refused("it has greeted, and then asks for no order", grpc.StatusCode.INVALID_ARGUMENT)
             self._owner, self.greeting = caller, self._greeted[caller]
             self._greeted = {}
         call = self._call = _Call(request)

@@ -180,7 +180,13 @@ class UnityWorker:
 
     async def _connect(self) -> None:
         self._server = ExchangeServer(
-            self.port, self.name, self._cure_for_port(), self._greet, self._max_message_mib * 2**20, self._listen
+            self.port,
+            self.name,
+            self._cure_for_port(),
+            self._greet,
+            handshake.asks_for_orders,
+            self._max_message_mib * 2**20,
+            self._listen,
         )
         self.port = await self._server.start()
         self._server.name = self.name
@@ -193,7 +199,7 @@ class UnityWorker:
             self._process = await UnityProcess.launch(command, self.executable.show_output, self._on_exit)
         await self._receive()  # the call after the greeting; `reset` answers it
         assert self._server.greeting is not None, "nobody's call is received without"
-        self.greeting = _greeting_in(self._server.greeting)
+        self.greeting = handshake.greeting_in(self._server.greeting)
         assert self.greeting is not None, "`_greet` has read it"
         self._state = ConnectionState.FIRST_RESET
         try:
@@ -209,7 +215,7 @@ class UnityWorker:
 
     def _greet(self, request: bytes) -> bytes | None:
         """Our greeting, in answer to Unity's; None if the request is no greeting."""
-        if _greeting_in(request) is None:
+        if handshake.greeting_in(request) is None:
             return None
         order = _order()
         order.unity_input.rl_initialization_input.CopyFrom(handshake.our_greeting(self._seed, self._num_areas))
@@ -274,7 +280,7 @@ class UnityWorker:
         assert self._server is not None
         if self._state is ConnectionState.STARTING and self._server.greeting is not None:
             self._state = ConnectionState.GREETED
-            greeting = _greeting_in(self._server.greeting)
+            greeting = handshake.greeting_in(self._server.greeting)
             assert greeting is not None, "`_greet` has read it"
             try:
                 handshake.check(greeting, self.name)
@@ -369,17 +375,6 @@ def _order() -> Any:
     order = UnityMessageProto()
     order.header.status = messages.OK
     return order
-
-
-def _greeting_in(request: bytes) -> handshake.UnityGreeting | None:
-    """The greeting in a message; None if there is none."""
-    try:
-        message = UnityMessageProto.FromString(request)
-    except DecodeError:
-        return None
-    if message.header.status != messages.OK or not message.unity_output.HasField("rl_initialization_output"):
-        return None
-    return handshake.read_greeting(message.unity_output.rl_initialization_output)
 
 
 def _farewell() -> bytes:

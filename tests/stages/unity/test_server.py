@@ -31,10 +31,14 @@ def greet(message: bytes) -> bytes | None:
     return b"hello" if message == b"greeting" else None
 
 
+def asks(message: bytes) -> bool:
+    return message not in (b"", b"stop")
+
+
 def make_server(
     port: int = 0, kind: type[ExchangeServer] = ExchangeServer, listen: str = "localhost"
 ) -> ExchangeServer:
-    return kind(port, "worker 7", "Choose another.", greet, 10 * MIB, listen)
+    return kind(port, "worker 7", "Choose another.", greet, asks, 10 * MIB, listen)
 
 
 @asynccontextmanager
@@ -226,6 +230,18 @@ async def test_whoever_greets_and_says_no_more_owns_nothing():
         await refused(silent(b"late"), "another Unity is connected")
         server.answer(b"actions")
         assert await waiting == b"actions"
+
+
+async def test_whoever_greets_and_then_stops_or_sends_garbage_owns_nothing():
+    async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
+        for message in (b"stop", b""):
+            await stranger(b"greeting")
+            await refused(stranger(message), "asks for no order", grpc.StatusCode.INVALID_ARGUMENT)
+        await unity(b"greeting")
+        waiting = unity(b"agents")
+        assert await server.receive() == b"agents"
+        server.answer(b"actions")
+        await waiting
 
 
 async def test_one_may_greet_again_before_the_first_call():

@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from uuid import UUID
@@ -19,6 +19,7 @@ import grpc.aio
 import pytest
 from unity_runs import BUILD, Actor, NoChannels, alive, build, play, reports
 
+from stages.errors import StageError
 from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
 from stages.unity.executable import Executable
 from stages.unity.messages import CLOSE, EXCHANGE, OK, AgentActionProto, ListAgentActionProto, UnityMessageProto
@@ -276,20 +277,6 @@ async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
         await worker.reset()
 
 
-async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(make):
-    worker = make("--misbehave", "refuses-us")
-    worker.timeout_s = 2.0
-    with pytest.raises(UnityBroken, match=r"hasn't asked for its first order.*refuses the versions here.* 1\.5\.0"):
-        await worker.start()
-
-
-async def test_a_unity_of_another_version_that_says_no_more_is_refused_as_such(make):
-    worker = make("--misbehave", "refuses-us", "--communication-version", "2.0.0")
-    worker.timeout_s = 2.0
-    with pytest.raises(UnityRefused, match=r"speaks version 2\.0\.0 of the communication protocol"):
-        await worker.start()
-
-
 async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_killed(make, tmp_path):
     worker = make("--misbehave", "never-connects")
     worker.timeout_s = 1.0
@@ -382,10 +369,32 @@ def build_that_waits(folder: Path) -> Executable:
     return Executable(script, ("--report", str(folder)), log_folder=folder)
 
 
-def greeting() -> bytes:
+def greeting(version: str = "1.5.0") -> bytes:
     message = UnityMessageProto(header={"status": OK})
-    message.unity_output.rl_initialization_output.communication_version = "1.5.0"
+    message.unity_output.rl_initialization_output.communication_version = version
     return bytes(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("1.5.0", r"hasn't asked for its first order.*refuses the versions here.* 1\.5\.0"),
+        ("2.0.0", r"speaks version 2\.0\.0 of the communication protocol"),
+    ],
+)
+async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(make, free_port, version, words):
+    worker = make("--misbehave", "never-connects", port=free_port)
+    worker.timeout_s = 5.0
+    async with asyncio.TaskGroup() as tasks, grpc.aio.insecure_channel(f"localhost:{free_port}") as unity:
+        starting = tasks.create_task(failure(worker.start()))
+        await unity.unary_unary(EXCHANGE)(greeting(version), wait_for_ready=True)
+        assert re.search(words, await starting)
+
+
+async def failure(starting: Awaitable[None]) -> str:
+    with pytest.raises(StageError) as caught:
+        await starting
+    return str(caught.value)
 
 
 async def test_strangers_who_were_there_first_and_hang_do_not_keep_the_build_out(make, free_port, tmp_path):
