@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pipeline.common.errors import RunError
@@ -151,7 +152,9 @@ class BehaviorStarter:
             seed = derive_seed(plan.seed, GHOST)
             self.self_play = SelfPlay(plan.config, self._stages, publisher, seed, self._bystanders)
         self_play = self.self_play if way.self_play else None
-        return TrajectoryPath(way, plan.config, self._stages, publisher, self_play, self._evaluation.take)
+        return TrajectoryPath(
+            way, plan.config, self._stages, publisher, self_play, partial(self._evaluation.take, behavior)
+        )
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
         """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""

@@ -41,6 +41,8 @@ class Evaluation:
         self._host: HostHandle | None = None
         self._outlets: dict[str, Outlet[Any]] = {}
         self._newest: dict[str, PolicyUpdate] = {}
+        self._done: set[str] = set()
+        """Behaviours of which no more policies come."""
         self._joining = asyncio.Lock()
         self._ended = self._at_once = False
         self._failure = ""
@@ -70,12 +72,17 @@ class Evaluation:
             except Exception as error:
                 self._give_up(describe_error(error))
 
-    def take(self, policy: PolicyUpdate) -> None:
-        """Send a trainer's new policy, which may replace one that waits."""
+    def take(self, behavior: str, policy: PolicyUpdate | None) -> None:
+        """Send a trainer's new policy, which may replace one that waits; None behind the last one."""
         if self._settings is None or self._lost:
             return
-        kept = self._newest[policy.behavior_id] = policy.copy()
-        outlet = self._outlets.get(policy.behavior_id)
+        outlet = self._outlets.get(behavior)
+        if policy is None:
+            self._done.add(behavior)
+            if outlet is not None:
+                outlet.close()
+            return
+        kept = self._newest[behavior] = policy.copy()
         if outlet is not None:
             with suppress(QueueClosed):  # the host has ended
                 outlet.put_nowait(kept)
@@ -119,10 +126,8 @@ class Evaluation:
         return True
 
     def end(self, at_once: bool) -> None:
-        """No policies will come any more; unless `at_once`, the last ones are still played."""
+        """No trainer is left; unless `at_once`, the last policies are still played."""
         self._ended, self._at_once = True, at_once
-        for outlet in self._outlets.values():
-            outlet.close()
         if self._host is not None and (at_once or not self._outlets):
             self._host.control.send(Stop())
 
@@ -135,7 +140,7 @@ class Evaluation:
         outlet = self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
         if behavior in self._newest:
             outlet.put_nowait(self._newest[behavior])
-        if self._ended:
+        if behavior in self._done:
             outlet.close()
 
     def _give_up(self, reason: str) -> None:

@@ -33,7 +33,7 @@ class TrajectoryPath:
         stages: contexts, hooks and saved states of stages in main.
         publisher: where policies go.
         self_play: the run's self-play, if this behaviour takes part in it.
-        on_policy: called with each policy of the trainer.
+        on_policy: called with each policy of the trainer, and with None behind the last one.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TrajectoryPath:
         stages: StageHost,
         publisher: PolicyPublisher,
         self_play: SelfPlay | None = None,
-        on_policy: Callable[[PolicyUpdate], None] = lambda policy: None,
+        on_policy: Callable[[PolicyUpdate | None], None] = lambda policy: None,
     ) -> None:
         self._route = route
         self._config = config
@@ -145,7 +145,7 @@ class _Copies:
 class _Seen:
     """An inlet of policies that are shown to somebody else, too."""
 
-    def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate], None]) -> None:
+    def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
         self._inlet = inlet
         self._show = show
 
@@ -157,6 +157,7 @@ class _Seen:
 
     def close(self) -> None:
         self._inlet.close()
+        self._show(None)
 
 
 class _Into:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from run_configs import INLINE, Plain, cartpole, changed, volley
-from run_folders import read_whole_checkpoint
+from run_folders import read_whole_checkpoint, weights_digest
 from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from unity_command import unity
@@ -94,6 +94,13 @@ def test_a_short_run_has_a_best_policy_too_and_curves_at_the_steps_of_the_polici
         for what in ("Cumulative Reward", "Std of Reward", "Min Reward", "Max Reward", "Episode Length")
     }
     assert curves["Evaluation/Cumulative Reward"][0].value == pytest.approx(mean, abs=0.001)
+
+
+def test_training_does_not_depend_on_evaluation(tmp_path):
+    plain = changed(volley(**INLINE), {"pipeline__deterministic": True, "behaviors__Volley__max_steps": 2500})
+    run_here(plain, tmp_path, "alone")
+    run_here({**plain, "evaluation": {"every": 500, "episodes": 4, "opponents": "random"}}, tmp_path, "beside")
+    assert weights_digest(tmp_path / "alone", "Volley") == weights_digest(tmp_path / "beside", "Volley")
 
 
 # Trouble. --------------------------------------------------------------------------------------------------------------

@@ -93,25 +93,25 @@ async def test_one_host_evaluates_all_behaviours_whoever_announces_them(tmp_path
 async def test_without_evaluation_nothing_is_started(tmp_path, changes):
     async with evaluation_of(tmp_path, **changes) as evaluation:
         await evaluation.join("Ball")
-        evaluation.take(policy_update("Ball", 1))
+        evaluation.take("Ball", policy_update("Ball", 1))
         evaluation.end(at_once=False)
         assert not Waiting.started
 
 
 async def test_the_newest_policy_waits_also_if_it_came_before_the_host(tmp_path):
     async with evaluation_of(tmp_path) as evaluation:
-        evaluation.take(policy_update("Ball", 3))
+        evaluation.take("Ball", policy_update("Ball", 3))
         await evaluation.join("Ball")
         assert waiting_policy(0, "Ball") == 3
-        evaluation.take(policy_update("Ball", 4))
-        evaluation.take(policy_update("Ball", 5))
+        evaluation.take("Ball", policy_update("Ball", 4))
+        evaluation.take("Ball", policy_update("Ball", 5))
         assert waiting_policy(0, "Ball") == 5
 
 
 async def test_a_host_that_ends_is_started_again_with_the_best_scores_and_newest_policies(tmp_path, caplog):
     async with evaluation_of(tmp_path) as evaluation:
         await evaluation.join("Ball")
-        evaluation.take(policy_update("Ball", 7))
+        evaluation.take("Ball", policy_update("Ball", 7))
         evaluation.record(Evaluated("Ball", 90, 2.5, 0.0, 2.5, 2.5, 9.0, 4, True))
         evaluation.record(Evaluated("Ball", 95, 1.5, 0.0, 1.5, 1.5, 9.0, 4, False))
         Waiting.started[0][0].kill()
@@ -129,7 +129,7 @@ async def test_beyond_the_restart_limits_training_goes_on_without_it_and_the_end
         evaluation.fail("stage evaluation failed on item 3: the motor is on fire")
         assert not await evaluation.ended(Waiting.started[0][0], 1, "ended with status 1", training=True)
         assert "the motor is on fire\nIt is not started again: " in caplog.text
-        evaluation.take(policy_update("Ball", 8))
+        evaluation.take("Ball", policy_update("Ball", 8))
         await evaluation.join("Goalie")
         assert len(Waiting.started) == 1
         evaluation.end(at_once=False)
@@ -141,7 +141,7 @@ async def test_a_host_that_can_t_be_started_costs_the_evaluation_alone(tmp_path,
     Waiting.refuses = True
     async with evaluation_of(tmp_path) as evaluation:
         await evaluation.join("Ball")
-        evaluation.take(policy_update("Ball", 8))
+        evaluation.take("Ball", policy_update("Ball", 8))
         assert "Evaluation has failed: OSError: too many open files" in caplog.text
 
 
@@ -150,9 +150,20 @@ async def test_at_an_interruption_it_ends_at_once(tmp_path, at_once, stopped):
     async with evaluation_of(tmp_path) as evaluation:
         await evaluation.join("Ball")
         evaluation.end(at_once)
-        assert Waiting.started[0][2].ends["policies/Ball"].closed
         Waiting.started[0][0].close()
         assert await sent(0) == stopped
+
+
+async def test_a_queue_ends_behind_its_last_policy_also_one_that_is_opened_later(tmp_path):
+    async with evaluation_of(tmp_path) as evaluation:
+        await evaluation.join("Ball")
+        for name in ("Ball", "Goalie"):
+            evaluation.take(name, policy_update(name, 9))
+            evaluation.take(name, None)
+        await evaluation.join("Goalie")
+        for name in ("Ball", "Goalie"):
+            assert Waiting.started[0][2].ends[f"policies/{name}"].closed
+            assert waiting_policy(0, name) == 9
 
 
 async def test_what_is_lost_at_the_end_is_said_unless_it_was_asked_for(tmp_path, caplog):
