@@ -153,6 +153,7 @@ def test_an_interrupted_run_waits_for_no_evaluation(start):
     command.assert_left_nothing()
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_is_started_again(start):
     command = start(
         cartpole(evaluation={"every": 500, "episodes": 4}, behaviors__CartPole__max_steps=10**7),

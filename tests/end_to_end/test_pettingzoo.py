@@ -167,6 +167,17 @@ def test_a_behaviour_that_joins_later_is_evaluated_too(tmp_path, caplog):
         assert (tmp_path / "run" / behavior / f"{behavior}-best.pt").exists()
 
 
+def test_a_game_by_turns_is_evaluated_for_both_sides_against_random_play(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    section = {"every": 1500, "episodes": 16, "opponents": "random"}
+    result = run_here(counting(behaviors__Count__max_steps=4000, evaluation=section), tmp_path, "run")
+    lines = re.findall(r"(\w+)\. Step: \d+\. Evaluation: .* over (\d+) episodes", caplog.text)
+    assert set(lines) == {("Count", "16")}
+    best = result.behaviors["Count"].best_evaluation
+    assert best is not None
+    assert best > 0.2  # of 1 for a win and -1 for a loss
+
+
 def test_a_team_may_have_several_behaviours(tmp_path):
     plain = crowd()
     plain["environment"]["behaviors"] = {
