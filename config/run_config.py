@@ -55,8 +55,9 @@ class RunConfig(Sections):
         settings = self.behaviors.get(name, self.default_settings)
         if settings is not None:
             return settings
+        origin = "environment" if self.replay is None else "recording"
         message = (
-            f"the environment has a behaviour '{name}', which is not listed here (listed: "
+            f"the {origin} has a behaviour '{name}', which is not listed here (listed: "
             f"{', '.join(self.behaviors)}); add it, or give default_settings{suggest(name, self.behaviors)}"
         )
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])

@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 import zstandard
 
-HEADER, MESSAGE, INDEX = 1, 2, 3
+HEADER, MESSAGE, INDEX, LATER = 1, 2, 3, 4
 LIMIT = 1 << 30
 
 Meta = dict[str, Any]
@@ -67,7 +67,7 @@ def aligned(size: int) -> int:
 
 if __name__ == "__main__":
     for kind, meta, arrays in read_stream(sys.argv[1]):
-        if kind == HEADER:
+        if kind in (HEADER, LATER):
             print(f"run {meta['run_id']}, behaviours {[b['behavior_id'] for b in meta['behaviors']]}")
         elif kind == MESSAGE:
             shapes = {name: array.shape for name, array in arrays.items()}

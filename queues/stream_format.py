@@ -10,7 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -40,7 +40,7 @@ MAX_META_BYTES = 1 << 20
 COMPRESSION_LEVEL = -1
 """A fast level of zstd: a tenth of level 1's time on noisy floats (and 8 % larger), else much the same."""
 
-HEADER, MESSAGE, INDEX = 1, 2, 3
+HEADER, MESSAGE, INDEX, LATER = 1, 2, 3, 4
 """Kinds of frames."""
 
 PREAMBLE = struct.Struct("<8sI")
@@ -79,7 +79,7 @@ class StreamHeader:
     edges: tuple[str, ...]
     """The edges that are recorded in it."""
     specs: tuple[BehaviorSpec, ...]
-    """The behaviour ids that were known when it was begun."""
+    """The behaviour ids that were known when it was begun; as a reader returns it, those announced later too."""
     columns: Mapping[str, ColumnTable]
     """By behaviour id."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -113,6 +113,14 @@ class StreamHeader:
         columns = {spec.behavior_id: column_table(spec, extra.get(spec.name, ())) for spec in specs}
         names = None if squashed is None else tuple(squashed)
         return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), names)
+
+    def joined(self, later: StreamHeader) -> StreamHeader:
+        """The header with what a later frame says of further behaviours; what is known already stays as it is."""
+        known = {spec.behavior_id for spec in self.specs}
+        new = [spec for spec in later.specs if spec.behavior_id not in known]
+        squashed = None if self.squashed is None else tuple(dict.fromkeys((*self.squashed, *(later.squashed or ()))))
+        columns = {**later.columns, **self.columns}
+        return replace(self, specs=(*self.specs, *new), columns=columns, squashed=squashed)
 
     def to_plain(self) -> dict[str, Any]:
         """The header as dictionaries, lists and scalars."""
@@ -165,7 +173,7 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
     """One whole frame, ready to be written at once.
 
     Args:
-        kind: HEADER, MESSAGE or INDEX.
+        kind: HEADER, MESSAGE, INDEX or LATER.
         meta: plain data; it holds `table` where there are arrays.
         table: what `codec.offsets` lays the arrays out by; needs only its `arrays`.
         arrays: C-contiguous, in the table's order.

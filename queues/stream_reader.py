@@ -22,6 +22,7 @@ from queues.stream_format import (
     FRAME,
     HEADER,
     INDEX,
+    LATER,
     MAGIC,
     MAX_FRAME_BYTES,
     MESSAGE,
@@ -62,6 +63,8 @@ class StreamReader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.header: StreamHeader
+        """The description of the file, of behaviours too that it announces after its first message."""
         self.lost_bytes = 0
         """Bytes behind the last whole frame that could not be used; known after iterating to the end."""
         self.damage: str | None = None
@@ -71,6 +74,7 @@ class StreamReader:
             self.header = self._read_header(file, size)
             self._first = file.tell()
             self._index_offset = self._find_index(file, size)
+            self._find_later(file, size)
 
     @property
     def closed_cleanly(self) -> bool:
@@ -90,6 +94,10 @@ class StreamReader:
                     if kind == INDEX:
                         self._check_end(at, file.tell(), size)
                         return
+                    if kind == LATER:  # of a file that has grown since it was opened: else it is known already
+                        self._join(at, payload)
+                        at = file.tell()
+                        continue
                     frame = self._decode(at, kind, payload)
                     if frame.sequence != sequence:
                         raise _DamageError(f"has sequence number {frame.sequence}: frames are missing or doubled")
@@ -137,6 +145,28 @@ class StreamReader:
                 "it no message can be told from noise: restore the file from a copy, or leave it out"
             ) from error
 
+    def _find_later(self, file: BinaryIO, size: int) -> None:
+        """Find all behaviours that are announced behind the header; only heads of frames are read on the way."""
+        at = self._first
+        while at + FRAME.size <= size:
+            file.seek(at)
+            length, kind, _ = FRAME.unpack(file.read(FRAME.size))
+            if kind not in (MESSAGE, LATER) or length > size - at - FRAME.size:
+                return
+            if kind == LATER:
+                file.seek(at)
+                try:
+                    self._join(at, _read_frame(file, size - at)[1])
+                except _DamageError:  # iterating ends here, too, and says so
+                    return
+            at += FRAME.size + length
+
+    def _join(self, at: int, payload: bytes) -> None:
+        try:
+            self.header = self.header.joined(StreamHeader.from_plain(unpack_payload(payload, with_arrays=False)[0]))
+        except StreamError as error:
+            raise self._not_ours(at, error) from error
+
     def _find_index(self, file: BinaryIO, size: int) -> int | None:
         if size < self._first + TRAILER.size:
             return None
@@ -161,6 +191,12 @@ class StreamReader:
         self.lost_bytes = size - at
         self.damage = f"{self.path}: {what}; {self.lost_bytes:,} bytes from byte {at:,} on are lost"
 
+    def _not_ours(self, at: int, error: Exception) -> StreamError:
+        return StreamError(
+            f"{self.path}: the frame at byte {at:,} can't be a recorded message, though its checksum "
+            f"holds: {error}; it was not written by Headrace, or by a release with other messages"
+        )
+
     def _decode(self, at: int, kind: int, payload: bytes) -> Frame:
         try:
             if kind != MESSAGE:
@@ -171,10 +207,7 @@ class StreamReader:
                 raise StreamError(f"edge {edge!r}, sequence {sequence!r} or time {time_s!r} is of the wrong type")
             message = codec.build(meta["message"], unpack_arrays(meta["message"], data))
         except (StreamError, ShapeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StreamError(
-                f"{self.path}: the frame at byte {at:,} can't be a recorded message, though its checksum "
-                f"holds: {error}; it was not written by Headrace, or by a release with other messages"
-            ) from error
+            raise self._not_ours(at, error) from error
         return Frame(edge, sequence, time_s, message)
 
 

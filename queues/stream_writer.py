@@ -22,6 +22,7 @@ from queues.messages import Message, StepBatch, TrajectoryBatch
 from queues.stream_format import (
     HEADER,
     INDEX,
+    LATER,
     MAGIC,
     MESSAGE,
     PREAMBLE,
@@ -88,6 +89,18 @@ class StreamWriter:
         self._append(pack_frame(MESSAGE, meta, described, arrays))
         self._offsets.append(start)
         self._rows.append(rows_of(message))
+
+    def announce(self, later: StreamHeader) -> None:
+        """Describe behaviours that the file's header lacks, before their first messages.
+
+        Args:
+            later: what would be the header of a file of these behaviours alone; its `config` may be empty.
+
+        Raises:
+            StreamError: if the disk refuses it.
+        """
+        self.header = self.header.joined(later)
+        self._append(pack_frame(LATER, later.to_plain(), {"arrays": []}, []))
 
     def flush(self) -> None:
         """Wait until everything written is on the disk (0.4–1 ms, longer on a busy disk).

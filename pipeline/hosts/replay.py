@@ -7,7 +7,7 @@ trainer. What was recorded at a trainer's inlet goes straight to the trainer: it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
@@ -23,6 +23,7 @@ from pipeline.hosts.stages import LOCAL_BOUND, chain
 from pipeline.hosts.stream_taps import AGENT_PROCESSOR
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.messages import Barrier
+from queues.specs import BehaviorSpec
 from stages.loop import run_source
 from stages.replay.source import ReplaySource
 from stages.trainer.imitation.source import DemonstrationSource
@@ -33,7 +34,7 @@ class ReplayHost(Host):
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
-        self._source = _make_source(self)
+        self._source = _make_source(self, self._announce)
         self._router = Router()
         # Main sends one checkpoint at a time, and one stop.
         self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)
@@ -45,8 +46,7 @@ class ReplayHost(Host):
         context = self.stages.context("replay")
         self._source.start(context)
         for spec in self._source.behavior_specs.values():
-            self._router.expect(spec.name)
-            self.control.send(BehaviorSeen(spec.to_plain()))
+            self._announce(spec)
         queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
         barriers, batches = queue.add_producer(), queue.add_producer()
         async with asyncio.TaskGroup() as tasks:
@@ -58,6 +58,10 @@ class ReplayHost(Host):
             tasks.create_task(self._obey(barriers))
             await run_source(self._source, batches, context)
             self.control.send(SourceEnded())
+
+    def _announce(self, spec: BehaviorSpec) -> None:
+        self._router.expect(spec.name)
+        self.control.send(BehaviorSeen(spec.to_plain()))
 
     async def _carry(self, queue: AgentManagerQueue[Any]) -> None:
         try:
@@ -87,11 +91,11 @@ class ReplayHost(Host):
                     self._commands.put_nowait(None)
 
 
-def _make_source(host: Host) -> ReplaySource | DemonstrationSource:
+def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> ReplaySource | DemonstrationSource:
     """A recording, if there is one to replay; else demonstrations, for behaviours that learn from nothing else."""
     config = host.config
     if config.replay is not None:
-        return ReplaySource(config.replay.streams, host.plan.replay_edge, speed=config.replay.speed)
+        return ReplaySource(config.replay.streams, host.plan.replay_edge, speed=config.replay.speed, announce=announce)
     paths = offline_demonstrations(config)
     return DemonstrationSource(paths, rows_per_batch(config), config.source_folder, _steps_before(host, paths))
 

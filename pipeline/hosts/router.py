@@ -7,6 +7,7 @@ from typing import Any
 
 from queues.ends import Outlet
 from queues.messages import Barrier, TrajectoryBatch
+from stages.errors import StageError
 
 
 class Router:
@@ -31,8 +32,15 @@ class Router:
             outlet.close()
 
     async def put(self, item: TrajectoryBatch | Barrier) -> None:
-        """Wait until the item has a place in its outlet."""
+        """Wait until the item has a place in its outlet.
+
+        Raises:
+            StageError: if nobody has announced its behaviour, so that no outlet would ever open.
+        """
         names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
+        if isinstance(item, TrajectoryBatch) and item.behavior not in self._expected:
+            known = ", ".join(sorted(self._expected)) or "none"
+            raise StageError(f"trajectories of {item.behavior_id!r} have no way to a trainer (behaviours: {known})")
         for name in names:
             while name not in self._outlets:
                 self._opened.clear()

@@ -40,8 +40,11 @@ class OutletTap:
         self._sink: ItemSink[Any]
 
     def expect(self, spec: BehaviorSpec) -> None:
-        """Note a spec that the header will need."""
+        """Note a spec that the header will need, or tell a file whose header is written already."""
         self._specs.append(spec)
+        if self._recorder is not None:
+            later = _header(self._plan, AGENT_PROCESSOR, [spec], self._config, self._squashed([spec]), {})
+            self._recorder.writer.announce(later)
 
     def before(self, sink: ItemSink[Any]) -> OutletTap:
         """Record what goes to `sink`."""
@@ -66,9 +69,12 @@ class OutletTap:
             self._recorder.writer.close()
 
     def _make_recorder(self) -> Recorder:
-        names = dict.fromkeys(spec.name for spec in self._specs)
-        squashed = [name for name in names if kind_of_trainer(self._config, name).squashed]
+        squashed = self._squashed(self._specs)
         return _recorder(self._plan, self._plan.name, AGENT_PROCESSOR, self._specs, self._config, squashed)
+
+    def _squashed(self, specs: Iterable[BehaviorSpec]) -> list[str]:
+        names = dict.fromkeys(spec.name for spec in specs)
+        return [name for name in names if kind_of_trainer(self._config, name).squashed]
 
 
 class InletTap:
@@ -108,13 +114,16 @@ def _recorder(
     squashed: Iterable[str],
     plain: Any = None,
 ) -> Recorder:
-    specs = list(specs)
     path = next_stream_path(plan.folder / "streams", name, edge)
-    extra = remembered_columns(config, specs)
-    header = StreamHeader.of(
-        plan.run_id, time.time(), (edge,), specs, plan.config if plain is None else plain, extra, list(squashed)
-    )
+    header = _header(plan, edge, list(specs), config, squashed, plan.config if plain is None else plain)
     return Recorder(StreamWriter(path, header), edge)
+
+
+def _header(
+    plan: HostPlan, edge: str, specs: list[BehaviorSpec], config: RunConfig, squashed: Iterable[str], plain: Any
+) -> StreamHeader:
+    extra = remembered_columns(config, specs)
+    return StreamHeader.of(plan.run_id, time.time(), (edge,), specs, plain, extra, list(squashed))
 
 
 def remembered_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict[str, tuple[Column, ...]]:

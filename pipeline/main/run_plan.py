@@ -10,7 +10,8 @@ from config import RunConfig
 from pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import RunFolder
-from stages.replay.recording import TRAINER_EDGE, recorded_behaviors, recorded_edge
+from stages.replay.recording import recorded_behaviors, recorded_edge
+from stages.replay.source import TRAINER_EDGE
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from queues.stream_reader import StreamReader
-from stages.replay.source import resolve_streams
-
-TRAINER_EDGE = "trainer"
-"""The edge before a trainer: a recording of it has passed all other stages."""
+from stages.replay.source import TRAINER_EDGE, resolve_streams
 
 
 def recorded_seed(streams: Sequence[str | Path]) -> int:

@@ -12,15 +12,20 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from config.errors import suggest
-from queues.messages import Barrier, Message
-from queues.specs import BehaviorSpec, behavior_name
+from queues.errors import SpecError
+from queues.messages import Barrier, Message, TrajectoryBatch
+from queues.specs import BehaviorSpec, behavior_name, behavior_team
 from queues.stream_reader import Frame, StreamReader
 from stages.errors import StageError
 from stages.stage import Source, StageContext
+
+TRAINER_EDGE = "trainer"
+"""The edge before a trainer: a recording of it has passed all other stages."""
 
 
 class ReplaySource(Source[Message]):
@@ -33,6 +38,7 @@ class ReplaySource(Source[Message]):
             A file named twice is replayed once.
         edge: the edge to replay; may be None if the files hold only one.
         behaviors: names or ids of the behaviours to replay; None for all.
+        announce: called with each behaviour that was not known after `start`, before its first message.
         speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time.
             Each file's clock starts at its first message; late messages follow at once.
         clock: seconds on a monotonic clock.
@@ -50,6 +56,7 @@ class ReplaySource(Source[Message]):
         speed: str | float = "max",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
+        announce: Callable[[BehaviorSpec], object] = lambda _: None,
     ) -> None:
         self._streams = streams
         self._edge = edge
@@ -57,12 +64,13 @@ class ReplaySource(Source[Message]):
         self._factor = _factor(speed)
         self._clock = clock
         self._sleep = sleep
+        self._announce = announce
         self._readers: list[StreamReader] = []
         self._stopping = False
         self._sleeper: asyncio.Task[None] | None = None
         self._read = 0
         self.behavior_specs: dict[str, BehaviorSpec] = {}
-        """By behaviour id, for the behaviours that are replayed; known after `start`."""
+        """By behaviour id, for the behaviours that are replayed; known after `start`, but for files that grow."""
 
     def start(self, context: StageContext) -> None:
         """Read all headers and check that the files agree.
@@ -84,7 +92,12 @@ class ReplaySource(Source[Message]):
         return self._read if self._sleeper is None else None
 
     async def produce(self) -> AsyncIterator[Message]:
-        """Yield messages until the files end or `request_stop` was called."""
+        """Yield messages until the files end or `request_stop` was called.
+
+        Raises:
+            StreamError: if a frame is not one of ours.
+            StageError: if a message is of a behaviour that its file does not describe.
+        """
         for reader in self._readers:
             began: tuple[float, float] | None = None
             with closing(iter(reader)) as frames:
@@ -93,6 +106,7 @@ class ReplaySource(Source[Message]):
                     await asyncio.sleep(0)  # reading never waits: let other stages of this host have a turn
                     if not self._wanted(frame):
                         continue
+                    self._introduce(reader, frame)
                     began = began or (self._clock(), frame.time_s)
                     await self._wait_until_due(began, frame.time_s)
                     if self._stopping:
@@ -122,6 +136,30 @@ class ReplaySource(Source[Message]):
         if frame.edge != self._edge or isinstance(message, Barrier):
             return False
         return self._selected(message.behavior_id)
+
+    def _introduce(self, reader: StreamReader, frame: Frame) -> None:
+        """See to it that a message's behaviour is known to those who take it: else it would wait for them for ever."""
+        message = frame.message
+        if not isinstance(message, TrajectoryBatch) or message.behavior_id in self.behavior_specs:
+            return
+        self._check_agreement()  # with what a file that still grows has announced since
+        try:
+            behavior_team(message.behavior_id)
+        except SpecError as error:
+            raise StageError(f"replay: {reader.path}: message {frame.sequence}: {error}") from error
+        mates = [spec for spec in self.behavior_specs.values() if spec.name == message.behavior]
+        if message.behavior_id not in self.behavior_specs and mates:  # earlier releases did not announce it
+            self.behavior_specs[message.behavior_id] = replace(mates[0], behavior_id=message.behavior_id)
+        spec = self.behavior_specs.get(message.behavior_id)
+        if spec is None:
+            described = ", ".join(sorted(self.behavior_specs))
+            raise StageError(
+                f"replay: {reader.path}: message {frame.sequence} is of behaviour {message.behavior_id!r}, which the "
+                f"file does not describe (described: {described}), so no trainer can learn from it; "
+                "earlier releases did not describe behaviours that appear late: record again with this one"
+            )
+        if self._edge != TRAINER_EDGE or not mates:
+            self._announce(spec)
 
     def _selected(self, behavior_id: str) -> bool:
         chosen = self._behaviors

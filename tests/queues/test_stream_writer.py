@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
-from stream_samples import EVERY_KIND, header, record, same, trajectories
+from stream_samples import EVERY_KIND, SPEC, header, index_of, record, same, trajectories
 
 from queues.errors import ShapeError, StreamError
 from queues.messages import Barrier, TrajectoryBatch
@@ -168,3 +169,32 @@ def test_a_resumed_run_takes_the_next_number(tmp_path):
 def test_behaviour_ids_become_names_that_every_file_system_takes(tmp_path):
     path = next_stream_path(tmp_path, "My Ball?team=1", "trainer")
     assert path.name == "My_Ball_team_1-trainer-0001.stream"
+
+
+def test_behaviors_that_are_announced_later_are_known_as_soon_as_the_file_is_opened(tmp_path):
+    early, late = SPEC, replace(SPEC, behavior_id="Late")
+    with StreamWriter(tmp_path / "a.stream", header()) as writer:
+        writer.write("trainer", trajectories(0), 0.0)
+        writer.announce(header(specs=(late,)))
+        writer.write("trainer", trajectories(1, "Late"), 1.0)
+    reader = StreamReader(tmp_path / "a.stream")
+    assert reader.header.specs == (early, late)
+    assert reader.header.columns.keys() == {early.behavior_id, "Late"}
+    assert [frame.sequence for frame in reader] == [0, 1]
+    assert (reader.damage, reader.closed_cleanly) == (None, True)
+    assert index_of(tmp_path / "a.stream")[0].shape == (2,), "the index lists messages only"
+
+
+def test_a_file_that_grows_is_read_with_what_it_announces_meanwhile(tmp_path):
+    late = replace(SPEC, behavior_id="Late")
+    with StreamWriter(tmp_path / "a.stream", header()) as writer:
+        writer.write("trainer", trajectories(0), 0.0)
+        reader = StreamReader(tmp_path / "a.stream")
+        assert [spec.behavior_id for spec in reader.header.specs] == [SPEC.behavior_id]
+        writer.announce(header(specs=(late,)))
+        writer.write("trainer", trajectories(1, "Late"), 1.0)
+        assert [frame.message.behavior_id for frame in reader if isinstance(frame.message, TrajectoryBatch)] == [
+            SPEC.behavior_id,
+            "Late",
+        ]
+        assert reader.header.specs[1] == late

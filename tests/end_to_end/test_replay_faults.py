@@ -1,0 +1,187 @@
+"""Replays that can't go to their end, and recordings in which a behaviour is born late: nothing waits for ever."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run_configs import INLINE, Plain, changed
+from run_folders import streams, weights_digest
+from runs import Command, run_here
+
+from pipeline.common.errors import RunFailed
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.stream_reader import StreamReader
+from queues.stream_writer import StreamWriter
+
+LATE_ENV = Path(__file__).with_name("late_env.py")
+ENDLESS = {"behaviors__Early__max_steps": 10**6, "behaviors__Late__max_steps": 10**6}
+
+
+def late(**changes):
+    """A small run with a behaviour from the beginning, and one that appears after some updates of the first one."""
+    learns: Plain = {
+        "trainer_type": "ppo",
+        "max_steps": 2000,
+        "time_horizon": 16,
+        "hyperparameters": {"buffer_size": 200, "batch_size": 50},
+        "network_settings": {"hidden_units": 8, "num_layers": 1},
+    }
+    plain: Plain = {
+        "environment": {
+            "kind": "pettingzoo",
+            "factory": "late_env:Late",
+            "num_envs": 2,
+            "behaviors": {"early_*": "Early", "late_*": "Late"},
+        },
+        "env_settings": {"seed": 3},
+        "behaviors": {"Early": learns, "Late": learns},
+    }
+    return changed(plain, changes)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The folder of a run that was recorded at both edges."""
+    folder = tmp_path_factory.mktemp("recorded")
+    command = Command(folder, late(record__edges=["agent_processor", "trainer"]), beside=[LATE_ENV])
+    assert command.wait() == 0, command.output
+    return command.run_folder
+
+
+@pytest.fixture(scope="module")
+def behind_processor(recorded):
+    """What left the agent processor."""
+    return next(path for path in streams(recorded) if "agent_processor" in path)
+
+
+def test_a_recording_describes_behaviors_that_are_born_late_too(behind_processor):
+    batches = [frame.message for frame in StreamReader(behind_processor) if isinstance(frame.message, TrajectoryBatch)]
+    assert batches[0].behavior == "Early"
+    assert {batch.behavior for batch in batches} == {"Early", "Late"}
+    assert [spec.name for spec in StreamReader(behind_processor).header.specs] == ["Early", "Late"]
+
+
+def test_a_behavior_that_is_born_late_is_replayed_from_behind_the_agent_processor(behind_processor, start):
+    replay = start(late(), "--replay", behind_processor)
+    assert replay.wait() == 0, replay.output
+    assert "Late: 20" in replay.output
+    replay.assert_left_nothing()
+
+
+def replayed(results, *recordings, **changes):
+    """Replay recordings in this process."""
+    plain = late(**INLINE, replay__streams=list(recordings), **changes)
+    del plain["environment"]
+    return run_here(plain, results, "replay")
+
+
+def test_a_behavior_that_is_born_late_is_replayed_from_the_trainers_inlets(recorded, tmp_path):
+    replayed(tmp_path, *[path for path in streams(recorded) if "agent_processor" not in path])
+    for name in ("Early", "Late"):
+        assert weights_digest(tmp_path / "replay", name) == weights_digest(recorded, name)
+
+
+def test_a_yaml_without_the_late_behavior_is_told_its_name(behind_processor, tmp_path):
+    with pytest.raises(RunFailed, match="the recording has a behaviour 'Late', which is not listed here"):
+        replayed(tmp_path, behind_processor, behaviors={"Early": late()["behaviors"]["Early"]})
+
+
+def test_a_replay_host_that_is_killed_ends_the_run_by_name(behind_processor, start):
+    replay = start(late(replay__speed=0.01), "--replay", behind_processor)
+    os.kill(replay.pid_of("actor-0"), signal.SIGKILL)
+    assert replay.wait() == 1
+    assert "the process of actor-0 was killed by signal 9" in replay.output
+    assert "Traceback" not in replay.output
+    replay.assert_left_nothing()
+
+
+def forged(path, original, change):
+    """A copy of a stream whose fifth batch is another message."""
+    reader = StreamReader(original)
+    with StreamWriter(path, reader.header) as writer:
+        for frame in reader:
+            message = change(frame.message) if frame.sequence == 5 else frame.message
+            writer.write(frame.edge, message, frame.time_s)
+    return str(path)
+
+
+def a_policy(batch):
+    return PolicyUpdate(batch.behavior_id, 1, batch.rows["rewards"], (("w", (batch.num_rows,)),), 1)
+
+
+def without_a_column(batch):
+    return replace(batch, rows={name: rows for name, rows in batch.rows.items() if name != "obs_0"})
+
+
+FORGED = {
+    "unknown": (lambda batch: replace(batch, behavior_id="Nobody"), "'Nobody', which the file does not describe"),
+    "empty": (lambda batch: replace(batch, behavior_id=""), "'', which the file does not describe"),
+    "a strange team": (
+        lambda batch: replace(batch, behavior_id="Early?team=x"),
+        "must be a whole number of at least 0",
+    ),
+    "no trajectories": (a_policy, "PolicyUpdate"),
+    "a column missing": (without_a_column, "obs_0"),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_forged_message_ends_the_replay_by_name(behind_processor, kind, tmp_path):
+    change, words = FORGED[kind]
+    with pytest.raises(RunFailed, match=re.escape(words)):
+        replayed(tmp_path, forged(tmp_path / "forged.stream", behind_processor, change))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_forged_message_ends_the_command_by_name(behind_processor, kind, start, tmp_path):
+    change, words = FORGED[kind]
+    replay = start(late(), "--replay", forged(tmp_path / "forged.stream", behind_processor, change))
+    assert replay.wait() == 1, replay.output
+    assert words in replay.output
+    assert "Traceback" not in replay.output
+    replay.assert_left_nothing()
+
+
+def test_another_team_of_a_known_behavior_is_replayed(behind_processor, tmp_path):
+    path = forged(tmp_path / "forged.stream", behind_processor, lambda it: replace(it, behavior_id="Early?team=7"))
+    assert replayed(tmp_path, path).behaviors["Early"].step > 1000
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_recording_that_was_cut_is_replayed_as_far_as_it_goes(behind_processor, share, tmp_path):
+    path = cut(tmp_path / "cut.stream", behind_processor, share)
+    whole = [frame.message for frame in StreamReader(path) if isinstance(frame.message, TrajectoryBatch)]
+    early = sum(batch.num_rows for batch in whole if batch.behavior == "Early")
+    assert replayed(tmp_path, path, **ENDLESS).behaviors["Early"].step == early
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [number / 20 for number in range(1, 20)])
+def test_a_recording_that_was_cut_anywhere_ends_the_command_well(behind_processor, share, start, tmp_path):
+    replay = start(late(), "--replay", cut(tmp_path / "cut.stream", behind_processor, share))
+    assert replay.wait() == 0, replay.output
+    assert "replayed up to the last whole message" in replay.output
+
+
+@pytest.mark.slow
+def test_a_recording_that_still_grows_is_replayed_as_far_as_it_goes(behind_processor, start, tmp_path):
+    """Not even the announcement of the second behaviour is there when the replay begins."""
+    path = Path(cut(tmp_path / "growing.stream", behind_processor, 0.1))
+    replay = start(late(replay__speed=2.0), "--replay", str(path))
+    replay.until(lambda: "Connected new brain: Early" in replay.output, "sign of the first behaviour")
+    shutil.copy(behind_processor, path)
+    assert replay.wait() == 0, replay.output
+
+
+def cut(path, original, share):
+    """The first part of a stream; its last message is torn."""
+    data = Path(original).read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    return str(path)
