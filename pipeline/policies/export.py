@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import io
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from queues.specs import BehaviorSpec
 from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
+
+_UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)
+"""What `zipfile` raises for damaged archives; `ValueError` is ours, too."""
 
 NEWEST = "checkpoint.pt"
 """A copy of the newest export, under the name that ML-Agents' users give in `init_path`."""
@@ -131,9 +135,10 @@ def is_export(path: Path) -> bool:
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            _check_size(path, archive)
             names = [name for name in archive.namelist() if name.endswith("data.pkl")]
             return not names or b"network_settings" in archive.read(names[0])
-    except (OSError, zipfile.BadZipFile):
+    except _UNREADABLE:
         return True
 
 
@@ -151,7 +156,10 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
     import torch
 
     try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            _check_size(path, archive)
         content = torch.load(path, map_location="cpu", weights_only=True)
+        _check_tensors(path, content)
         if "Policy" in content:
             raise ValueError(
                 "it was written by ML-Agents, whose networks are built differently; train a policy here, or play the "
@@ -174,6 +182,37 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         raise
     except Exception as error:
         raise ValueError(f"{path}: is not an exported policy: {error}") from error
+
+
+def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
+    """Check that what is in the archive is no larger than the file: torch compresses nothing.
+
+    Raises:
+        ValueError: if it is.
+    """
+    size, unpacked = path.stat().st_size, sum(member.file_size for member in archive.infolist())
+    if unpacked > size:
+        raise ValueError(f"its content claims {unpacked:,} bytes, the file has {size:,}")
+
+
+def _check_tensors(path: Path, content: Mapping[str, Any]) -> None:
+    """Check that the tensors have no more elements than the file has room for: they may be views of a few bytes.
+
+    Raises:
+        ValueError: if they have.
+    """
+    import torch
+
+    claimed = 0
+
+    def count(leaf: Any) -> None:
+        nonlocal claimed
+        if isinstance(leaf, torch.Tensor):
+            claimed += leaf.numel() * leaf.element_size()
+
+    _map_leaves(content, count)
+    if claimed > path.stat().st_size:
+        raise ValueError(f"its tensors claim {claimed:,} bytes, the file has {path.stat().st_size:,}")
 
 
 def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config.trainers import declared_kind
+from queues.columns import TRAJECTORY_COLUMNS, observation_columns, row_columns
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
@@ -27,6 +29,8 @@ from stages.trainer.imitation.demonstrations import Demonstrations
 log = logging.getLogger(__name__)
 
 _TRAINER_EDGE = "trainer"
+_KEYS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "learning")
+"""Columns of trajectories by which pieces of episodes are joined."""
 
 
 def read_stream(path: Path, behavior: str) -> Demonstrations | None:
@@ -34,7 +38,7 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
 
     Raises:
         StreamError: if it is no stream.
-        StageError: if it holds several behaviours and none of this name.
+        StageError: if it holds several behaviours and none of this name, or a message lacks a column.
     """
     reader = StreamReader(path)
     spec = _choose(reader.header, behavior, path)
@@ -46,10 +50,12 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
         and isinstance(frame.message, TrajectoryBatch)
         and frame.message.behavior == spec.name
         and frame.message.num_rows
-        and frame.message.trajectories["learning"].any()
     ]
+    for batch in batches:
+        _check_columns(batch, spec, path)
     if reader.damage:
         log.warning("demonstrations up to the last whole message: %s", reader.damage)
+    batches = [batch for batch in batches if batch.trajectories["learning"].any()]
     if not batches:
         return None
     return _demonstrations(batches, spec, squashed=_squashed(reader.header, spec.name))
@@ -93,6 +99,33 @@ def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
         f"{path}: it has nothing of {behavior}, but of {', '.join(sorted(by_name)) or 'nobody'}; expected a stream of "
         "that name, or of a single behaviour"
     )
+
+
+def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> None:
+    """Check what is needed of a batch: a file may have been written by anybody."""
+    needed = [column for column in row_columns(replace(spec, grouped=False)) if column.name != "log_probs"]
+    finals = [*observation_columns(spec, "next_obs_"), *(c for c in TRAJECTORY_COLUMNS if c.name in _KEYS)]
+    for axis, columns, table in (("rows", needed, batch.rows), ("trajectories", finals, batch.trajectories)):
+        for column in columns:
+            array = table.get(column.name)
+            if array is None and column.name == "action_masks":
+                continue  # they are not needed to learn from actions that were allowed
+            if array is None or (array.shape[1:], array.dtype.kind) != (column.shape, _kind(column.dtype)):
+                found = "none" if array is None else f"{array.dtype}{list(array.shape[1:])}"
+                raise StageError(
+                    f"{path}: a batch of {batch.behavior_id!r} can't be learned from: expected {axis} {column.name} of "
+                    f"{column.dtype}{list(column.shape)}, got {found}"
+                )
+    if (batch.trajectories["lengths"] < 0).any():
+        raise StageError(f"{path}: a batch of {batch.behavior_id!r} has trajectories of negative length")
+
+
+def _kind(dtype: str) -> str:
+    """Return the kind of a dtype that a file names; empty if there is no such dtype."""
+    try:
+        return np.dtype(dtype).kind
+    except TypeError:
+        return ""
 
 
 def _squashed(header: StreamHeader, behavior: str) -> bool:
