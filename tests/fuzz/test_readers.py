@@ -1,0 +1,112 @@
+"""Whatever is done to bytes from outside: they are read, or refused by name; no hang, no code, no flood of memory.
+
+The readers are in the table of `fuzz_readers`. What was found once stays in `FOUND`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from fuzz_readers import READERS, Reader, Silent
+from hypothesis import given
+from hypothesis import strategies as st
+from mutations import mutated
+from properties import examples
+
+EXAMPLES = 90
+PATIENCE_S = 60
+"""For one example, which takes milliseconds: a slow machine is no failure."""
+CANARY = "HEADRACE_CANARY"
+FOUND: dict[str, Sequence[bytes]] = {}
+"""By reader: bytes on which a test has failed before."""
+
+
+class HangError(BaseException):
+    """An example was not done in time; no reader catches this by mistake."""
+
+
+@pytest.fixture(scope="module")
+def canary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that only code of a hostile sample would make."""
+    return tmp_path_factory.mktemp("canary") / "made"
+
+
+def hostile(canary: Path) -> bytes:
+    """A pickle that makes a file when it is unpickled."""
+    return b"cposix\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR."
+
+
+@pytest.mark.parametrize("reader", READERS, ids=[reader.name for reader in READERS])
+def test_changed_bytes_are_read_or_refused(reader: Reader, canary, tmp_path):
+    fuzz(reader, canary, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", READERS, ids=[reader.name for reader in READERS])
+def test_many_changed_bytes_are_read_or_refused(reader: Reader, canary, tmp_path):
+    """Under `-m slow` hypothesis makes ten times as many examples, other ones at every run."""
+    fuzz(reader, canary, tmp_path)
+
+
+def fuzz(reader: Reader, canary: Path, tmp_path: Path) -> None:
+    good = list(reader.samples(tmp_path))
+    for number, sample in enumerate(good):
+        (tmp_path / str(number)).mkdir()
+        with contextlib.suppress(Silent):
+            reader.read(tmp_path / str(number), sample)
+
+    @examples(max(1, int(EXAMPLES * reader.share)))
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        tried(reader, data.draw(mutated([*good, hostile(canary)])))
+
+    for sample in (*FOUND.get(reader.name, ()), b"", hostile(canary)):
+        tried(reader, sample)
+    holds()
+    assert not canary.exists(), "code of a sample ran"
+
+
+def tried(reader: Reader, data: bytes) -> None:
+    """Read, in time and within memory; anything but a refusal is a failed test."""
+    with tempfile.TemporaryDirectory() as folder, in_time(reader.name), within_memory(reader):
+        with contextlib.suppress(*reader.refusals):
+            reader.read(Path(folder), data)
+
+
+@contextlib.contextmanager
+def in_time(name: str) -> Iterator[None]:
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise HangError(f"{name}: not done after {PATIENCE_S} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def within_memory(reader: Reader) -> Iterator[None]:
+    """Check the process's own high-water mark, which Linux lets it set back; elsewhere nothing is checked."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        yield
+        return
+    before = memory("VmRSS")
+    yield
+    taken = memory("VmHWM") - before
+    assert taken < reader.memory, f"{reader.name}: {taken:,} bytes were taken, at most {reader.memory:,} may be"
+
+
+def memory(name: str) -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1]) * 1024

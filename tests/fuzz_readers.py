@@ -1,0 +1,454 @@
+"""The table of everything that is read from outside: samples, the code that reads them, and what is a clean refusal.
+
+`sealed` readers get past the checksums: the change is made to the content, and checksums and lengths around it are
+then made right, as somebody would do who means harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import zstandard
+from demo_samples import brain as demo_brain
+from demo_samples import episode, unity_file
+from google.protobuf.message import DecodeError
+from onnx_samples import design_for, update_for
+from stream_samples import EVERY_KIND, SPEC, record, trajectories
+from unity_runs import free_port
+
+from config import BehaviorSettings, load_config
+from config.errors import ConfigError
+from config.unity import EngineSettings
+from pipeline.common.errors import RunFolderError
+from pipeline.policies.export import export_policy, is_export, load_acting_policy
+from pipeline.run_folder.checkpoint import (
+    CheckpointError,
+    _checksum,
+    each_checkpoint,
+    pack_state,
+    unpack_state,
+    write_manifest,
+    write_part,
+)
+from pipeline.run_folder.folder import RunFolder
+from queues.errors import SpecError, StreamError
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
+from queues.stream_reader import StreamReader
+from stages.environment.unity.instance import UnityInstance
+from stages.environment.unity.side_channel_bridge import SideChannelBridge
+from stages.errors import StageError
+from stages.policy import design_of, policy_layout
+from stages.policy.onnx.model import onnx_model
+from stages.policy.onnx.onnx_policy import OnnxPolicy
+from stages.trainer.imitation.streams import read_stream
+from stages.trainer.imitation.unity_demos import read_unity_demo
+from stages.unity import messages
+from stages.unity.errors import UnityBroken, UnityLate
+from stages.unity.handshake import check, read_greeting
+from stages.unity.messages import UnityMessageProto
+from stages.unity.png import PngError, decode_into, encode_png
+from stages.unity.worker import UnityWorker
+
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One kind of bytes from outside."""
+
+    name: str
+    samples: Callable[[Path], Sequence[bytes]]
+    """Makes good ones; called once, with a folder of its own."""
+    read: Callable[[Path, bytes], object]
+    """Reads one, given a folder that is otherwise empty."""
+    refusals: tuple[type[Exception], ...]
+    """Exceptions that the callers of the reader turn into messages for people."""
+    memory: int = 100 * MEGABYTE
+    """Most memory that reading may take, in bytes, beside what the samples take."""
+    share: float = 1.0
+    """Share of the usual number of examples: less for what is slow."""
+
+
+# --- streams
+
+
+def streams(folder: Path) -> list[bytes]:
+    one = record(folder / "one.stream", [learned_from(0), learned_from(1)])
+    return [one.read_bytes(), record(folder / "all.stream", [*EVERY_KIND[1:], learned_from(2)]).read_bytes()]
+
+
+def learned_from(number: int) -> TrajectoryBatch:
+    """A batch with all columns, as agent processors send it."""
+    batch, (n, k) = trajectories(number), (3, 2)
+    table = column_table(SPEC)
+    zeros = {
+        axis: {c.name: np.zeros((size, *c.shape), c.dtype) for c in table[axis]}
+        for axis, size in (("rows", n), ("trajectories", k))
+    }
+    learning = {"learning": np.ones(k, np.bool_), "agent_ids": np.arange(k), "episode_ids": np.arange(k)}
+    return replace(
+        batch,
+        rows={**zeros["rows"], **batch.rows},
+        trajectories={**zeros["trajectories"], **batch.trajectories, **learning},
+    )
+
+
+def read_recording(folder: Path, data: bytes) -> None:
+    path = folder / "a.stream"
+    path.write_bytes(data)
+    for frame in StreamReader(path):
+        assert frame.message is not None
+    read_stream(path, SPEC.name)
+
+
+def stream_contents(folder: Path) -> list[bytes]:
+    """The decompressed frames of a stream, each behind its kind and length."""
+    data, at, contents = streams(folder)[1], PREAMBLE.size, b""
+    while at + FRAME.size <= len(data):
+        length, kind, _ = FRAME.unpack_from(data, at)
+        if kind not in (1, 2):
+            break
+        content = zstandard.ZstdDecompressor().decompress(data[at + FRAME.size : at + FRAME.size + length])
+        contents += struct.pack("<BI", kind, len(content)) + content
+        at += FRAME.size + length
+    return [contents]
+
+
+def read_sealed_recording(folder: Path, contents: bytes) -> None:
+    data, at = streams_preamble(), 0
+    while at + 5 <= len(contents):
+        kind, length = struct.unpack_from("<BI", contents, at)
+        payload = zstandard.ZstdCompressor().compress(contents[at + 5 : at + 5 + length])
+        data += FRAME.pack(len(payload), kind, checksum(len(payload), kind, payload)) + payload
+        at += 5 + length
+    read_recording(folder, data)
+
+
+def streams_preamble() -> bytes:
+    return PREAMBLE.pack(MAGIC, VERSION)
+
+
+# --- run folders
+
+
+def checkpoints(folder: Path) -> Path:
+    parts = [write_part(folder, 3, "trainer@learner-Ball", a_state(3)), write_part(folder, 3, "ghost@main", a_state(1))]
+    write_manifest(folder, 3, parts, {"Ball": 300}, {"elapsed_s": 1.5, "seed": 7, "best": {}})
+    return folder / "000003"
+
+
+def a_state(number: int) -> dict[str, Any]:
+    return {"step": number, "weights": np.arange(12, dtype=np.float32).reshape(3, 4), "rng": ["x", None, {"k": 0.5}]}
+
+
+def manifests(folder: Path) -> list[bytes]:
+    return [(checkpoints(folder) / "manifest.json").read_bytes()]
+
+
+def read_checkpoint(folder: Path, manifest: bytes) -> None:
+    kept = checkpoints(folder)
+    for place in (kept, folder):
+        (place / "manifest.json").write_bytes(manifest)
+    for found in each_checkpoint(folder):
+        if isinstance(found, CheckpointError):
+            raise found
+        found.check()
+        for name in found.parts:
+            found.read(name)
+
+
+def read_sealed_manifest(folder: Path, manifest: bytes) -> None:
+    try:
+        content = json.loads(manifest)
+        content["checksum"] = _checksum({key: value for key, value in content.items() if key != "checksum"})
+        manifest = json.dumps(content).encode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        pass
+    read_checkpoint(folder, manifest)
+
+
+def parts(folder: Path) -> list[bytes]:
+    return [pack_state(a_state(3)), pack_state({"a": [a_state(1)] * 3, "b": b"bytes"})]
+
+
+def statuses(folder: Path) -> list[bytes]:
+    export = {
+        "steps": 100,
+        "file_path": "a/b.onnx",
+        "reward": None,
+        "creation_time": 1.5,
+        "auxillary_file_paths": ["b.pt"],
+    }
+    ball = {"checkpoints": [export, export], "final_checkpoint": export, "elo": 1200.5, "lesson_num": 2}
+    return [json.dumps({"metadata": {"stats_format_version": "0.3.0"}, "Ball": ball}).encode()]
+
+
+def read_status(folder: Path, data: bytes) -> None:
+    with RunFolder.create(folder, "run", resume=False, force=True, configuration="") as run:
+        run.training_status.write_bytes(data)
+        run.read_training_status()
+
+
+# --- policies
+
+SPEC_OF_VECTORS = BehaviorSpec("Ball", (ObservationSpec("vector", (3,)),), ActionSpec(1, (3, 2)))
+SETTINGS = BehaviorSettings.model_validate({"network_settings": {"hidden_units": 8, "normalize": True}})
+
+
+def exports(folder: Path) -> list[bytes]:
+    return [an_export(folder, {"critic": {"w": np.ones((3, 2), np.float32), "n": 4}}), an_export(folder, None)]
+
+
+def an_export(folder: Path, learner: Any) -> bytes:
+    layout = policy_layout(design_of(SPEC_OF_VECTORS, SETTINGS))
+    weights = np.ones(sum(int(np.prod(shape)) for _, shape in layout), np.float32)
+    policy = PolicyUpdate("Ball", 2, weights, layout, 100)
+    return export_policy(folder, policy, SPEC_OF_VECTORS, SETTINGS, learner=learner).read_bytes()
+
+
+def read_policy(folder: Path, data: bytes) -> None:
+    path = folder / "Ball-100.pt"
+    path.write_bytes(data)
+    is_export(path)
+    policy = load_acting_policy(path)
+    policy.act((np.zeros((2, 3), np.float32),), None, np.random.default_rng(0))
+
+
+def export_contents(folder: Path) -> list[bytes]:
+    """The members of an export, end to end, each behind its name and length."""
+    with zipfile.ZipFile(io.BytesIO(exports(folder)[0])) as archive:
+        return [
+            b"".join(
+                struct.pack("<HI", len(name), len(archive.read(name))) + name.encode() + archive.read(name)
+                for name in archive.namelist()
+            )
+        ]
+
+
+def read_sealed_policy(folder: Path, contents: bytes) -> None:
+    packed, at = io.BytesIO(), 0
+    with zipfile.ZipFile(packed, "w") as archive:
+        while at + 6 <= len(contents):
+            name, length = struct.unpack_from("<HI", contents, at)
+            at += 6
+            with suppress(ValueError, IndexError, UserWarning):  # a name that an archive can't have, or has already
+                archive.writestr(contents[at : at + name].decode("latin-1"), contents[at + name : at + name + length])
+            at += name + length
+    read_policy(folder, packed.getvalue())
+
+
+def models(folder: Path) -> list[bytes]:
+    design = design_for()
+    return [onnx_model(design, update_for(design))]
+
+
+def read_model(folder: Path, data: bytes) -> None:
+    path = folder / "Ball.onnx"
+    path.write_bytes(data)
+    policy = OnnxPolicy(path, design_for())
+    policy.act((np.zeros((2, 3), np.float32),), None, np.random.default_rng(0))
+
+
+# --- Unity
+
+
+def demos(folder: Path) -> list[bytes]:
+    pairs = [*episode(2), *episode(3)]
+    return [
+        unity_file(folder / "a.demo", pairs).read_bytes(),
+        unity_file(folder / "b.demo", pairs, closed=False).read_bytes(),
+    ]
+
+
+def read_demo(folder: Path, data: bytes) -> None:
+    path = folder / "a.demo"
+    path.write_bytes(data)
+    read_unity_demo(path, "Ball")
+
+
+def pictures(folder: Path) -> list[bytes]:
+    random = np.random.default_rng(0)
+    return [encode_png(random.integers(0, 255, (channels, 6, 5), np.uint8)) for channels in (1, 3, 4)]
+
+
+def read_picture(folder: Path, data: bytes) -> None:
+    for channels in (1, 3, 4):
+        with suppress(PngError):
+            decode_into(np.zeros((channels, 6, 5), np.uint8), data)
+
+
+# --- configuration
+
+
+def yamls(folder: Path) -> list[bytes]:
+    examples = Path(__file__).parents[1] / "config" / "examples"
+    aliased = (
+        b"behaviors:\n  A: {network_settings: &a {num_layers: 1}}\n  B: {network_settings: {<<: *a, hidden_units: 8}}\n"
+    )
+    return [
+        *((examples / f"{name}.yaml").read_bytes() for name in ("volley", "pendulum-lessons", "cartpole-sac")),
+        aliased,
+    ]
+
+
+def read_configuration(folder: Path, data: bytes) -> None:
+    path = folder / "a.yaml"
+    path.write_bytes(data)
+    load_config(path)
+
+
+# --- messages of Unity
+
+
+def conversations(folder: Path) -> list[bytes]:
+    """Greeting, first answer and second answer of a program with an image, a vector, masks and side channels."""
+
+    def said(output: Any) -> bytes:
+        whole = messages.UnityMessageProto(unity_output=output)
+        whole.header.status = 200
+        data: bytes = whole.SerializeToString()
+        return struct.pack("<I", len(data)) + data
+
+    greeting = messages.UnityOutputProto()
+    hello = greeting.rl_initialization_output
+    hello.name, hello.communication_version, hello.package_version = "Academy", "1.5.0", "2.0.0"
+    for capability in hello.capabilities.DESCRIPTOR.fields:
+        setattr(hello.capabilities, capability.name, True)
+    first = messages.UnityOutputProto()
+    first.rl_initialization_output.brain_parameters.append(demo_brain("Ball?team=0", 2, (3, 2)))
+    first.rl_output.side_channel = bytes(16) + struct.pack("<i", 3) + b"abc"
+    for agent in range(3):
+        info = first.rl_output.agentInfos["Ball?team=0"].value.add(
+            id=agent, reward=0.5, action_mask=[False, True, False, False, False], group_id=1, done=agent == 2
+        )
+        vector = info.observations.add(shape=[2], name="vector", dimension_properties=[1])
+        vector.float_data.data.extend([0.25, agent])
+        picture = info.observations.add(shape=[3, 6, 5], name="camera", compression_type=messages.PNG)
+        picture.compressed_data = encode_png(np.full((3, 6, 5), agent, np.uint8))
+    second = messages.UnityOutputProto()
+    second.CopyFrom(first)
+    second.ClearField("rl_initialization_output")
+    return [said(greeting) + said(first) + said(second)]
+
+
+def cut_up(conversation: bytes) -> list[bytes]:
+    said, at = [], 0
+    while at + 4 <= len(conversation) and len(said) < 6:
+        (length,) = struct.unpack_from("<I", conversation, at)
+        said.append(conversation[at + 4 : at + 4 + length])
+        at += 4 + length
+    return said
+
+
+class Silent(StageError):
+    """The other side has nothing more to say."""
+
+
+class Recited:
+    """A connection whose other side says what a list holds."""
+
+    def __init__(self, said: list[bytes], channels: Any) -> None:
+        self._said = iter(said)
+        self._channels = channels
+
+    async def start(self) -> None:
+        """The greeting comes first."""
+        check(read_greeting(self._next().rl_initialization_output), "Unity")
+
+    async def reset(self) -> Any:
+        """The next answer."""
+        output = self._next()
+        self._channels.channels.incoming(output.rl_output.side_channel)
+        return output
+
+    async def step(self, actions: Any) -> Any:
+        """The next answer."""
+        return await self.reset()
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """Nothing is held."""
+
+    def _next(self) -> Any:
+        data = next(self._said, None)
+        if data is None:
+            raise Silent
+        try:
+            return UnityMessageProto.FromString(data).unity_output
+        except DecodeError as error:
+            raise UnityBroken("no message") from error
+
+
+def read_messages(folder: Path, conversation: bytes) -> None:
+    bridge = SideChannelBridge(EngineSettings(), None, 0, 0)
+
+    async def converse() -> None:
+        instance = UnityInstance(0, lambda: (Recited(cut_up(conversation), bridge), bridge))
+        await instance.begin()
+        while True:
+            await instance.step({})
+
+    asyncio.run(converse())
+
+
+def read_calls(folder: Path, conversation: bytes) -> None:
+    """The same by a real server, and whoever calls it."""
+    bridge, port = SideChannelBridge(EngineSettings(), None, 0, 0), free_port()
+
+    async def call() -> None:
+        async with grpc.aio.insecure_channel(f"localhost:{port}") as line:
+            say = line.unary_unary("/communicator_objects.UnityToExternalProto/Exchange")
+            said = cut_up(conversation)
+            said[1:1] = [b"\x0a\x03\x08\xc8\x01"]  # behind the greeting: nothing but the status 200
+            for data in said:
+                with suppress(grpc.aio.AioRpcError):
+                    await say(data, wait_for_ready=True, timeout=5)
+
+    async def converse() -> None:
+        worker = UnityWorker(0, port, None, 300, 1, 0.5, bridge.channels)
+        instance = UnityInstance(0, lambda: (worker, bridge))
+        caller = asyncio.create_task(call())
+        try:
+            await instance.begin()
+            while True:
+                await instance.step({})
+        except UnityLate as error:
+            if instance.specs:
+                raise Silent from error
+            raise
+        finally:
+            caller.cancel()
+            await instance.close(0.1)
+
+    asyncio.run(converse())
+
+
+REFUSED = (StageError, SpecError)
+READERS = (
+    Reader("stream", streams, read_recording, (StreamError, StageError)),
+    Reader("stream, sealed", stream_contents, read_sealed_recording, (StreamError, StageError), memory=200 * MEGABYTE),
+    Reader("manifest", manifests, read_checkpoint, (CheckpointError,), share=0.5),
+    Reader("manifest, sealed", manifests, read_sealed_manifest, (CheckpointError,), share=0.5),
+    Reader("part", parts, lambda folder, data: unpack_state(data), (CheckpointError,)),
+    Reader("training status", statuses, read_status, (RunFolderError,), share=0.5),
+    Reader("export", exports, read_policy, (ValueError, StageError), share=0.5),
+    Reader("export, sealed", export_contents, read_sealed_policy, (ValueError, StageError), share=0.5),
+    Reader("model", models, read_model, (StageError,), share=0.5),
+    Reader("demo", demos, read_demo, (StageError,)),
+    Reader("picture", pictures, read_picture, (PngError,)),
+    Reader("yaml", yamls, read_configuration, (ConfigError,)),
+    Reader("messages", conversations, read_messages, REFUSED),
+    Reader("calls", conversations, read_calls, REFUSED, share=0.1),
+)
