@@ -29,6 +29,7 @@ from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.recovery import choose_checkpoint
 from stages.error_text import describe_error
+from stages.errors import is_failure
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,17 @@ def run(config: RunConfig, options: RunOptions | None = None) -> RunResult:
 
 async def run_async(config: RunConfig, options: RunOptions | None = None) -> RunResult:
     """As `run`, within a running event loop. If cancelled, all hosts are ended at once."""
-    options = options or RunOptions()
+    try:
+        return await _run(config, options or RunOptions())
+    except Exception:
+        raise
+    except BaseException as error:  # code that is named in the configuration must not end its caller
+        if not is_failure(error):
+            raise
+        raise RunFailed(describe_error(error)) from error
+
+
+async def _run(config: RunConfig, options: RunOptions) -> RunResult:
     check_run(config)
     with _open_folder(config) as folder:
         checkpoint = _open_checkpoint(config, folder)

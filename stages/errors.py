@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
 from config.errors import KeyPath
 
@@ -45,3 +47,17 @@ def blaming(*key: str | int) -> Iterator[None]:
     except StageError as error:
         error.key = error.key or key
         raise
+
+
+def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Return True for what code should not raise: any exception, and requests to exit or end that nobody made.
+
+    A task that was cancelled is meant to end, and so is a coroutine that is closed outside of any task.
+    """
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # there is no event loop
+            return False
+        return task is not None and not task.cancelling()
+    return isinstance(error, Exception | SystemExit | KeyboardInterrupt)

@@ -6,7 +6,6 @@ A stage stands between an inlet and an outlet and knows neither; `StageRunner` p
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import time
@@ -14,7 +13,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Itera
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeGuard
+from typing import Any, Generic
 
 from config import ConfigError
 from queues.ends import ItemSink, ItemSource
@@ -23,7 +22,7 @@ from queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
 from queues.specs import behavior_name
 from stages.activity import Activity
 from stages.error_text import describe_error
-from stages.errors import StageError
+from stages.errors import StageError, is_failure
 from stages.stage import In, Out, Source, Stage, StageContext, Yielded
 
 log = logging.getLogger(__name__)
@@ -287,14 +286,6 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
         # An outlet closed by its consumer is an ending, not this stage's failure: the loop handles it.
         if is_failure(error) and not isinstance(error, StageFailure | QueueClosed):
             raise StageFailure(self._context.name, self.describe(), error) from error
-
-
-def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
-    """Return True for what code should not raise: any exception, and requests to exit or cancel that nobody made."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and not task.cancelling()
-    return isinstance(error, Exception | SystemExit | KeyboardInterrupt)
 
 
 _END: Any = object()

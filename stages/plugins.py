@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.error_text import describe_error
-from stages.errors import LoadError, StageError
+from stages.errors import LoadError, StageError, is_failure
 from stages.loading import load_attribute, load_plugin
 
 
@@ -75,7 +75,9 @@ def construct(where: str, use: str, made: Callable[..., Any], arguments: Mapping
         return made(**arguments)
     except StageError as error:
         raise LoadError(f"{where}: {error}") from error
-    except Exception as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         raise LoadError(f"{where}: making {use} raised {describe_error(error)}") from error
 
 

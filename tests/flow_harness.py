@@ -78,6 +78,8 @@ class Scenario:
     """How long after the one before which replica is killed."""
     breaks_at: tuple[int, ...] = ()
     """Ticks at which each actor's environment crashes."""
+    hangs_at: tuple[tuple[int, int], ...] = ()
+    """(replica, tick) at which an actor's environment does not come back."""
     checkpoint_interval: int = 10**6
     restarts: int = -1
     """Of an actor, or of its environment, in the whole run; -1: any number."""
@@ -175,6 +177,8 @@ class Flow:
         self.stop = asyncio.Event()
         self.learned = asyncio.Event()
         """Set after each update."""
+        self.hung = asyncio.Event()
+        """Set when an environment hangs."""
         self.coordinator: Coordinator
         self.ledger: AuditedLedger
 
@@ -251,6 +255,9 @@ def make_group(request: EnvironmentRequest) -> CountingGroup:
 
     def step_s() -> float:
         assert run.counters.tick < PATIENCE_TICKS, "it moves and moves and never comes to its end"
+        if (request.replica, run.counters.tick) in scenario.hangs_at:
+            flow.hung.set()
+            return 10 * PATIENCE_S
         return STEP_S + delay_s()
 
     breaks_at = {tick for tick in scenario.breaks_at if tick > run.counters.tick}

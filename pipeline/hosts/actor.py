@@ -16,7 +16,7 @@ from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
-from pipeline.hosts.runtime import Host
+from pipeline.hosts.runtime import Host, contained
 from pipeline.hosts.sizes import agents_of, kind_of_trainer, rows_per_batch
 from pipeline.hosts.stages import LOCAL_BOUND, chain
 from pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
@@ -142,7 +142,7 @@ class ActorHost(Host):
 
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(follow(await self._policies.get()))
+                tasks.create_task(contained(follow(await self._policies.get())))
 
     def _announce(self, spec: BehaviorSpec) -> None:
         self._router.expect(spec.name)

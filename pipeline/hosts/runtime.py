@@ -23,7 +23,7 @@ from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_c
 from queues.ends import Inlet, Outlet, QueueStatistics
 from queues.errors import QueueClosed, SpecError
 from stages.error_text import describe_error, raised_in_user_code
-from stages.errors import StageError
+from stages.errors import StageError, is_failure
 from stages.loop import StageFailure
 
 REPORT_EVERY_S = 1.0
@@ -105,17 +105,21 @@ class Host(ABC):
 async def _beside(work: Coroutine[Any, Any, None], *background: Coroutine[Any, Any, None]) -> None:
     """Run `work`; end when it or the first of the background coroutines ends, and cancel the others."""
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(_contained(each)) for each in (work, *background)]
+        running = [tasks.create_task(contained(each)) for each in (work, *background)]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
 
 
-async def _contained(work: Coroutine[Any, Any, None]) -> None:
-    """Let a request to exit end this host as a failure, not its event loop in silence."""
+async def contained(work: Coroutine[Any, Any, None]) -> None:
+    """Let a request to exit or end that nobody made be a failure of this host, not the end of a task in silence."""
     try:
         await work
-    except (SystemExit, KeyboardInterrupt) as error:
+    except Exception:
+        raise
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         raise StageError(f"the host's code raised {describe_error(error)}") from error
 
 

@@ -8,6 +8,7 @@ from pipeline.control.channel import ControlEnd
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host, describe_failure
+from stages.errors import is_failure
 
 
 def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
@@ -43,7 +44,9 @@ async def serve(
     """
     try:
         host = build(plan, control, edges)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         control.send(describe_failure(plan.name, error))
         await control.drain()
         control.close()

@@ -112,11 +112,11 @@ class StageHost:
         if self.has_saved(stage, number):
             return
         name = self.part_name(stage)
-        self._saved[name] = number
         try:
             self._send(write_part(self._run_folder / "checkpoints", number, name, state))
         except OSError as error:
             self._send(PartFailed(number, name, str(error)))
+        self._saved[name] = number
 
 
 @dataclass(frozen=True)

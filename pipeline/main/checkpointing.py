@@ -66,6 +66,11 @@ class Checkpointing:
         return self._assembler.newest
 
     @property
+    def folder(self) -> Path:
+        """The folder of all checkpoints."""
+        return self._folder.checkpoints
+
+    @property
     def busy(self) -> bool:
         """True while a checkpoint is under way."""
         return self._assembler.busy
@@ -120,7 +125,7 @@ class Checkpointing:
     def signs(self) -> object:
         """Return what changes as a checkpoint under way makes progress: trainers, parts, bytes on the disk."""
         trainers = [(state.step, state.version) for state in self._behaviors.values()]
-        return trainers, len(self._assembler.missing), _bytes_in(self._folder.checkpoints)
+        return trainers, len(self._assembler.missing), _bytes_in(self.folder)
 
     def receive(self, part: PartSaved | PartFailed) -> None:
         """A part was written, or could not be."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import Context
 from types import TracebackType
 from typing import Any
@@ -41,6 +42,7 @@ from pipeline.reporting.timers import Timers
 from pipeline.reporting.writers import open_writers
 from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import BehaviorSpec
+from stages.errors import is_failure
 from stages.trainer.stage import TrainerReport
 
 log = logging.getLogger(__name__)
@@ -126,8 +128,8 @@ class Coordinator:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
         with self.reporter.showing():
             background = [
-                self._tasks.create_task(self._watch_clock(on_progress)),
-                self._tasks.create_task(self._watch_stop(stop)),
+                self._tasks.create_task(self._guard(self._watch_clock(on_progress))),
+                self._tasks.create_task(self._guard(self._watch_stop(stop))),
             ]
             try:
                 await self._start()
@@ -147,14 +149,11 @@ class Coordinator:
         for text in self._curricula.describe():
             log.info("%s", text)
         for replica, name in enumerate(actor_names(self._config)):
-            try:
+            with self._failing():
                 await self._start_actor(replica, name)
-            except Exception as error:
-                self._fail(error)
-                self._running.mark_ended(
-                    name
-                )  # nobody else will, and if it was the first, no other host's end will come
-                return
+                continue
+            self._running.mark_ended(name)  # nobody else will, and if it was the first, no other host's end will come
+            return
 
     async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
         slot = await self._launcher.start_actor(replica, name, old)
@@ -175,37 +174,40 @@ class Coordinator:
         self._tasks.create_task(self._guard(runner))
 
     async def _guard(self, runner: Coroutine[Any, Any, None]) -> None:
-        try:
+        with self._failing():
             await runner
-        except Exception as error:
-            self._fail(error)
 
-    def _fail(self, error: Exception) -> None:
-        self.shutdown.fail(describe_failure("main", error))
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """The one door to what main runs: whatever is raised within ends the run, as a failure with a name."""
+        try:
+            yield
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            self.shutdown.fail(describe_failure(MAIN, error))
 
     # Messages of hosts. ----------------------------------------------------------------------------------------------
 
     async def _listen(self, host: HostHandle) -> None:
         """Listen to a host until its end, and see to what its end means."""
         said_goodbye = False
-        try:
+        with self._failing():
             async for message in host.control.receive():
                 if host.plan.role != "actor":  # which may be replaced
                     host.settle()
                 said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
-                try:
-                    with self._timers.timer(type(message).__name__):
-                        await self._on_message(host, message)
-                except Exception as error:  # listening goes on: this host's end has still to be seen
-                    self._fail(error)
+                # Listening goes on after a failure: this host's end has still to be seen.
+                with self._failing(), self._timers.timer(type(message).__name__):
+                    await self._on_message(host, message)
             status = await host.wait()
             if self._running.current(host):
                 await self._host_ended(host, status, said_goodbye)
-        except Exception as error:
-            self._fail(error)
-            if self._running.current(host):  # also if its replacement could not be started
-                host.settle()
-                self._running.mark_ended(host.plan.name)
+            return
+        if self._running.current(host):  # also if its replacement could not be started
+            host.settle()
+            self._running.mark_ended(host.plan.name)
+            self.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
 
     async def _on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
         match message:
@@ -405,8 +407,9 @@ class Coordinator:
             queues = [plain_statistics(end.statistics()) for end in self._launcher.ends.values()]
             self.reporter.add_statistics({}, queues, "main")
             self.reporter.show()
-            if on_progress is not None:
-                on_progress(self.reporter.snapshot())
+            if on_progress is not None and self.shutdown.failure is None:  # which may be its own
+                with self._failing():
+                    on_progress(self.reporter.snapshot())
             for name in self._supervisor.silent(now):
                 host = self._running.get(name)
                 if host is not None and host.may_hang and name.startswith("actor"):

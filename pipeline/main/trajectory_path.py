@@ -16,6 +16,7 @@ from queues.ends import Inlet, ItemSource, Outlet
 from queues.errors import QueueClosed
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages.error_text import describe_error
+from stages.errors import is_failure
 from stages.ghost.stage import GhostStage
 from stages.loop import StageRunner
 from stages.publisher import PolicyPublisher
@@ -99,7 +100,9 @@ class TrajectoryPath:
                     self._self_play.save_now(self._route.behavior, save)
                 else:
                     save(name, placed.stage.state_dict())
-            except Exception as error:
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
                 log.warning(
                     "stage %s can't be saved (%s): a resumed run starts it afresh",
                     name,

@@ -13,7 +13,7 @@ from pipeline.reporting.statistics import StatisticsWriter, Summary
 from pipeline.reporting.tensorboard_writer import TensorboardWriter
 from pipeline.reporting.timers import GaugeWriter, Timers
 from stages.error_text import describe_error
-from stages.errors import LoadError, blaming
+from stages.errors import LoadError, blaming, is_failure
 from stages.plugins import check_arguments, construct, find_class
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,9 @@ class GuardedWriter:
         """Close the writer, also after it raised."""
         try:
             self._writer.close()
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             log.error("Statistics writer %s raised in close: %s", self._name, describe_error(error))
 
     def _call(self, method: str, call: Callable[[], None]) -> None:
@@ -101,7 +103,9 @@ class GuardedWriter:
             return
         try:
             call()
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             self._broken = True
             log.error(
                 "Statistics writer %s raised in %s: %s. It gets no more statistics; training goes on.",

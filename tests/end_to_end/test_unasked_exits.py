@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled
+from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled, volley
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
-from pipeline.common.errors import RunFailed
+from pipeline.common.errors import RunError, RunFailed
+from pipeline.reporting.progress import ProgressSnapshot
+from pipeline.run import RunOptions
 
 BESIDE = [TROUBLED_ENV, Path(__file__).with_name("misbehaving_stages.py")]
-NAMED = {"sys.exit": "SystemExit: 0", "cancel": "CancelledError", "interrupt": "KeyboardInterrupt"}
+NAMED = {
+    "sys.exit": "SystemExit: 0",
+    "cancel": "CancelledError",
+    "interrupt": "KeyboardInterrupt",
+    "close": "GeneratorExit",
+}
 LEAVES = {"use": "misbehaving_stages:Leaves"}
 
 
@@ -24,7 +32,7 @@ def test_an_actor_whose_process_exits_with_status_0_is_replaced(start, tmp_path)
     command.assert_left_nothing()
 
 
-@pytest.mark.parametrize("trouble", ["cancel"])
+@pytest.mark.parametrize("trouble", ["cancel", pytest.param("close", marks=pytest.mark.slow)])
 def test_an_environment_that_asks_its_process_to_exit_ends_the_run_which_names_it_and_is_saved(start, trouble):
     command = start(troubled(trouble=trouble, after=300), beside=BESIDE)
     assert command.wait() == 1, command.output
@@ -57,3 +65,33 @@ def test_a_trainer_that_exits_is_named_and_not_a_success(start):
     assert command.wait() == 1, command.output
     assert "SystemExit: 0" in command.output
     command.assert_left_nothing()
+
+
+@pytest.mark.parametrize("way", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_a_callback_that_exits_ends_the_run_which_names_it_and_is_saved(way, tmp_path):
+    def leave(snapshot: ProgressSnapshot) -> None:
+        if any(behavior.updates for behavior in snapshot.behaviors):
+            raise way
+
+    plain = changed(cartpole(behaviors__CartPole__max_steps=10**7), INLINE)
+    with pytest.raises(RunFailed, match=rf"{way.__name__} \(at .*test_unasked_exits.py:\d+, in leave\)"):
+        run_here(plain, tmp_path, "run", RunOptions(on_progress=leave))
+    read_whole_checkpoint(tmp_path / "run")
+
+
+@pytest.mark.parametrize("when", ["making", "write"])
+def test_a_statistics_writer_that_exits_is_treated_as_one_that_raises(when, tmp_path, caplog):
+    writers = [{"use": "misbehaving_stages:LeavingWriter", "with": {"when": when}}]
+    plain = changed(cartpole(pipeline__statistics_writers=writers), INLINE)
+    if when == "making":
+        with pytest.raises(RunError, match=r"making misbehaving_stages:LeavingWriter raised SystemExit: 0"):
+            run_here(plain, tmp_path, "run")
+        return
+    assert run_here(plain, tmp_path, "run").behaviors["CartPole"].step >= 3000
+    assert "LeavingWriter raised in write: SystemExit: 0" in caplog.text
+
+
+def test_an_opponent_sampler_that_exits_ends_the_run_which_names_it(tmp_path):
+    plain = volley(behaviors__Volley__self_play__opponents="misbehaving_stages:LeavingSampler")
+    with pytest.raises(RunFailed, match="SystemExit: 0"):
+        run_here(changed(plain, INLINE), tmp_path, "run")

@@ -16,6 +16,7 @@ LEAVING: dict[str, BaseException] = {
     "sys.exit": SystemExit(0),
     "cancel": asyncio.CancelledError(),
     "interrupt": KeyboardInterrupt(),
+    "close": GeneratorExit(),
 }
 
 
@@ -23,7 +24,7 @@ class TroubledEnv(gymnasium.Env[Any, Any]):
     """Ten steps of nothing per episode.
 
     Args:
-        trouble: `raise`, `hang`, `nan` (as reward), `none`, or a way to leave: `os._exit`, `sys.exit`, `cancel`, `interrupt`.
+        trouble: `raise`, `hang`, `nan` (as reward), `none`, or a way to leave: `os._exit`, `sys.exit`, `cancel`, …
         after: steps of this instance before it happens.
         once: a file that is made when it happens, and keeps it from happening again; "" for each time.
     """

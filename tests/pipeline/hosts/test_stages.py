@@ -78,3 +78,13 @@ async def test_a_chain_runs_its_stages_in_order_and_saves_each_at_a_barrier(tmp_
     assert order == ["first", "second"]
     assert [type(item).__name__ async for item in outlet] == ["TrajectoryBatch", "Barrier"]
     assert [part.name for part in sent if isinstance(part, PartSaved)] == ["first@actor-2", "second@actor-2"]
+
+
+def test_a_part_of_a_checkpoint_is_written_once(tmp_path):
+    sent: list[Any] = []
+    host = StageHost("learner-Ball", tmp_path, 0, None, StatisticsCollector(0), None, sent.append)
+    for number, state in ((3, "first"), (3, "late"), (2, "older"), (4, "next")):
+        host.save_part("trainer", number, {"is": state})
+    assert [message.number for message in sent] == [3, 4]
+    assert host.has_saved("trainer", 4)
+    assert not host.has_saved("trainer", 5)

@@ -33,8 +33,8 @@ TRAINER = "trainer@learner-Ball"
 class Made:
     """A run's checkpoints, with one behaviour and no other stage that has a part, and what has come of them."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        config = RunConfig.from_plain({"behaviors": {"Ball": {"checkpoint_interval": 100}}})
+    def __init__(self, folder: RunFolder, **pipeline: Any) -> None:
+        config = RunConfig.from_plain({"behaviors": {"Ball": {"checkpoint_interval": 100}}, "pipeline": pipeline})
         self.plan = RunPlan(config, folder, 0, None)
         stages = StageHost("main", folder.path, 0, None, StatisticsCollector(0), None, lambda message: None)
         path = TrajectoryPath(self.plan.route("Ball"), config, stages, PolicyPublisher())
@@ -101,3 +101,41 @@ def test_a_part_that_is_missing_when_all_hosts_have_ended_is_named(made):
     made.checkpointing.begin([])
     made.checkpointing.close()
     assert made.ended == [f"its hosts have ended, and there is no word of {TRAINER}"]
+
+
+async def test_a_replacement_does_not_write_again_what_the_dead_actor_has_saved(tmp_path):
+    control, theirs = local_pair("actor-0")
+    host: Any = InlineHost(HostPlan("actor", "actor-0", {}, None, "", 0), 1, control, LocalEdges(), None)
+    with RunFolder.create(tmp_path, "run") as folder:
+        made = Made(folder, stages=[{"use": "any:Stage", "name": "filter"}])
+        made.checkpointing.begin([])
+        made.checkpointing.repeat_announcement(host)
+        made.checkpointing.receive(write_part(folder.checkpoints, 0, "filter@actor-0", {}))
+        made.checkpointing.repeat_announcement(host)
+        control.close()
+        assert [message async for message in theirs.receive()] == [BeginCheckpoint(0)]
+
+
+def test_the_part_of_a_stage_is_left_out_when_its_host_has_ended_and_that_of_a_trainer_is_not(tmp_path, caplog):
+    with RunFolder.create(tmp_path, "run") as folder:
+        made = Made(folder, stages=[{"use": "any:Stage", "name": "filter"}])
+        made.checkpointing.begin([])
+        made.checkpointing.receive(made.part(0))
+        made.checkpointing.host_ended("actor-0")
+        assert (made.checkpointing.newest, made.ended) == (0, [None])
+        assert "The checkpoint lacks filter@actor-0" in caplog.text
+        made.checkpointing.begin([])
+        made.checkpointing.host_ended("learner-Ball")
+        assert made.ended[1:] == [f"learner-Ball has ended, and there is no word of {TRAINER}"]
+
+
+def test_time_runs_from_the_last_sign_of_progress(made):
+    made.checkpointing.begin([])
+    limit_s = made.plan.config.pipeline.supervision.learners.end_s
+    file = made.plan.folder.checkpoints / "growing.bin"
+    for now_s in (1.0, limit_s, 2 * limit_s):
+        file.write_bytes(bytes(int(now_s)))
+        made.checkpointing.check_time(now_s)
+    assert made.checkpointing.busy
+    made.checkpointing.check_time(3 * limit_s + 1)
+    assert made.ended == ["it took too long"]
