@@ -107,6 +107,8 @@ class Shutdown:
         if self._trainers_are_sound(failure.stage):
             self._without_barriers = True
             self._save_trainers()
+        elif len(self._behaviors) > 1:
+            self._save_trainers()  # no checkpoint comes of it, but those that are sound export their policies
         self._broadcaster.send_to_sources(Stop())
         self._release_learners()
 
@@ -190,7 +192,7 @@ class Shutdown:
                     state.learner.control.send(Stop())
 
     def _trainers_are_sound(self, failed_stage: str) -> bool:
-        """Return True if what trainers would save now is worth more than the checkpoint before."""
+        """Return True if what trainers would save now is whole, and worth more than the checkpoint before."""
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
         dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"

@@ -55,6 +55,21 @@ def test_a_dead_learner_ends_the_run_and_no_checkpoint_is_made_without_it():
     assert flow.coordinator.checkpointing.newest == -1
 
 
+def test_a_dead_learner_costs_the_others_their_checkpoint_but_not_their_policies(caplog):
+    async def kill(flow: Flow) -> None:
+        await until_updated(flow)
+        flow.network.kill("learner-Rival")
+
+    casts = (*ENDLESS.casts, Cast("Rival", agents=2))
+    flow = run_flow(Scenario((*ENDLESS.trained, Trained("Rival", 8, 5, 10**6)), casts), kill, fails=True)
+    assert flow.coordinator.shutdown.failure.message == "the process of learner-Rival ended with status 1."
+    assert "there is none before it: learner-Rival has ended, and there is no word of trainer@" in caplog.text
+    assert flow.coordinator.checkpointing.newest == -1
+    exports = {name: bool(state.exports) for name, state in flow.coordinator.starter.behaviors.items()}
+    assert exports == {"Walker": True, "Rival": False}
+    assert not flow.network.killed
+
+
 def test_an_actor_that_fails_ends_the_run_which_saves_what_was_learned():
     scenario = Scenario(ENDLESS.trained, ENDLESS.casts, breaks_at=(90,), restarts=0)
     flow = run_flow(scenario, fails=True)
