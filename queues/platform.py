@@ -95,6 +95,8 @@ def create_segment(size: int) -> Segment:
 def open_segment(ticket: Ticket, size: int) -> Segment:
     """In a child: the segment for which the parent wrote the ticket."""
     assert not isinstance(ticket, bytes), "a socket's ticket, not a segment's"
+    if isinstance(ticket, int):
+        _keep_from_children(ticket)
     return Segment(ticket, size)
 
 
@@ -104,7 +106,13 @@ def open_socket(ticket: Ticket) -> socket.socket:
         assert isinstance(ticket, bytes), "a segment's ticket, not a socket's"
         return socket.fromshare(ticket)
     assert isinstance(ticket, int), "a segment's ticket, not a socket's"
+    _keep_from_children(ticket)
     return socket.socket(fileno=ticket)
+
+
+def _keep_from_children(descriptor: int) -> None:
+    """Let no program that this process starts inherit a descriptor: it would hide this process's end from others."""
+    os.set_inheritable(descriptor, False)
 
 
 def child_options(*things: socket.socket | Segment) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def describe_limit() -> str:
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = "" if most == resource.RLIM_INFINITY else f", without special rights up to {most}"
     return (
-        f"the limit of {limit} open files is reached. Main has some 50 open for each actor: raise the limit "
+        f"the limit of {limit} open files is reached. Main needs some 100 for each actor and 50 more: raise the limit "
         f"(`ulimit -n`{allowed}), or let fewer actors run"
     )
 

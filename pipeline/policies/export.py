@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import glob
 import io
+import re
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -21,6 +23,7 @@ from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from pipeline.run_folder.folder import folder_name
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
+from stages.error_text import error_summary
 from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
@@ -153,12 +156,10 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         OSError: if the file can't be read.
         ValueError: if it is not such an export.
     """
-    import torch
-
+    content = _load(path)
     try:
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            _check_size(path, archive)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, Mapping):
+            raise ValueError(f"it holds a {type(content).__name__}, not a map")
         _check_tensors(path, content)
         if "Policy" in content:
             raise ValueError(
@@ -178,10 +179,50 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
             str(content.get("trainer_type", "")),
             None if learner is None else _as_arrays(learner),
         )
+    except KeyError as error:
+        raise ValueError(f"{path}: is not an exported policy: it has no {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: is not an exported policy: {error}") from error
+    except Exception as error:
+        raise ValueError(
+            f"{path}: is not an exported policy: its content is another ({error_summary(error)})"
+        ) from error
+
+
+def _load(path: Path) -> Any:
+    """Return what a `.pt` file holds, without running code; torch's advice to allow that is not passed on.
+
+    Raises:
+        OSError: if the file can't be read.
+        ValueError: if torch can't read it, or not safely.
+    """
+    import torch
+
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            _check_size(path, archive)
+        with warnings.catch_warnings(action="ignore"):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:
+    except _OversizedError as error:
         raise ValueError(f"{path}: is not an exported policy: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{path}: is not an exported policy: {_describe_torch_error(error, path)}") from error
+
+
+class _OversizedError(ValueError):
+    """An archive claims more bytes than its file has."""
+
+
+def _describe_torch_error(error: Exception, path: Path) -> str:
+    found = re.search(r"GLOBAL ([\w.]+\w)", str(error))
+    if found:
+        return (
+            f"it holds other objects ({found[1]}) than tensors and plain values; loading these could run any code, so "
+            "nothing of it was loaded"
+        )
+    return "it is empty" if path.stat().st_size == 0 else "it is damaged, or not a file of torch's"
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
@@ -192,7 +233,7 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
     """
     size, unpacked = path.stat().st_size, sum(member.file_size for member in archive.infolist())
     if unpacked > size:
-        raise ValueError(f"its content claims {unpacked:,} bytes, the file has {size:,}")
+        raise _OversizedError(f"its content claims {unpacked:,} bytes, the file has {size:,}")
 
 
 def _check_tensors(path: Path, content: Mapping[str, Any]) -> None:

@@ -310,8 +310,9 @@ class UnityWorker:
             self._ended = True
             raise UnityEnded(f"{self.name} has closed the connection")
         if message.header.status != messages.OK:
+            words = f" {message.header.message!r}" if message.header.message else ""
             raise self._protocol_error(
-                f"its message has the status {message.header.status} {message.header.message!r}, expected 200 or 400"
+                f"its message has the status {message.header.status}{words}, expected 200 or 400"
             )
         return message
 

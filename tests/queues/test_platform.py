@@ -33,6 +33,31 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("HEADRACE_PLATFORM", request.param)
 
 
+FORGETFUL = """
+import json, subprocess, sys
+from queues.platform import open_segment, open_socket
+tickets = json.load(sys.stdin)
+segment, sock = open_segment(tickets["segment"], 4096), open_socket(tickets["socket"])
+look = f"import os\\nfor it in ({segment.handle}, {sock.fileno()}):\\n  try: print(os.fstat(it))\\n  except OSError: pass"
+game = subprocess.run([sys.executable, "-c", look], close_fds=False, capture_output=True, text=True, check=True)
+sock.sendall(game.stdout.encode() or b"nothing")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there nothing is inherited")
+def test_what_a_child_starts_inherits_nothing_of_it_however_it_is_started():
+    ours, theirs = socket.socketpair()
+    segment = create_segment(4096)
+    child = subprocess.Popen(
+        [sys.executable, "-c", FORGETFUL], stdin=subprocess.PIPE, text=True, **child_options(theirs, segment)
+    )
+    tickets = {"segment": write_ticket(segment, child.pid), "socket": write_ticket(theirs, child.pid)}
+    child.communicate(json.dumps(tickets))
+    assert (child.returncode, ours.recv(100)) == (0, b"nothing")
+    for thing in (ours, theirs, segment):
+        thing.close()
+
+
 @pytest.mark.usefixtures("kind")
 def test_a_child_shares_the_memory_and_the_socket_that_it_was_given():
     ours, theirs = socket.socketpair()

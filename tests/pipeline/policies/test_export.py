@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,11 +184,33 @@ def test_whatever_goes_wrong_every_export_that_is_there_is_whole(tmp_path, stop)
             assert {read_export(path).update.step for path in exports_by_step(folder / "Ball", "Ball")} & {200, 300}
 
 
-@pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"PK\x03\x04 half a zip"])
-def test_a_file_that_is_none_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is empty"),
+        (b"nothing of the kind", "it is damaged, or not a file of torch's"),
+        (b"PK\x03\x04 half a zip", "it is damaged, or not a file of torch's"),
+    ],
+)
+def test_a_file_that_is_none_is_named_with_the_reason(tmp_path, content, why):
     path = tmp_path / "Ball-1.pt"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"Ball-1\.pt: is not an exported policy"):
+    with pytest.raises(ValueError, match=rf"Ball-1\.pt: is not an exported policy: {why}$"):
+        read_export(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ([1, 2], "it holds a list, not a map"),
+        ({"weights": {}}, "it has no 'spec'"),
+        ({"weights": 1}, "its content is another .*int"),
+    ],
+)
+def test_a_file_of_torch_that_holds_something_else_is_named_with_the_reason(tmp_path, content, why):
+    path = tmp_path / "Ball-1.pt"
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=rf"Ball-1\.pt: is not an exported policy: {why}"):
         read_export(path)
 
 
@@ -198,8 +221,26 @@ def test_a_file_that_would_run_code_when_read_is_refused(tmp_path):
 
     path = tmp_path / "Ball-1.pt"
     torch.save({"weights": {}, "spec": Trap()}, path)
-    with pytest.raises(ValueError, match="is not an exported policy"):
+    with pytest.raises(ValueError, match="is not an exported policy") as caught:
         read_export(path)
+    assert "it holds other objects (print) than tensors and plain values; loading" in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("content", [{"weights": {1, 2}}, {"weights": Path("a")}, {"weights": torch.nn.Linear(1, 1)}])
+def test_torchs_advice_to_allow_code_is_not_passed_on(tmp_path, content, protocol, recwarn):
+    path = tmp_path / "Ball-1.pt"
+    for save in (lambda: torch.save(content, path, pickle_protocol=protocol), lambda: _pickled(content, path)):
+        save()
+        with pytest.raises(ValueError, match="is not an exported policy") as caught:
+            read_export(path)
+        for words in ("weights_only", "torch.load", "trusted", "Please", "\n"):
+            assert words not in str(caught.value)
+    assert not recwarn.list
+
+
+def _pickled(content: object, path: Path) -> None:
+    path.write_bytes(pickle.dumps(content))
 
 
 def test_a_file_that_is_not_there_is_an_os_error(tmp_path):

@@ -303,7 +303,7 @@ async def test_a_missing_base_capability_is_warned_of(make, caplog):
     ("kind", "words"),
     [
         ("garbage", "its 100 bytes are no message of the protocol"),
-        ("empty-message", "status 0 ''"),
+        ("empty-message", "its message has the status 0, expected 200 or 400"),
     ],
 )
 async def test_nonsense_is_refused_as_such(make, kind, words):
