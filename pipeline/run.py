@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from config import RunConfig
-from pipeline.common.errors import RunFailed
+from pipeline.common.errors import RunFailed, RunFolderError
 from pipeline.common.seeds import choose_seed
 from pipeline.common.versions import version_information
 from pipeline.main.coordinator import Coordinator
@@ -125,13 +125,18 @@ def _open_folder(config: RunConfig) -> RunFolder:
     path = Path(settings.results_dir) / settings.run_id
     # Given models can be played without a run, so its folder need not be there.
     resume = (settings.resume or settings.inference) and (path.is_dir() or not plays_given_models(config))
-    return RunFolder.create(
-        settings.results_dir,
-        settings.run_id,
-        resume=resume,
-        force=settings.force,
-        configuration=_configuration(config),
-    )
+    try:
+        return RunFolder.create(
+            settings.results_dir,
+            settings.run_id,
+            resume=resume,
+            force=settings.force,
+            configuration=_configuration(config),
+        )
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} can't be written: {error}. Make room there, let it be writable, or choose another --results-dir"
+        ) from error
 
 
 def _configuration(config: RunConfig) -> str:

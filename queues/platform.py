@@ -148,7 +148,16 @@ def _anonymous_memory(size: int) -> int | None:
     except OSError as error:  # forbidden by a sandbox
         _refuse_at_limit(error)
         return None
-    os.truncate(descriptor, size)
+    try:
+        os.truncate(descriptor, size)
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(
+            error.errno,
+            f"{error.strerror}: no queue of {size:,} bytes in shared memory can be made. A limit of the size of files "
+            "(ulimit -f) counts for it too: raise the limit, or let actors and learners run in one process, by "
+            "pipeline.hosts.actors.kind and pipeline.hosts.learners.kind: inline",
+        ) from error
     return descriptor
 
 

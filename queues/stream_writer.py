@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -153,8 +154,9 @@ class StreamWriter:
             while view:  # one write, but for a disk that fills up within it
                 view = view[self._file.write(view) :]
         except OSError as error:
-            self._file.truncate(self._end)
-            self._file.seek(self._end)
+            with suppress(OSError):  # readers end with the last whole frame all the same
+                self._file.truncate(self._end)
+                self._file.seek(self._end)
             raise StreamError(
                 f"{self.path}: can't record {len(data):,} bytes after {self.frames} messages: "
                 f"{error.strerror}; make room on the disk or record fewer edges"

@@ -21,6 +21,8 @@ from pipeline.policies.export import export_policy
 from pipeline.policies.onnx_export import OnnxExporter
 from pipeline.policies.warm_start import initial_policy, warm_start
 from pipeline.run_folder.checkpoint import unfinished_folder
+from pipeline.run_folder.file_guard import FileGuard
+from pipeline.run_folder.folder import folder_name
 from queues.ends import ItemSource, Outlet
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
@@ -50,6 +52,7 @@ class LearnerHost(Host):
         self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
+        self._files = FileGuard(self.stages.context(TRAINER).log)
 
     async def _work(self) -> None:
         plan = self.plan
@@ -158,8 +161,9 @@ class LearnerHost(Host):
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer
-        try:
-            learner, policy = trainer.warm_state(), trainer.policy()
+        learner, policy = trainer.warm_state(), trainer.policy()
+        path = None
+        with self._files.writing(plan.folder / folder_name(plan.behavior), "no policies are exported"):
             path = export_policy(
                 plan.folder,
                 policy,
@@ -168,8 +172,7 @@ class LearnerHost(Host):
                 learner=learner,
                 source_folder=self.config.source_folder,
             )
-        except OSError as error:  # the checkpoint is what counts; an export can be made from it later
-            self.stages.context(TRAINER).log.warning("exporting the policy failed: %s", error)
+        if path is None:  # the checkpoint is what counts
             return
         design = design_of(self._spec, self._settings, self.config.source_folder)
         onnx = self._onnx.write(path, design, policy)

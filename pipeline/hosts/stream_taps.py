@@ -16,7 +16,7 @@ from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
-from stages.replay.recorder import Recorder
+from stages.replay.recorder import GuardedRecorder, Recorder
 
 AGENT_PROCESSOR = "agent_processor"
 
@@ -36,7 +36,7 @@ class OutletTap:
         self._plan = plan
         self._config = config
         self._specs: list[BehaviorSpec] = []
-        self._recorder: Recorder | None = None
+        self._recorder: GuardedRecorder | None = None
         self._sink: ItemSink[Any]
 
     def expect(self, spec: BehaviorSpec) -> None:
@@ -55,7 +55,7 @@ class OutletTap:
         """Record an item and pass it on."""
         if isinstance(item, Barrier) or recorded_here(self._config, AGENT_PROCESSOR, item.behavior):
             if self._recorder is None:
-                self._recorder = self._make_recorder()
+                self._recorder = GuardedRecorder(self._make_recorder)
             self._recorder.tap(item)
         await self._sink.put(item)
 
@@ -66,7 +66,7 @@ class OutletTap:
     def finish(self) -> None:
         """Write the index."""
         if self._recorder is not None:
-            self._recorder.writer.close()
+            self._recorder.finish()
 
     def _make_recorder(self) -> Recorder:
         squashed = self._squashed(self._specs)
@@ -86,8 +86,9 @@ class InletTap:
         squashed = [spec.name] if kind_of_trainer(config, actor).squashed else []
         # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
         env_settings = {**plan.config["env_settings"], "seed": plan.seed}
-        self._recorder = _recorder(
-            plan, plan.behavior, TRAINER, [spec], config, squashed, {**plan.config, "env_settings": env_settings}
+        plain = {**plan.config, "env_settings": env_settings}
+        self._recorder = GuardedRecorder(
+            lambda: _recorder(plan, plan.behavior, TRAINER, [spec], config, squashed, plain)
         )
 
     async def __aiter__(self) -> AsyncIterator[Any]:
@@ -102,7 +103,7 @@ class InletTap:
 
     def finish(self) -> None:
         """Write the index."""
-        self._recorder.writer.close()
+        self._recorder.finish()
 
 
 def _recorder(

@@ -19,6 +19,7 @@ from pipeline.main.run_plan import RunPlan
 from pipeline.policies.onnx_export import copy_final_model
 from pipeline.reporting.timers import Timers
 from pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
+from pipeline.run_folder.file_guard import FileGuard
 from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Checkpointing:
         self._ended = ended
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
+        self._files = FileGuard(log)
         self._assembler = CheckpointAssembler(
             plan.folder.checkpoints,
             plan.resumed.number if plan.resumed is not None else -1,
@@ -158,11 +160,11 @@ class Checkpointing:
             name: BehaviorStatus(tuple(state.exports), self._last(name, state) if final else None, state.elo)
             for name, state in self._behaviors.items()
         }
-        try:
+        with self._files.writing(self._folder.training_status, "its list of exported policies is behind"):
             self._folder.write_training_status(TrainingStatus(behaviors, self._lessons()))
+        with self._files.writing(self._folder.timers, "its timers are behind"):
+            self._folder.files.make_folder(self._folder.timers.parent)
             self._timers.write(self._folder.timers)
-        except OSError as error:
-            log.error("the run's status could not be written: %s", error)
 
     def _last(self, name: str, state: BehaviorState) -> ExportEntry | None:
         if not state.exports:

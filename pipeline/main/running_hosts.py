@@ -74,6 +74,8 @@ class RunningHosts:
 
     async def wait_all(self) -> None:
         """Wait until every host has ended."""
+        if not self._hosts:  # the first one could not be started
+            self._all_ended.set()
         await self._all_ended.wait()
 
     @property

@@ -7,7 +7,10 @@ later what is flushed here at once.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
+import logging
 import os
 import socket
 import time
@@ -24,6 +27,8 @@ from pipeline.run_folder.folder import folder_name
 HIDDEN = (IS_TRAINING, "Step")
 """Statistics for other writers only, as with ML-Agents."""
 HISTOGRAM_BINS = 30
+
+log = logging.getLogger(__name__)
 
 _counter = itertools.count()
 
@@ -48,7 +53,8 @@ class TensorboardWriter:
         self._files: dict[str, _EventFile] = {}
         if not resume:
             for old in run_folder.glob("*/events.out.tfevents.*"):
-                old.unlink()
+                with contextlib.suppress(OSError):  # curves of two runs mix then
+                    old.unlink()
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write one summary and flush it."""
@@ -76,6 +82,11 @@ class TensorboardWriter:
         self._files = {}
 
     def _file(self, category: str) -> _EventFile:
+        file = self._files.get(category)
+        if file is not None and not file.path.exists():
+            log.warning("%s was removed while it was written; its statistics go on in a new file.", file.path)
+            del self._files[category]
+            file.close()
         if category not in self._files:
             self._files[category] = _EventFile(self._run_folder / folder_name(category), self._wall_clock)
         return self._files[category]
@@ -98,10 +109,18 @@ class _EventFile:
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder in the order of their names, so of their times.
         stamp = f"{int(wall_clock()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
-        self._file = (folder / f"events.out.tfevents.{stamp}").open("xb")
-        self._records: Any = RecordWriter(self._file)
+        self.path = folder / f"events.out.tfevents.{stamp}"
+        self._file = self.path.open("xb", buffering=0)
+        self._end = 0
+        self._waiting = io.BytesIO()
+        self._records: Any = RecordWriter(self._waiting)
         self._add(file_version="brain.Event:2")
-        self.flush()
+        try:
+            self.flush()
+        except OSError:
+            self.close()
+            self.path.unlink()  # the next try begins another one
+            raise
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         self._add_value(step, tag=tag, simple_value=value)
@@ -134,7 +153,20 @@ class _EventFile:
         self.resumed = True
 
     def flush(self) -> None:
-        self._file.flush()
+        """Write the records that wait; if the disk refuses, drop them, so that the file ends with a whole record."""
+        data = memoryview(self._waiting.getvalue())
+        self._waiting.seek(0)
+        self._waiting.truncate()
+        try:
+            rest = data
+            while rest:  # a disk that fills up takes a part first
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.seek(self._end)
+            with contextlib.suppress(OSError):  # what is written next covers the broken record
+                self._file.truncate()
+            raise
+        self._end += len(data)
 
     def close(self) -> None:
         self._file.close()

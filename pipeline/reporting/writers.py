@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pipeline.common.errors import RunError
 from pipeline.reporting.statistics import StatisticsWriter, Summary
 from pipeline.reporting.tensorboard_writer import TensorboardWriter
 from pipeline.reporting.timers import GaugeWriter, Timers
+from pipeline.run_folder.file_guard import FileGuard
 from stages.error_text import describe_error
 from stages.errors import LoadError, blaming, is_failure
 from stages.plugins import check_arguments, construct, find_class
@@ -33,7 +35,10 @@ def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bo
     Raises:
         RunError: as `make_writers`.
     """
-    return [TensorboardWriter(run_folder, resume), GaugeWriter(timers), *make_writers(config, run_folder)]
+    tensorboard = GuardedWriter(
+        TensorboardWriter(run_folder, resume), f"{run_folder}/*/events.out.tfevents.*", patient=True
+    )
+    return [tensorboard, GaugeWriter(timers), *make_writers(config, run_folder)]
 
 
 def make_writers(config: RunConfig, run_folder: Path) -> list[StatisticsWriter]:
@@ -69,17 +74,19 @@ def check_writers(config: RunConfig) -> list[LoadError]:
 
 
 class GuardedWriter:
-    """A writer that gets no more calls after one that raised, so that its errors end no run.
+    """A writer whose errors end no run: one that raises gets no more calls.
 
     Args:
-        writer: the user's writer.
+        writer: the writer.
         name: its name in messages.
+        patient: go on after errors of the disk, which may have room again later.
     """
 
-    def __init__(self, writer: StatisticsWriter, name: str) -> None:
+    def __init__(self, writer: StatisticsWriter, name: str, patient: bool = False) -> None:
         self._writer = writer
         self._name = name
         self._broken = False
+        self._files = FileGuard(log) if patient else None
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write a summary."""
@@ -92,17 +99,22 @@ class GuardedWriter:
     def close(self) -> None:
         """Close the writer, also after it raised."""
         try:
-            self._writer.close()
+            with self._guard("what it had not written yet is lost"):
+                self._writer.close()
         except BaseException as error:
             if not is_failure(error):
                 raise
             log.error("Statistics writer %s raised in close: %s", self._name, describe_error(error))
 
+    def _guard(self, lost: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._files is None else self._files.writing(self._name, lost)
+
     def _call(self, method: str, call: Callable[[], None]) -> None:
         if self._broken:
             return
         try:
-            call()
+            with self._guard("its statistics are lost"):
+                call()
         except BaseException as error:
             if not is_failure(error):
                 raise

@@ -156,6 +156,7 @@ class RunFolder:
     def write_training_status(self, status: TrainingStatus) -> None:
         """Write `training_status.json`, atomically; meant for every checkpoint."""
         text = json.dumps(status.as_dict(), indent=4, allow_nan=False)
+        self.files.make_folder(self.run_logs)  # again, if somebody has removed the folder of the run
         write_atomic(self.training_status, text.encode(), files=self.files)
 
     def read_training_status(self) -> TrainingStatus:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -44,7 +45,8 @@ class RunLock:
     def release(self) -> None:
         """Give the lock up."""
         try:
-            self._files.remove(self._path)
+            with suppress(OSError):  # a name that stays behind harms nobody
+                self._files.remove(self._path)
         finally:
             self._guard.release()
 

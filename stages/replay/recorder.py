@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from queues.errors import StreamError
 from queues.messages import Message
 from queues.stream_writer import StreamWriter
+
+log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -35,3 +40,47 @@ class Recorder:
             StreamError: if the disk refuses it.
         """
         self.writer.write(self.edge, message, self._clock())
+
+
+class GuardedRecorder:
+    """A recorder that ends with the first error of the disk, with a warning, so that a recording ends no run.
+
+    It does not go on when the disk has room again: a recording with a hole would replay as another run.
+
+    Args:
+        make: makes the recorder, and its file.
+    """
+
+    def __init__(self, make: Callable[[], Recorder]) -> None:
+        self._recorder: Recorder | None = None
+        try:
+            self._recorder = make()
+        except StreamError as error:
+            self._warn(error)
+
+    def tap(self, message: Message) -> None:
+        """Write a message at once, in the caller's thread."""
+        if self._recorder is None:
+            return
+        try:
+            self._recorder.tap(message)
+        except StreamError as error:
+            self._warn(error)
+            with suppress(StreamError):  # for want of room, most likely again
+                self._recorder.writer.close()
+            self._recorder = None
+
+    def finish(self) -> None:
+        """Write the index and close the file."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        try:
+            recorder.writer.close()
+        except StreamError as error:
+            self._warn(error)
+        if not recorder.writer.path.exists():
+            log.warning("%s was removed while it was written; the recording is lost.", recorder.writer.path)
+
+    def _warn(self, error: StreamError) -> None:
+        log.warning("%s. Training goes on without this recording; what was written of it can be replayed.", error)

@@ -1,19 +1,22 @@
-"""A disk that refuses costs a checkpoint, not the training."""
+"""A disk that refuses costs a file or a checkpoint, not the training."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
+from full_disk import files_no_larger_than
 from run_configs import INLINE, cartpole, volley
 from run_folders import read_whole_checkpoint
-from runs import run_here
+from runs import Command, run_here
 
-from pipeline.common.errors import RunFailed
+from pipeline.common.errors import RunFailed, RunFolderError
 from pipeline.run_folder.atomic_files import FileOperations
 from pipeline.run_folder.checkpoint import newest_checkpoint
+from queues.stream_reader import StreamReader
 
 
 @pytest.fixture
@@ -109,4 +112,49 @@ def test_hosts_in_processes_go_on_as_well(start):
     assert "Traceback" not in command.output
     states = read_whole_checkpoint(command.run_folder)
     assert states["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
+    command.assert_left_nothing()
+
+
+def test_on_a_full_disk_the_run_goes_on_to_its_end_and_says_what_is_lost(tmp_path, caplog):
+    recorded = cartpole(**INLINE, record__edges=["trainer"], behaviors__CartPole__summary_freq=100)
+    with files_no_larger_than(8000), pytest.raises(RunFailed, match="last checkpoint could not be written.*too large"):
+        run_here(recorded, tmp_path, "run")
+    for lost in ("events.out.tfevents.* can't be written", "timers.json can't be written", "can't record"):
+        assert caplog.text.count(lost) == 1, caplog.text
+    (stream,) = (tmp_path / "run" / "streams").glob("*.stream")
+    assert list(StreamReader(stream)) is not None, "readable to its last whole message"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_that_can_not_be_written_is_named_before_anything_starts(tmp_path, resume):
+    (tmp_path / "results").mkdir()
+    if resume:
+        run = tmp_path / "results" / "run"
+        run.mkdir()
+        (run / "configuration.yaml").mkdir()  # no file can take its place
+    else:
+        (tmp_path / "results").rmdir()
+        (tmp_path / "results").touch()
+    with pytest.raises(RunFolderError, match=r"results/run can't be written: .*another --results-dir"):
+        run_here(cartpole(**INLINE), tmp_path / "results", "run", resume=resume)
+
+
+def test_a_run_folder_that_is_removed_in_mid_run_is_begun_anew(start):
+    command = start(cartpole(behaviors__CartPole__max_steps=20000))
+    command.until_checkpoint(0)
+    command.run_folder.rename(command.run_folder.with_name("elsewhere"))
+    shutil.rmtree(command.run_folder.with_name("elsewhere"))
+    assert command.wait() == 0, command.output
+    assert "was removed while it was written" in command.output
+    assert "Traceback" not in command.output
+    assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 20000
+    command.assert_left_nothing()
+
+
+def test_a_limit_too_small_for_shared_memory_is_named_and_the_run_ends(tmp_path):
+    with files_no_larger_than(2**20):  # which children inherit
+        command = Command(tmp_path, cartpole())
+    assert command.wait() == 1, command.output
+    assert "ulimit -f" in command.output
+    assert "Traceback" not in command.output
     command.assert_left_nothing()

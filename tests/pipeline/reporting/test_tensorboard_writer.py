@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import files_no_larger_than
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import pipeline.reporting.tensorboard_writer
@@ -166,3 +169,37 @@ def test_writing_imports_neither_torch_nor_an_installed_tensorflow_and_warns_of_
         check=False,
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
+
+
+def test_a_file_that_the_disk_refuses_to_lengthen_ends_with_a_whole_record_and_goes_on_when_there_is_room(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    with files_no_larger_than(500):
+        for step in range(20):
+            with contextlib.suppress(OSError):
+                writer.write("Tennis", {REWARD: summary(1.0)}, step)
+    before = [step for step, _ in points(tmp_path / "Tennis", REWARD)]
+    assert before == list(range(len(before)))
+    assert 1 < len(before) < 20
+    writer.write("Tennis", {REWARD: summary(1.0)}, 20)
+    writer.close()
+    assert [step for step, _ in points(tmp_path / "Tennis", REWARD)] == [*before, 20]
+
+
+def test_a_file_that_can_not_be_begun_is_begun_later(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    with files_no_larger_than(10), pytest.raises(OSError, match="large"):
+        writer.write("Tennis", {REWARD: summary(1.0)}, 1)
+    writer.write("Tennis", {REWARD: summary(1.0)}, 2)
+    writer.close()
+    assert [step for step, _ in points(tmp_path / "Tennis", REWARD)] == [2]
+    assert len(list((tmp_path / "Tennis").iterdir())) == 1
+
+
+def test_statistics_go_on_in_a_new_file_where_the_folder_was_removed(tmp_path, caplog):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    writer.write("Tennis", {REWARD: summary(1.0)}, 1)
+    shutil.rmtree(tmp_path / "Tennis")
+    writer.write("Tennis", {REWARD: summary(1.0)}, 2)
+    writer.close()
+    assert [step for step, _ in points(tmp_path / "Tennis", REWARD)] == [2]
+    assert "was removed while it was written" in caplog.text
