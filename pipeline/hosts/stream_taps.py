@@ -44,7 +44,7 @@ class OutletTap:
         self._specs.append(spec)
         if self._recorder is not None:
             later = _header(self._plan, AGENT_PROCESSOR, [spec], self._config, self._squashed([spec]), {})
-            self._recorder.writer.announce(later)
+            self._recorder.announce(later)
 
     def before(self, sink: ItemSink[Any]) -> OutletTap:
         """Record what goes to `sink`."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from queues.errors import StreamError
 from queues.messages import Message
+from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter
 
 log = logging.getLogger(__name__)
@@ -60,15 +61,11 @@ class GuardedRecorder:
 
     def tap(self, message: Message) -> None:
         """Write a message at once, in the caller's thread."""
-        if self._recorder is None:
-            return
-        try:
-            self._recorder.tap(message)
-        except StreamError as error:
-            self._warn(error)
-            with suppress(StreamError):  # for want of room, most likely again
-                self._recorder.writer.close()
-            self._recorder = None
+        self._write(lambda recorder: recorder.tap(message))
+
+    def announce(self, later: StreamHeader) -> None:
+        """Describe behaviours that the file's header lacks; see `StreamWriter.announce`."""
+        self._write(lambda recorder: recorder.writer.announce(later))
 
     def finish(self) -> None:
         """Write the index and close the file."""
@@ -81,6 +78,17 @@ class GuardedRecorder:
             self._warn(error)
         if not recorder.writer.path.exists():
             log.warning("%s was removed while it was written; the recording is lost.", recorder.writer.path)
+
+    def _write(self, write: Callable[[Recorder], None]) -> None:
+        if self._recorder is None:
+            return
+        try:
+            write(self._recorder)
+        except StreamError as error:
+            self._warn(error)
+            with suppress(StreamError):  # for want of room, most likely again
+                self._recorder.writer.close()
+            self._recorder = None
 
     def _warn(self, error: StreamError) -> None:
         log.warning("%s. Training goes on without this recording; what was written of it can be replayed.", error)
