@@ -18,7 +18,7 @@ from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages.error_text import describe_error
 from stages.errors import is_failure
 from stages.ghost.stage import GhostStage
-from stages.loop import StageRunner
+from stages.loop import StageFailure, StageRunner, describe_item
 from stages.publisher import PolicyPublisher
 from stages.trainer.stage import TrainerReport
 
@@ -170,8 +170,13 @@ class _Into:
         self._publisher = publisher
 
     async def put(self, item: Any) -> None:
-        for _ in self._publisher.process(item):
-            pass
+        try:
+            for _ in self._publisher.process(item):
+                pass
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            raise StageFailure("publisher", f"on {describe_item(item)}", error) from error
 
     def close(self) -> None:
         """Other behaviours' policies still come."""

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from config.errors import KeyPath, dotted
-from stages.errors import LoadError, blaming
+from config.errors import ConfigError, KeyPath, dotted
+from queues.errors import SpecError
+from stages.error_text import describe_error
+from stages.errors import LoadError, StageError, blaming
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer_lookup import trainer_class, trainer_kind
 
@@ -19,8 +21,8 @@ def make_trainer(context: TrainerContext) -> Trainer:
         context: the trainer's arguments.
 
     Raises:
-        LoadError: if the class can't be imported, is no Trainer, needs columns that no policy adds, or does not accept
-            the hyperparameters.
+        LoadError: if the class can't be imported, is no Trainer, needs columns that no policy adds, does not accept
+            the hyperparameters, or raises.
     """
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
     found = find_trainer(trainer_type, context.folder, path)
@@ -29,6 +31,13 @@ def make_trainer(context: TrainerContext) -> Trainer:
     except ValidationError as error:  # of a subclass, whose base takes the YAML's hyperparameters for its own
         with blaming(*path, "hyperparameters"):
             raise LoadError(_describe(error, f"{dotted(path)}.hyperparameters", trainer_type)) from error
+    except (StageError, SpecError, ConfigError):
+        raise
+    except Exception as error:
+        with blaming(*path, "trainer_type"):
+            raise LoadError(
+                f"{dotted(path)}.trainer_type: making {trainer_type} raised {describe_error(error)}"
+            ) from error
 
 
 def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[Trainer]:

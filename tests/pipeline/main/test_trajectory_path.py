@@ -17,6 +17,7 @@ from pipeline.hosts.stages import StageHost
 from pipeline.main.trajectory_path import TrajectoryPath, drain
 from pipeline.reporting.statistics import StatisticsCollector
 from queues.agent_manager_queue import AgentManagerQueue
+from stages.loop import StageFailure
 from stages.publisher import PolicyPublisher, PublisherPort
 from stages.stage import Stage
 
@@ -84,6 +85,20 @@ async def test_policies_go_to_the_publisher(tmp_path):
     publisher.add_behavior("Ball")
     await asyncio.gather(*path_in(tmp_path, [], publisher).policies(fed(policy_update("Ball", 3))))
     assert [(update.behavior_id, update.version) for update in published] == [("Ball", 3)]
+
+
+async def test_a_publisher_that_fails_is_named(tmp_path):
+    def fail(update):
+        raise BrokenPipeError("the actor is gone")
+
+    publisher = PolicyPublisher(PublisherPort(send=fail))
+    updates: Queue = AgentManagerQueue("updates", 1)
+    (carry,) = path_in(tmp_path, [], publisher).policies(updates)
+    await updates.put(policy_update("Ball", version=1))
+    with pytest.raises(
+        StageFailure, match="stage publisher failed on PolicyUpdate of Ball .version 1.: BrokenPipeError"
+    ):
+        await carry
 
 
 async def test_draining_takes_everything():

@@ -25,6 +25,10 @@ CUSTOM = """
     class Greedy(RememberingTrainer):
         extra_columns = (Column("logits", "float32", (3,)), Column("values", "float32"))
 
+    class Raises(RememberingTrainer):
+        def __init__(self, context):
+            raise OSError("no network")
+
     not_a_class = 5
 """
 
@@ -74,6 +78,10 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
         ("my_trainers:Column", r"is not a class derived from stages\.trainer\.Trainer"),
         ("my_trainers:Greedy", r"asks for the columns logits, values, which no policy gives"),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),
+        (
+            "my_trainers:Raises",
+            r"behaviors\.Walker\.trainer_type: making my_trainers:Raises raised OSError: no network",
+        ),
         ("no_such_module:Mine", r"behaviors\.Walker\.trainer_type"),
     ],
 )
