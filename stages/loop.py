@@ -6,6 +6,7 @@ A stage stands between an inlet and an outlet and knows neither; `StageRunner` p
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import time
@@ -106,6 +107,9 @@ class StageRunner(Generic[In, Out]):
         Raises:
             StageFailure: if the stage raises; its outlet is closed and it is stopped all the same.
         """
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        task.set_name(f"stage {self.context.name}")
         try:
             with self.context.activity.running(self.stage.progress):
                 await self._run()

@@ -32,7 +32,7 @@ from pipeline.main.evaluation import Evaluation
 from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
-from pipeline.main.shutdown import Shutdown
+from pipeline.main.shutdown import SOURCES_SHARE, Shutdown
 from pipeline.main.starvation import StarvationWatch
 from pipeline.main.supervision import Supervisor
 from pipeline.reporting.progress import Progress, ProgressSnapshot
@@ -111,6 +111,7 @@ class Coordinator:
         self.ledger = CreditLedger(at_rest=plan.deterministic)
         self._starvation = StarvationWatch()
         self._returned: dict[tuple[str, str, int], int] = {}
+        self._runners: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Coordinator:
         await self._tasks.__aenter__()
@@ -122,7 +123,17 @@ class Coordinator:
         self._running.close()
         self._launcher.close_ends()
         self.reporter.close()
+        if error is None:
+            await self._end_runners()
         await self._tasks.__aexit__(kind, error, trace)
+
+    async def _end_runners(self) -> None:
+        """Let main's stages end, as their queues have; one that awaits something else for ever is cancelled."""
+        patience_s = self._config.pipeline.supervision.grace_s * SOURCES_SHARE
+        _, left = await asyncio.wait(self._runners, timeout=patience_s) if self._runners else ((), ())
+        for task in left:
+            log.warning("%s did not end within %.0f s and is cancelled.", task.get_name(), patience_s)
+            task.cancel()
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], None] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
@@ -171,7 +182,7 @@ class Coordinator:
         self._tasks.create_task(self._listen(host), name=f"listening to {host.plan.name}", context=apart)
 
     def _run_guarded(self, runner: Coroutine[Any, Any, None]) -> None:
-        self._tasks.create_task(self._guard(runner))
+        self._runners.append(self._tasks.create_task(self._guard(runner), name="a queue of main"))
 
     async def _guard(self, runner: Coroutine[Any, Any, None]) -> None:
         with self._failing():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 from fakes import Cast
 from flow_harness import Flow, Scenario, Trained, run_flow
 
+from config import RunConfig
 from pipeline.control.messages import BeginCheckpoint
 from pipeline.run_folder.checkpoint import newest_checkpoint
+from queues.messages import TrajectoryBatch
+from stages import Stage
 
 WALKER = (Trained("Walker", 8, 5, 10**6),)
 CAST = (Cast("Walker", agents=2),)
@@ -73,6 +76,36 @@ def test_of_several_actors_only_the_one_that_hangs_is_left_behind(caplog):
     assert stopped.parts == {"trainer@learner-Walker", "emitted@actor-0", "emitted@actor-2"}
     assert flow.network.killed == ["actor-1"]
     assert flow.coordinator.shutdown.failure is None
+
+
+class Stuck(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Awaits for ever what never comes, on its fifth item."""
+
+    def __init__(self) -> None:
+        self._items = 0
+
+    async def process(self, item: TrajectoryBatch) -> AsyncIterator[TrajectoryBatch]:
+        self._items += 1
+        if self._items == 5:
+            Flow.current.hung.set()
+            await asyncio.Event().wait()
+        yield item
+
+
+class StuckInMain(Scenario):
+    def config(self) -> RunConfig:
+        plain = super().config().to_plain()
+        plain["pipeline"]["stages"].append({"use": f"{__name__}:Stuck", "host": "main"})
+        return RunConfig.from_plain(plain)
+
+
+def test_a_stage_in_main_that_awaits_for_ever_costs_neither_the_checkpoint_nor_the_end(caplog):
+    stopped = Stopped(hung)
+    flow = run_flow(StuckInMain(WALKER, CAST), stopped, fails=True)
+    assert stopped.took_s <= GRACE_S / 6 + 3.0
+    assert stopped.parts == {"trainer@learner-Walker", "emitted@actor-0", "Stuck-Walker@main"}
+    assert flow.coordinator.shutdown.failure is None
+    assert "stage Stuck-Walker did not end within 10 s and is cancelled." in caplog.text
 
 
 def test_when_the_last_actor_dies_nobody_waits_for_a_barrier(caplog):
