@@ -109,34 +109,36 @@ def test_training_does_not_depend_on_evaluation(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["raise", "os._exit"])
 def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_path, trouble):
-    once = {"environment__options__once": str(tmp_path / "happened"), "behaviors__CartPole__max_steps": 1500}
+    once = {"environment__options__once": str(tmp_path / "happened"), "behaviors__CartPole__max_steps": 10**7}
     command = start(fragile(trouble, **once), beside=[FRAGILE])
+    command.until(lambda: bool(scores(command.output)), "evaluation")
+    command.interrupt()
     assert command.wait() == 0, command.output
     assert "Starting it again; training goes on." in command.output
     if trouble == "raise":
         assert "the motor is on fire" in command.output
-    assert scores(command.output)
     command.assert_left_nothing()
 
 
 def test_one_that_always_breaks_in_evaluation_is_given_up_and_the_end_of_the_run_says_so(start):
-    command = start(fragile("raise", behaviors__CartPole__max_steps=20_000), beside=[FRAGILE])
+    command = start(fragile("raise", behaviors__CartPole__max_steps=10**7), beside=[FRAGILE])
+    command.until(lambda: "Training goes on without it." in command.output, "end of evaluation")
+    command.interrupt()
     assert command.wait() == 0, command.output
-    assert "Training goes on without it." in command.output
     assert command.output.count("Not all policies were evaluated: evaluation had failed (") == 1
     assert "Traceback" not in command.output
-    assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 20_000
+    assert read_whole_checkpoint(command.run_folder).keys() == {"trainer@learner-CartPole"}
     command.assert_left_nothing()
 
 
 @pytest.mark.parametrize("trouble", ["endless", pytest.param("hang", marks=pytest.mark.slow)])
 def test_one_that_never_ends_in_evaluation_holds_up_no_end(start, trouble):
-    command = start(fragile(trouble, pipeline__supervision={"grace_s": 4.0}), beside=[FRAGILE])
+    command = start(fragile(trouble, pipeline__supervision={"grace_s": 8.0}), beside=[FRAGILE])
     assert command.wait() == 0, command.output
     if trouble == "endless":
-        assert "Evaluation: the last policies were still being played 3 s after the end of training" in command.output
+        assert "Evaluation: the last policies were still being played 6 s after the end of training" in command.output
     else:
-        assert "evaluation did not end within" in command.output
+        assert re.search("evaluation.* did not end within", command.output)
     assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
     command.assert_left_nothing()
 
