@@ -124,7 +124,7 @@ def soak(folder: Path, seconds: float, kill_every_s: float) -> tuple[Series, int
 
 def sample(main_pid: int) -> Iterator[tuple[str, float]]:
     """Look at main and each of its hosts."""
-    shared = 0.0
+    shared = share = 0.0
     for pid, name in [(main_pid, "main"), *hosts_of(main_pid)]:
         try:
             memory = dict(re.findall(r"^(\w+): +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M))
@@ -135,11 +135,13 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
         if "Pss" not in memory:
             continue
         shared += int(memory["Pss_Shmem"]) / 1024
+        share += int(memory["Pss"]) / 1024
         yield f"resident set of {name} [MB]", int(memory["Rss"]) / 1024
-        yield f"own share of memory of {name} [MB]", int(memory["Pss"]) / 1024
+        yield f"heap of {name} [MB]", int(memory["Anonymous"]) / 1024
         yield f"descriptors of {name} [descriptors]", descriptors
         yield f"threads of {name} [threads]", threads
     yield "shared memory of all [MB]", shared
+    yield "share of the machine's memory of all [MB]", share
     yield "files in /dev/shm of all [descriptors]", len(os.listdir("/dev/shm"))
 
 
@@ -206,7 +208,7 @@ def read(path: Path) -> Series:
     return series
 
 
-PANELS = ("own share of memory", "descriptors", "threads", "shared memory", "steps per second")
+PANELS = ("heap", "descriptors", "threads", "shared memory", "steps per second")
 COLOURS = ("#1f6fb4", "#c44e2b", "#3a8f4d", "#7a4fa3", "#888888")
 WIDTH, HEIGHT, GAP = 420, 110, 46
 POINTS = 150

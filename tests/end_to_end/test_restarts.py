@@ -69,9 +69,9 @@ def test_500_restarts_leave_main_and_the_learner_as_they_were(start):
 
 
 def measures(pid):
-    """Descriptors, threads and megabytes of a process (its share of what several have mapped)."""
-    shares = re.findall(r"^Pss: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), int(shares[0]) / 1024
+    """Descriptors, threads and megabytes of a process (without files that it has mapped)."""
+    heap = re.findall(r"^Anonymous: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), int(heap[0]) / 1024
 
 
 def test_at_the_limit_of_descriptors_a_replacement_that_can_not_be_started_ends_the_run_by_name(start):
