@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -13,21 +14,34 @@ from pathlib import Path
 from pipeline.hosts import sweeper
 from queues.platform import plain
 
-_MARK = f"{os.getpid()}-{os.urandom(8).hex()}"
 _numbers = itertools.count()
 _running: subprocess.Popen[bytes] | None = None
 
 
+@functools.cache
+def mark_of(pid: int) -> str:
+    """Return the mark of this process: the value of `sweeper.VARIABLE` in the environment of what it starts."""
+    return f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs hosts of its own
+
+
+@functools.cache
 def sweeps() -> bool:
     """Return True if there is a sweeper; elsewhere main ends a dead host's process group, and nothing more."""
-    return sys.platform == "linux" and hasattr(os, "pidfd_open") and not plain()
+    if sys.platform != "linux" or plain():
+        return False
+    try:
+        process = os.pidfd_open(os.getpid())
+    except (AttributeError, OSError):  # an old kernel, or a sandbox that forbids it
+        return False
+    os.close(process)
+    return True
 
 
 def new_mark(host: str) -> str:
-    """Return the mark of a host that is about to be started: the value of `sweeper.VARIABLE` in its environment."""
+    """Return the mark of a host that is about to be started."""
     if sweeps():
         _tell("")  # from here on the sweeper ends what carries a mark of this process, should main be killed
-    return f"{_MARK}/{host}/{next(_numbers)}"
+    return f"{mark_of(os.getpid())}/{host}/{next(_numbers)}"
 
 
 def watch_host(pid: int, mark: str) -> None:
@@ -39,7 +53,7 @@ def watch_host(pid: int, mark: str) -> None:
 def watch_this_process() -> None:
     """Have ended what this process will leave behind: what it starts from now on, that is not there yet."""
     if sweeps():
-        os.environ[sweeper.VARIABLE] = _MARK
+        os.environ[sweeper.VARIABLE] = mark_of(os.getpid())
         _tell("")
 
 
@@ -63,7 +77,7 @@ def _tell(line: str) -> None:
             env={name: value for name, value in os.environ.items() if name != sweeper.VARIABLE},
             start_new_session=True,  # Ctrl-C in a terminal is not for it
         )
-        line = f"{os.getpid()} {_MARK}\n{line}"
+        line = f"{os.getpid()} {mark_of(os.getpid())}\n{line}"
     assert _running.stdin is not None, "asked for with PIPE"
     with suppress(BrokenPipeError):  # it was killed this moment
         _running.stdin.write(line.encode())

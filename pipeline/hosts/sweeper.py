@@ -111,7 +111,7 @@ class Watch:
             pid, _, mark = line.partition(" ")
             try:
                 process = os.pidfd_open(int(pid))
-            except OSError:  # it has ended already
+            except ProcessLookupError:  # it has ended already
                 self._sweeps.append(Sweep(int(pid), mark))
             else:
                 self._watched[process] = (int(pid), mark)

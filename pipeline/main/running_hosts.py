@@ -63,8 +63,10 @@ class RunningHosts:
         return self._hosts.get(name)
 
     def mark_ended(self, name: str) -> None:
-        """A host has ended and is not replaced."""
+        """A host has ended and is not replaced; what main holds of it is given up."""
         self._ended.add(name)
+        if name in self._hosts:
+            self._hosts[name].close()
         if self._ended >= self._hosts.keys():
             self._all_ended.set()
 
