@@ -82,6 +82,25 @@ def test_a_program_that_has_not_connected_yet_is_not_left_behind_by_ctrl_c(start
     command.assert_left_nothing()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["main", "actor-0", "all by a second Ctrl-C"])
+def test_nor_by_a_kill(start, tmp_path, who):
+    command = start(unity(tmp_path, "--misbehave", "never-connects", num_envs=1, debug=True))
+    command.until(lambda: "The stand-in Unity hangs" in command.output, "its word, which debug shows")
+    player = player_of(command, 0)
+    if who == "main":
+        command.process.kill()
+    elif who == "actor-0":
+        os.kill(command.pid_of(who), signal.SIGKILL)
+        command.until(lambda: player not in command.processes(), "end of the program")
+        command.interrupt()
+    else:
+        command.interrupt()
+        command.interrupt()
+    command.wait()
+    command.assert_left_nothing()
+
+
 def test_one_that_is_killed_is_started_again_until_it_may_not_and_the_run_ends_with_a_checkpoint(start, tmp_path):
     command = start(unity(tmp_path, **LONG))
     command.until_checkpoint(0)
