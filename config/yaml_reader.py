@@ -25,6 +25,8 @@ MAX_BYTES = 1_000_000
 """Most bytes of a file."""
 MAX_VALUES = 20_000
 """Most keys and values in a file, and most values when each alias is replaced by a copy of its anchor."""
+MAX_KEY = 1000
+"""Most characters of a key."""
 MAX_DEPTH = 50
 """Most maps and lists around a value."""
 
@@ -227,8 +229,9 @@ class _Reader:
         merged: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._wrong(key, path, "a key must be a single word, not a map or list")
+            if not isinstance(key, yaml.ScalarNode) or len(key.value) > MAX_KEY:
+                kind = "a map or list" if not isinstance(key, yaml.ScalarNode) else f"{len(key.value):,} characters"
+                self._wrong(key, path, f"a key must be a single word, not {kind}")
                 continue
             if key.tag == _MERGE:
                 merged = self._merged(value, path) | merged
@@ -247,7 +250,7 @@ class _Reader:
         merged: dict[str, Any] = {}
         for source in sources:
             if isinstance(source, yaml.MappingNode):
-                merged = self.value(source, path) | merged  # the earlier source wins
+                merged = (self.value(source, path) or {}) | merged  # the earlier source wins; one in itself has nothing
             else:
                 self._wrong(source, path, "'<<' takes a map, or a list of maps")
         return merged
@@ -289,24 +292,29 @@ def _plain_scalar(text: str) -> Any:
     return text if number is None else number
 
 
-def _step(node: yaml.Node, part: str | int, last_counts: bool) -> tuple[yaml.Node, yaml.Node] | None:
+def _step(
+    node: yaml.Node, part: str | int, last_counts: bool, inside: tuple[yaml.Node, ...] = ()
+) -> tuple[yaml.Node, yaml.Node] | None:
     """Go one key or index down; return the node that names the place, and the node that stands there."""
     if isinstance(node, yaml.SequenceNode):
-        inside = isinstance(part, int) and part < len(node.value)
-        return (node.value[part], node.value[part]) if inside else None
+        there = isinstance(part, int) and part < len(node.value)
+        return (node.value[part], node.value[part]) if there else None
     if not isinstance(node, yaml.MappingNode):
         return None
     for key, value in reversed(node.value) if last_counts else node.value:
         if key.tag != _MERGE and key.value == part:
             return key, value
-    for source in _merge_sources(node):
-        found = _step(source, part, last_counts)
+    for source in _merge_sources(node, (*inside, node)):
+        found = _step(source, part, last_counts, (*inside, node))
         if found is not None:
             return found
     return None
 
 
-def _merge_sources(node: yaml.MappingNode) -> Iterator[yaml.Node]:
+def _merge_sources(node: yaml.MappingNode, but: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
+    """What is merged into a map, except maps that it is in itself."""
     for key, value in node.value:
         if key.tag == _MERGE:
-            yield from value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not any(source is other for other in but):
+                    yield source

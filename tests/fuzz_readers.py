@@ -11,6 +11,7 @@ import io
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from demo_samples import brain as demo_brain
 from demo_samples import episode, unity_file
 from google.protobuf.message import DecodeError
 from onnx_samples import design_for, update_for
+from replay_world import Piece, World, add, new_memory
 from stream_samples import EVERY_KIND, SPEC, record, trajectories
 from unity_runs import free_port
 
@@ -55,6 +57,8 @@ from stages.policy.onnx.model import onnx_model
 from stages.policy.onnx.onnx_policy import OnnxPolicy
 from stages.trainer.imitation.streams import read_stream
 from stages.trainer.imitation.unity_demos import read_unity_demo
+from stages.trainer.sac.replay_file import MAGIC as REPLAY_MAGIC
+from stages.trainer.sac.replay_file import ReplayFileError, read_replay, write_replay
 from stages.unity import messages
 from stages.unity.errors import UnityBroken, UnityLate
 from stages.unity.handshake import check, read_greeting
@@ -200,6 +204,32 @@ def read_status(folder: Path, data: bytes) -> None:
     with RunFolder.create(folder, "run", resume=False, force=True, configuration="") as run:
         run.training_status.write_bytes(data)
         run.read_training_status()
+
+
+def memories(folder: Path) -> list[bytes]:
+    memory, world = new_memory(8), World()
+    for number in range(3):
+        batch = world.batch([Piece(agent=number, length=3, ending="cut", lost=False)])
+        assert batch is not None
+        add(memory, batch)
+    write_replay(memory, folder / "replay.bin")
+    return [(folder / "replay.bin").read_bytes()]
+
+
+def read_memory(folder: Path, data: bytes) -> None:
+    (folder / "replay.bin").write_bytes(data)
+    memory = new_memory(8)
+    read_replay(memory, folder / "replay.bin")
+    if len(memory):
+        memory.sample(4, np.random.default_rng(0))
+
+
+def read_sealed_memory(folder: Path, data: bytes) -> None:
+    """The header's checksum is made right; those of the columns are not."""
+    at = len(REPLAY_MAGIC) + 8
+    length = int.from_bytes(data[len(REPLAY_MAGIC) : at], "little")
+    header = data[at : at + length]
+    read_memory(folder, data[:at] + header + struct.pack("<I", zlib.crc32(header)) + data[at + length + 4 :])
 
 
 # --- policies
@@ -443,6 +473,8 @@ READERS = (
     Reader("manifest, sealed", manifests, read_sealed_manifest, (CheckpointError,), share=0.5),
     Reader("part", parts, lambda folder, data: unpack_state(data), (CheckpointError,)),
     Reader("training status", statuses, read_status, (RunFolderError,), share=0.5),
+    Reader("replay memory", memories, read_memory, (ReplayFileError,)),
+    Reader("replay memory, sealed", memories, read_sealed_memory, (ReplayFileError,)),
     Reader("export", exports, read_policy, (ValueError, StageError), share=0.5),
     Reader("export, sealed", export_contents, read_sealed_policy, (ValueError, StageError), share=0.5),
     Reader("model", models, read_model, (StageError,), share=0.5),

@@ -314,7 +314,7 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
         return Checkpoint(number, folder, parts, steps, content["progress"], path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: is missing") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path}: is no manifest of a checkpoint: {error!r}") from error
 
 

@@ -170,7 +170,7 @@ class RunFolder:
             return TrainingStatus.from_dict(content)
         except FileNotFoundError:
             return TrainingStatus()
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise RunFolderError(
                 f"{self.training_status} is no readable training status ({type(error).__name__}: {error})"
             ) from error

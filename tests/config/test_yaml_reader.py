@@ -125,6 +125,9 @@ def test_a_line_is_that_of_the_key_or_of_the_nearest_thing_around_it(path: tuple
         ("x: !!int text", "test.yaml:1: x: the tag"),
         ("? [a, b]\n: 1", "test.yaml:1: a key must be a single word"),
         ("a: &a\n  b: *a", "test.yaml:1: a.b: contains itself by an alias"),
+        ("a: &a\n  <<: *a", "test.yaml:1: a: contains itself by an alias"),
+        ("a: &a\n  b: &b\n    <<: *a", "test.yaml:1: a.b: contains itself by an alias"),
+        (f"? {'k' * 2000}\n: 1", "test.yaml:1: a key must be a single word, not 2,000 characters"),
         ("a:\n  <<: 3", "test.yaml:2: a: '<<' takes a map"),
     ],
 )
@@ -216,3 +219,9 @@ def test_a_file_without_end_is_not_read_to_its_end():
 @pytest.mark.parametrize("text", ["123456789012345678901", "0x" + "f" * 20, "-9223372036854775809"])
 def test_a_whole_number_of_more_than_64_bits_is_a_float(text: str):
     assert type(read(f"a: {text}")["a"]) is float
+
+
+def test_a_key_that_is_not_there_has_no_line_in_maps_that_are_merged_into_themselves():
+    document = read_text("a: &a {<<: *a, x: 1}\nb: &b {<<: [*a, *b]}", "test.yaml")
+    assert document.line_of(("b", "nowhere")) == 2
+    assert document.has(("b", "x"))

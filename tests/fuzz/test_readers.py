@@ -19,11 +19,26 @@ from hypothesis import strategies as st
 from mutations import mutated
 from properties import examples
 
-EXAMPLES = 90
+EXAMPLES = 60
 PATIENCE_S = 60
 """For one example, which takes milliseconds: a slow machine is no failure."""
 CANARY = "HEADRACE_CANARY"
-FOUND: dict[str, Sequence[bytes]] = {}
+FOUND: dict[str, Sequence[bytes]] = {
+    "yaml": (
+        b"behaviors: &b\n  B: &a {<<: *a, x: 1}\n",
+        b"a: &a [[*a]]",
+        b"a0: &a0 [1]\n"
+        + b"".join(b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 9)) for i in range(1, 12)),
+        b"behaviors: {B: {max_steps: 0x" + b"f" * 5000 + b"}}",
+    ),
+    "part": (b"\x91" * 5000, b"\xdd\xff\xff\xff\xff"),
+    "training status": (
+        b'{"Ball": ' * 3000,
+        b'{"Ball": {"lesson_num": 1e999}}',
+        b'{"Ball": {"elo": 1' + b"0" * 5000 + b"}}",
+    ),
+    "manifest, sealed": (b'{"format": 1, "number": Infinity}', b"[" * 100_000),
+}
 """By reader: bytes on which a test has failed before."""
 
 

@@ -28,7 +28,7 @@ from stages.trainer.sac.replay_memory import ReplayMemory
 MAGIC = b"headrace replay 1\n"
 
 _CHUNK_BYTES = 2**24
-_MOST_HEADER_BYTES = 2**30
+_MOST_HEADER_BYTES = 2**26
 
 
 class ReplayFileError(Exception):
@@ -71,6 +71,9 @@ def read_replay(memory: ReplayMemory, path: Path, step: int = 0) -> None:
     except (OSError, ReplayFileError) as error:
         memory.clear()
         raise ReplayFileError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        memory.clear()  # the checksums are right, so somebody else has written it
+        raise ReplayFileError(f"{path}: not a replay buffer: {error!r}") from error
 
 
 def _write(memory: ReplayMemory, file: IO[bytes], step: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pipeline.policies.export import (
     NEWEST,
     export_policy,
     exports_by_step,
+    is_export,
     load_acting_policy,
     read_export,
     step_in_name,
@@ -256,3 +258,30 @@ def test_a_behaviour_whose_name_no_file_can_have_keeps_its_policies_too(tmp_path
     assert path.parent == tmp_path / folder_name(name)
     assert [step_in_name(kept) for kept in exports_by_step(path.parent, name)] == [200, 300]
     assert read_export(path).update.behavior_id == name
+
+
+def exported_with(path, **changes):
+    """A good export with other content."""
+    content = torch.load(export_policy(path.parent, policy(), SPEC, SETTINGS), weights_only=True)
+    torch.save({**content, **changes}, path)
+    return path
+
+
+@pytest.mark.parametrize("where", ["weights", "learner"])
+def test_tensors_that_are_views_of_a_few_bytes_are_not_spread_out(tmp_path, where):
+    """They would have 40 GB."""
+    spread = {"w": torch.zeros(1).expand(10_000_000_000)}
+    path = exported_with(tmp_path / "bomb.pt", **{where: spread})
+    assert path.stat().st_size < 50_000
+    with pytest.raises(ValueError, match=r"bomb.pt: is not an exported policy: its tensors claim 40,0"):
+        read_export(path)
+
+
+def test_an_archive_that_unpacks_to_more_than_the_file_is_refused(tmp_path):
+    packed = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb/data.pkl", bytes(200_000_000))
+    assert packed.stat().st_size < 500_000
+    assert is_export(packed), "a damaged one counts as such"
+    with pytest.raises(ValueError, match="its content claims 200,000,000 bytes"):
+        read_export(packed)
