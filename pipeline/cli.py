@@ -26,9 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _follow(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has ended, such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written at the exit
+        _close_output()
         return 0
     return status
+
+
+def _close_output() -> None:
+    """Let nobody stumble over what could not be written to standard output, at the exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _follow(arguments: Sequence[str] | None) -> int:
@@ -146,7 +151,10 @@ async def _run_with_signals(config: RunConfig) -> int:
     with first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM)):
         options = RunOptions(stop=stop, progress=Progress(enabled=sys.stderr.isatty()), console=True)
         result = await run_async(config, options)
-    for name, behavior in result.behaviors.items():
-        if behavior.export is not None:
-            print(f"{name}: {behavior.step} steps, policy in {behavior.export}")
+    try:
+        for name, behavior in result.behaviors.items():
+            if behavior.export is not None:
+                print(f"{name}: {behavior.step} steps, policy in {behavior.export}", flush=True)
+    except OSError:  # the console has said so; the run is whole all the same
+        _close_output()
     return 0

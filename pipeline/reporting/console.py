@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TextIO
 
 from pipeline.reporting.statistics import PIPELINE, Summary
@@ -35,6 +36,7 @@ class ConsoleHandler(logging.Handler):
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
         self._stream = stream
+        self._failed = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -42,6 +44,11 @@ class ConsoleHandler(logging.Handler):
             stream = self._stream or sys.stdout
             stream.write(self.format(record) + "\n")
             stream.flush()
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                with suppress(OSError, AttributeError):  # there may be no other place to say it
+                    sys.stderr.write(f"The output can't be written: {error.strerror}. Training goes on.\n")
         except Exception:  # as every handler of the standard library does: a log line never ends the program
             self.handleError(record)
 

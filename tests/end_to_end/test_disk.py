@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from full_disk import files_no_larger_than
 from run_configs import INLINE, cartpole, volley
 from run_folders import read_whole_checkpoint
-from runs import Command, run_here
+from runs import COMMAND, PATIENCE_S, Command, run_here
 
 from pipeline.common.errors import RunFailed, RunFolderError
 from pipeline.run_folder.atomic_files import FileOperations
@@ -158,3 +161,16 @@ def test_a_limit_too_small_for_shared_memory_is_named_and_the_run_ends(tmp_path)
     assert "ulimit -f" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
+
+
+def test_an_output_that_can_not_be_written_ends_no_run(tmp_path):
+    """Its file lies on a disk that is full."""
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump(cartpole(**INLINE)))
+    line = [sys.executable, str(COMMAND), str(config), "--run-id", "run", "--results-dir", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("The output can't be written: No space left on device. Training goes on.") == 1
+    assert "Traceback" not in done.stderr
+    read_whole_checkpoint(tmp_path / "run")
