@@ -55,9 +55,15 @@ class MainSilence(_Silence):
 
 
 class SupervisionSettings(Settings):
-    """Silence that is not waiting: for the Editor, for credits, at a full queue, or paused, nobody is silent."""
+    """Silence that is not waiting: for the Editor, for credits, at a full queue, or paused, nobody is silent.
 
-    actors: ActorSilence = Field(default_factory=ActorSilence, description="Hosts of environments.")
+    Before its first word a process has five times as long, and so has what main does outside of stages, such as the
+    import of libraries. Inline hosts are a part of main.
+    """
+
+    actors: ActorSilence = Field(
+        default_factory=ActorSilence, description="Hosts of environments, of evaluation and of a replay."
+    )
     learners: LearnerSilence = Field(default_factory=LearnerSilence, description="Hosts of trainers.")
     main: MainSilence = Field(default_factory=MainSilence, description="The main process.")
     grace_s: Float = Field(

@@ -122,6 +122,7 @@ def _to_demo(source: str, target: str) -> int:
 def _run(config: RunConfig) -> int:
     use_one_thread(os.environ)  # before NumPy is imported
     from pipeline.common.errors import RunError, RunFailed, RunFolderError
+    from pipeline.common.loop_watch import Interrupted
     from pipeline.hosts.leftovers import watch_this_process
     from pipeline.reporting.console import configure_logging
     from pipeline.run_folder.checkpoint import CheckpointError
@@ -137,19 +138,28 @@ def _run(config: RunConfig) -> int:
             print(error.detail, file=sys.stderr)
         print(f"{program()}: the run has failed: {error}", file=sys.stderr)
         return 1
+    except Interrupted as error:  # what held the event loop was no stage
+        print(f"{program()}: the run has failed: {error}", file=sys.stderr)
+        return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         print(f"{program()}: ended at once; what was not checkpointed is lost", file=sys.stderr)
         return 130
 
 
 async def _run_with_signals(config: RunConfig) -> int:
-    from pipeline.command.signals import first_stops_second_cancels
+    from pipeline.command.signals import end_process, first_stops_second_cancels
+    from pipeline.common.loop_watch import LoopWatch
     from pipeline.reporting.progress import Progress
     from pipeline.run import RunOptions, run_async
 
     stop = asyncio.Event()
-    with first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM)):
-        options = RunOptions(stop=stop, progress=Progress(enabled=sys.stderr.isatty()), console=True)
+    limits = config.pipeline.supervision.main
+    with (
+        LoopWatch(limits, lambda words: end_process(f"the run has failed: {words}", 1)) as watch,
+        first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM), watch),
+    ):
+        progress = Progress(enabled=sys.stderr.isatty())
+        options = RunOptions(stop=stop, progress=progress, console=True, watched=True)
         result = await run_async(config, options)
     try:
         for name, behavior in result.behaviors.items():

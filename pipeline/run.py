@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import yaml
 
 from config import RunConfig
 from pipeline.common.errors import RunFailed, RunFolderError
+from pipeline.common.loop_watch import LoopWatch
 from pipeline.common.seeds import choose_seed
 from pipeline.common.versions import version_information
 from pipeline.main.coordinator import Coordinator
@@ -79,6 +81,8 @@ class RunOptions:
     """The live table."""
     console: bool = False
     """Log versions and a line per summary, as ML-Agents does."""
+    watched: bool = False
+    """The caller has a `LoopWatch` on the event loop."""
 
 
 def run(config: RunConfig, options: RunOptions | None = None) -> RunResult:
@@ -115,8 +119,10 @@ async def _run(config: RunConfig, options: RunOptions) -> RunResult:
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint)
         if options.console:
             log.info("%s", version_information())
+        watch = nullcontext() if options.watched else LoopWatch(config.pipeline.supervision.main)
         async with Coordinator(plan, options.console, options.progress) as coordinator:
-            await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
+            with watch:
+                await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
         return await _report(plan, coordinator)
 
 

@@ -35,8 +35,8 @@ class Activity:
         task: the task that it runs in.
     """
 
-    def __init__(self, stage: str = "") -> None:
-        self.stage = stage
+    def __init__(self) -> None:
+        self.stage = ""
         self.deed: Deed | None = None
         self.deeds = 0
         self.waiting = False
@@ -48,9 +48,9 @@ class Activity:
         self._since = 0.0
 
     @contextmanager
-    def running(self, progress: Callable[[], int | None]) -> Iterator[None]:
+    def running(self, stage: str, progress: Callable[[], int | None]) -> Iterator[None]:
         """Let the stage be found by its task while it runs."""
-        self.progress, self.task = progress, asyncio.current_task()
+        self.stage, self.progress, self.task = stage, progress, asyncio.current_task()
         assert self.task is not None, "a stage runs in a task"
         outer = _RUNNING.get(self.task)
         _RUNNING[self.task] = self
@@ -90,9 +90,14 @@ def activity_in(task: asyncio.Task[Any] | None) -> Activity | None:
     return _RUNNING.get(task) if task is not None else None
 
 
-def most_silent(now_s: float) -> Activity | None:
-    """The stage of this process that has been silent for longest; None if all get on."""
-    longest = max(list(_RUNNING.values()), key=lambda each: each.silent_s(now_s), default=None)
+def activities() -> list[Activity]:
+    """The stages that run in this process."""
+    return list(_RUNNING.values())
+
+
+def most_silent(among: list[Activity], now_s: float) -> Activity | None:
+    """The one that has been silent for longest; None if all get on."""
+    longest = max(among, key=lambda each: each.silent_s(now_s), default=None)
     return longest if longest is not None and longest.silent_s(now_s) > 0 else None
 
 

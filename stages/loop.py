@@ -111,7 +111,7 @@ class StageRunner(Generic[In, Out]):
         assert task is not None, "a coroutine runs in a task"
         task.set_name(f"stage {self.context.name}")
         try:
-            with self.context.activity.running(self.stage.progress):
+            with self.context.activity.running(self.context.name, self.stage.progress):
                 await self._run()
         except QueueClosed:
             log.debug("stage %s ends early: its results have no consumer any more", self.context.name)
@@ -210,7 +210,7 @@ async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageC
         StageFailure: if the source raises.
     """
     try:
-        with context.activity.running(source.progress):
+        with context.activity.running(context.name, source.progress):
             await _produce(source, outlet, context)
     except QueueClosed:
         log.debug("source %s ends early: its items have no consumer any more", context.name)

@@ -10,12 +10,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from stages.activity import activity_in, most_silent
+from stages.activity import activities, activity_in, most_silent
 
 MOST_CALLS = 12
 """Calls of a stack in a message: the innermost."""
 _BELOW = (str(Path("stages") / "loop.py"), str(Path("asyncio") / "events.py"))
 """Files of which the last call in a stack is followed by what matters: a stage's own calls, or the event loop's."""
+
+
+def stage_holds(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return True if what runs in an event loop now is a stage; from any thread."""
+    return activity_in(asyncio.current_task(loop)) is not None
 
 
 def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
@@ -26,7 +31,7 @@ def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
         thread: the thread's `ident`.
     """
     task = asyncio.current_task(loop) if loop is not None else None
-    silent = most_silent(time.monotonic()) if task is None else None
+    silent = most_silent(activities(), time.monotonic()) if task is None else None
     if silent is not None:
         return f"{silent.describe()} waits\n{_stack(silent.frames())}"
     activity = activity_in(task)

@@ -23,6 +23,7 @@ ANSWER_S = 2.0
 DUMP_S = 0.5
 """The same for the stack that the system makes it write; it has no end mark."""
 _ASK, _END = b"?", b"\0"
+_ENDED = "its process has just ended"
 _DUMP = getattr(signal, "SIGURG", None)
 """Makes a host write its stack even while a C call holds Python's lock; ignored where it is not handled."""
 
@@ -83,14 +84,15 @@ class MainLifeline:
         try:
             with suppress(TimeoutError):
                 await asyncio.get_running_loop().sock_sendall(self._sock, _ASK)
-                return (await self._read(ANSWER_S)).removesuffix(_END).decode(errors="replace")
+                answer = await self._read(ANSWER_S)
+                return answer.removesuffix(_END).decode(errors="replace") or _ENDED
             if _DUMP is not None:
                 with suppress(TimeoutError):
                     os.kill(self._pid, _DUMP)
                     dumped = await self._read(DUMP_S)
                     return f"in a call that holds Python's lock\n{_turned(dumped.decode(errors='replace'))}"
-        except OSError:
-            return "its process has just ended"
+        except (OSError, ValueError):  # its end, or main's, was closed
+            return _ENDED
         return "its process does not run: it was stopped, or the machine has no time for it"
 
     async def _read(self, seconds: float) -> bytes:

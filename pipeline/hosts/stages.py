@@ -16,7 +16,7 @@ from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import ItemSink, ItemSource
-from stages.activity import Activity
+from stages.activity import Activity, most_silent
 from stages.loop import StageHooks, StageRunner
 from stages.stage import Stage, StageContext
 
@@ -65,9 +65,13 @@ class StageHost:
         now = time.monotonic()
         return max((activity.silent_s(now) for activity in self._activities), default=0.0)
 
+    def most_silent(self) -> Activity | None:
+        """The most silent of its stages; None if all get on."""
+        return most_silent(self._activities, time.monotonic())
+
     def context(self, stage: str) -> StageContext:
         """Make the context of a stage."""
-        activity = Activity(stage)
+        activity = Activity()
         self._activities.append(activity)
         return StageContext(
             name=stage,

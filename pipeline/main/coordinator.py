@@ -33,6 +33,7 @@ from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import SOURCES_SHARE, Shutdown
+from pipeline.main.silence import SilenceWatch
 from pipeline.main.starvation import StarvationWatch
 from pipeline.main.supervision import Supervisor
 from pipeline.reporting.progress import Progress, ProgressSnapshot
@@ -86,7 +87,7 @@ class Coordinator:
         self._running = RunningHosts(plan.config, self._tasks, self._listen_later)
         self._launcher = Launcher(plan, self._running)
         self._broadcaster = Broadcaster(self._launcher)
-        self._supervisor = Supervisor(plan.config.env_settings)
+        self._supervisor = Supervisor(plan.config.env_settings, plan.config.pipeline.supervision)
         self.evaluation = Evaluation(plan, self._launcher, self._supervisor)
         stages = StageHost(
             MAIN, plan.folder.path, plan.seed, None, self._collector, plan.resumed, self._on_stage_of_main
@@ -109,6 +110,9 @@ class Coordinator:
             plan.deterministic,
         )
         self.ledger = CreditLedger(at_rest=plan.deterministic)
+        self._silence = SilenceWatch(
+            self._supervisor, self._running, self._tasks, stages, self.shutdown.fail, self.evaluation.fail
+        )
         self._starvation = StarvationWatch()
         self._returned: dict[tuple[str, str, int], int] = {}
         self._runners: list[asyncio.Task[None]] = []
@@ -177,7 +181,7 @@ class Coordinator:
             slot.handle.control.send(control.Stop())
 
     def _listen_later(self, host: HostHandle) -> None:
-        self._supervisor.started(host.plan.name, time.monotonic())
+        self._silence.started(host)
         apart = Context()  # what it takes is no part of the time of whatever started it
         self._tasks.create_task(self._listen(host), name=f"listening to {host.plan.name}", context=apart)
 
@@ -207,7 +211,9 @@ class Coordinator:
             async for message in host.control.receive():
                 if host.plan.role != "actor":  # which may be replaced
                     host.settle()
-                said_goodbye |= isinstance(message, control.HostFinished | control.HostFailed)
+                if isinstance(message, control.HostFinished | control.HostFailed):
+                    said_goodbye = True
+                    self._supervisor.ended(host.plan.name)  # its end is waited for otherwise
                 # Listening goes on after a failure: this host's end has still to be seen.
                 with self._failing(), self._timers.timer(type(message).__name__):
                     await self._on_message(host, message)
@@ -229,7 +235,7 @@ class Coordinator:
             case control.CreditsReturned():
                 self._on_credits_returned(message)
             case control.StatisticsReport():
-                self._supervisor.alive(host.plan.name, time.monotonic())
+                self._supervisor.alive(host.plan.name, time.monotonic(), message.silent_s)
                 self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
                 slot = self._launcher.slot_of(host)
                 if slot is not None:
@@ -377,6 +383,7 @@ class Coordinator:
         self.shutdown.finish()
 
     async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
+        self._supervisor.ended(host.plan.name)
         name, how = host.plan.name, _how_it_ended(status)
         if host.plan.role == "evaluation":
             if await self.evaluation.ended(host, status, how, training=not self.shutdown.begun):
@@ -421,15 +428,7 @@ class Coordinator:
             if on_progress is not None and self.shutdown.failure is None:  # which may be its own
                 with self._failing():
                     on_progress(self.reporter.snapshot())
-            for name in self._supervisor.silent(now):
-                host = self._running.get(name)
-                if host is not None and host.may_hang and name.startswith("actor"):
-                    log.warning(
-                        "%s has not been heard of for %.0f s (env_settings.timeout_wait): killing it.",
-                        name,
-                        self._config.env_settings.timeout_wait,
-                    )
-                    host.kill()
+            self._silence.look(now)
 
 
 def _how_it_ended(status: int) -> str:

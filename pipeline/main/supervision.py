@@ -2,39 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from config import EnvSettings
+from config.supervision import SupervisionSettings
 from stages.restarts import RestartBudget
 
 STARTING_FACTOR = 5
-"""Before its first word a host has this many times `timeout_wait`: it imports libraries and builds environments."""
+"""Before its first word a host has this many times its limits: it imports libraries and builds environments."""
+PAUSE_S = 5.0
+"""Main looks every second. If it comes as late as this, it did not run itself, and nobody was silent meanwhile."""
+
+Role = Literal["actors", "learners", "main"]
+"""A section of `pipeline.supervision`."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A host that has been silent for too long."""
+
+    host: str
+    seconds: float
+    ends: bool
+    """True if it is to be ended, False for a warning."""
+    key: str
+    """The key of the YAML that says so."""
+
+
+@dataclass
+class _Heard:
+    """The last sign of life of a host."""
+
+    role: Role
+    since: float
+    factor: int
+    warned: bool = False
 
 
 class Supervisor:
-    """Restart limits and heartbeats of hosts. Pure: times are arguments.
+    """Restart limits and signs of life of hosts. Pure: times are arguments.
 
     Args:
         settings: ML-Agents' restart limits and `timeout_wait`.
+        limits: `pipeline.supervision`.
     """
 
-    def __init__(self, settings: EnvSettings) -> None:
+    def __init__(self, settings: EnvSettings, limits: SupervisionSettings) -> None:
         self._settings = settings
+        self._limits = limits
         self._budgets: dict[str, RestartBudget] = {}
-        self._heard: dict[str, tuple[float, float]] = {}
+        self._heard: dict[str, _Heard] = {}
+        self._looked: float | None = None
 
-    def started(self, host: str, now_s: float) -> None:
+    def started(self, host: str, role: Role, now_s: float) -> None:
         """A host was started."""
-        self._heard[host] = (now_s, self._settings.timeout_wait * STARTING_FACTOR)
+        self._heard[host] = _Heard(role, now_s, 1 if role == "main" else STARTING_FACTOR)
 
-    def alive(self, host: str, now_s: float) -> None:
-        """A host has given a sign of life."""
-        self._heard[host] = (now_s, float(self._settings.timeout_wait))
+    def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
+        """A host has given a sign of life, but one of its stages may have been silent for so many seconds."""
+        heard = self._heard.get(host)
+        if heard is None:
+            return
+        since = max(now_s - silent_s, heard.since)  # its clock goes on while main does not run
+        if not silent_s:
+            heard.warned, since = False, now_s
+        heard.since, heard.factor = since, 1 if not silent_s else heard.factor
 
-    def silent(self, now_s: float) -> list[str]:
-        """Hosts that have been silent for too long; each is named once until its next sign of life or start."""
-        silent = [host for host, (since, patience) in self._heard.items() if now_s - since > patience]
-        for host in silent:
-            del self._heard[host]
-        return silent
+    def ended(self, host: str) -> None:
+        """A host has ended."""
+        self._heard.pop(host, None)
+
+    def silent(self, now_s: float) -> list[Silence]:
+        """Hosts that have been silent for too long; each is to be warned of once, and ended once, by its silence."""
+        pause = now_s - self._looked if self._looked is not None else 0.0
+        self._looked = now_s
+        found = []
+        for host, heard in list(self._heard.items()):
+            if pause > PAUSE_S:
+                heard.since = min(heard.since + pause, now_s)
+            silence = self._judge(host, heard, now_s - heard.since)
+            if silence is None:
+                continue
+            found.append(silence)
+            heard.warned = True
+            if silence.ends:
+                del self._heard[host]
+        return found
+
+    def _judge(self, host: str, heard: _Heard, seconds: float) -> Silence | None:
+        limits = getattr(self._limits, heard.role)
+        key = f"pipeline.supervision.{heard.role}"
+        end_s, end_key = limits.end_s, f"{key}.end_s"
+        if end_s is None and heard.role == "actors":
+            end_s, end_key = float(self._settings.timeout_wait), "env_settings.timeout_wait"
+        if end_s is not None and seconds > end_s * heard.factor:
+            return Silence(host, seconds, True, end_key)
+        if seconds > limits.warn_s * heard.factor and not heard.warned:
+            return Silence(host, seconds, False, f"{key}.warn_s")
+        return None
 
     def refusal(self, host: str, now_s: float) -> str | None:
         """Return why a dead host must not be started again; None if it may, and then that counts as a restart."""

@@ -11,7 +11,8 @@ import pytest
 
 COMMAND = """
     async def main():
-        with first_stops_second_cancels(stop := asyncio.Event(), (signal.SIGINT, signal.SIGTERM)):
+        signals = (signal.SIGINT, signal.SIGTERM)
+        with LoopWatch(MainSilence()) as watch, first_stops_second_cancels(stop := asyncio.Event(), signals, watch):
             await asyncio.to_thread(terminate_a_fork)
             await asyncio.sleep(0.05)
             assert not stop.is_set(), "the signal was for the fork alone"
@@ -28,6 +29,8 @@ HOST = """
 """
 BEGINNING = """
     import asyncio, multiprocessing, signal, subprocess, time
+    from config.supervision import MainSilence
+    from pipeline.common.loop_watch import LoopWatch
     from pipeline.command.signals import first_stops_second_cancels
     from pipeline.hosts.child import leave_signals_to_main
 

@@ -67,7 +67,9 @@ async def evaluation_of(
         async with asyncio.TaskGroup() as tasks:
             running = RunningHosts(config, tasks, lambda host: None)
             plan = RunPlan(config, made, 0, resumed)
-            yield Evaluation(plan, Launcher(plan, running), Supervisor(config.env_settings))
+            yield Evaluation(
+                plan, Launcher(plan, running), Supervisor(config.env_settings, config.pipeline.supervision)
+            )
             running.close()
 
 

@@ -5,43 +5,105 @@ from __future__ import annotations
 import pytest
 
 from config import EnvSettings
-from pipeline.main.supervision import STARTING_FACTOR, Supervisor
+from config.supervision import SupervisionSettings
+from pipeline.main.supervision import PAUSE_S, STARTING_FACTOR, Silence, Supervisor
+
+LIMITS = {
+    "actors": {"warn_s": 4.0},
+    "learners": {"warn_s": 20.0, "end_s": 60.0},
+    "main": {"warn_s": 30.0, "end_s": 90.0},
+}
 
 
 def supervisor(**settings):
-    return Supervisor(EnvSettings(**{"timeout_wait": 10, "restarts_rate_limit_n": -1} | settings))
+    limits = SupervisionSettings.model_validate(LIMITS)
+    return Supervisor(EnvSettings(**{"timeout_wait": 10, "restarts_rate_limit_n": -1} | settings), limits)
 
 
-def test_a_host_that_has_said_nothing_for_timeout_wait_is_silent():
+def watched(role="actors", host="actor-0"):
+    """A supervisor of one host, which has spoken at second 0."""
     watch = supervisor()
-    watch.alive("actor-0", 100.0)
-    assert watch.silent(110.0) == []
-    assert watch.silent(110.1) == ["actor-0"]
+    watch.started(host, role, 0.0)
+    watch.alive(host, 0.0)
+    return watch
 
 
-def test_a_starting_host_has_more_time():
+def looks(watch, *times):
+    """Look at these times; the (time, host, whether it ends, key) of what was found."""
+    return [(now, found.host, found.ends, found.key) for now in times for found in watch.silent(now)]
+
+
+def every_second(since, until):
+    return [float(second) for second in range(since, until + 1)]
+
+
+def test_an_actor_that_says_nothing_is_warned_of_and_ended_after_timeout_wait():
+    assert looks(watched(), *every_second(1, 30)) == [
+        (5.0, "actor-0", False, "pipeline.supervision.actors.warn_s"),
+        (11.0, "actor-0", True, "env_settings.timeout_wait"),
+    ]
+
+
+def test_a_learner_has_limits_of_its_own():
+    assert looks(watched("learners", "learner-Ball"), *every_second(1, 100)) == [
+        (21.0, "learner-Ball", False, "pipeline.supervision.learners.warn_s"),
+        (61.0, "learner-Ball", True, "pipeline.supervision.learners.end_s"),
+    ]
+
+
+@pytest.mark.parametrize("role", ["learners", "main"])
+def test_an_update_of_30_seconds_is_neither_warned_of_nor_ended_by_default(role):
+    watch = Supervisor(EnvSettings(), SupervisionSettings())
+    watch.started("one", role, 0.0)
+    watch.alive("one", 0.0)
+    assert looks(watch, *every_second(1, 31)) == []
+
+
+def test_a_starting_host_has_more_time_until_its_first_word():
     watch = supervisor()
-    watch.started("actor-0", 0.0)
-    assert watch.silent(10.0 * STARTING_FACTOR) == []
-    assert watch.silent(10.0 * STARTING_FACTOR + 0.1) == ["actor-0"]
+    watch.started("actor-0", "actors", 0.0)
+    found = looks(watch, *every_second(1, 100))
+    assert [now for now, *_ in found] == [4.0 * STARTING_FACTOR + 1, 10.0 * STARTING_FACTOR + 1]
 
 
-def test_its_first_word_ends_the_time_to_start():
-    watch = supervisor()
-    watch.started("actor-0", 0.0)
-    watch.alive("actor-0", 1.0)
-    assert watch.silent(11.5) == ["actor-0"]
+def test_a_sign_of_life_begins_anew_and_is_followed_by_a_new_warning():
+    watch = watched()
+    assert [ends for _, _, ends, _ in looks(watch, *every_second(1, 8))] == [False]
+    watch.alive("actor-0", 8.5)
+    assert [now for now, *_ in looks(watch, *every_second(9, 14))] == [13.0]
 
 
-def test_a_silent_host_is_named_once_until_it_is_heard_or_started_again():
-    watch = supervisor()
-    watch.alive("actor-0", 0.0)
-    watch.alive("actor-1", 15.0)
-    assert watch.silent(20.0) == ["actor-0"]
-    assert watch.silent(21.0) == []
-    watch.started("actor-0", 21.0)
-    assert watch.silent(24.0) == []
-    assert sorted(watch.silent(100.0)) == ["actor-0", "actor-1"]
+def test_a_stage_that_awaits_for_ever_is_silence_although_its_host_reports():
+    watch = watched()
+    found = []
+    for now in every_second(1, 20):
+        watch.alive("actor-0", now, max(0.0, now - 2.0))  # nothing has come of it since second 2
+        found += watch.silent(now)
+    assert found == [
+        Silence("actor-0", 5.0, False, "pipeline.supervision.actors.warn_s"),
+        Silence("actor-0", 11.0, True, "env_settings.timeout_wait"),
+    ]
+
+
+def test_nobody_was_silent_while_main_itself_did_not_run():
+    watch = watched()
+    assert looks(watch, 1.0, 2.0, 1000.0, 1001.0, 1002.0) == []
+    assert [now for now, *_ in looks(watch, 1003.0, 1004.0)] == [1003.0], "what went before the pause counts"
+
+
+def test_a_stage_that_was_silent_before_such_a_pause_is_not_charged_with_it():
+    watch = watched()
+    assert looks(watch, 1.0, 2.0, 2.0 + PAUSE_S * 100) == []
+    watch.alive("actor-0", 503.0, 501.0)  # its own clock went on
+    assert looks(watch, 503.0) == []
+
+
+def test_a_host_that_has_ended_is_silent_by_right():
+    watch = watched()
+    watch.ended("actor-0")
+    assert looks(watch, *every_second(1, 30)) == []
+    watch.started("actor-0", "actors", 31.0)
+    assert looks(watch, *every_second(31, 40)) == []
 
 
 def test_restarts_are_limited_for_each_host_alone():

@@ -1,0 +1,134 @@
+"""A thread that watches over main's event loop: names who holds it while it is held, and interrupts that in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from config.supervision import MainSilence
+from pipeline.common.loop_holder import describe_holder, stage_holds
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks."""
+PAUSE_S = 5.0
+"""A look that comes as late as this follows a pause of the whole process, which is nobody's fault."""
+STARTING_FACTOR = 5
+"""What holds the event loop and is no stage has this many times the limits: most of it is the import of libraries."""
+YIELD_S = 10.0
+"""Seconds in which interrupted code lets go of the event loop, unless it is in a C call."""
+_BREAK = getattr(signal, "SIGURG", None)
+"""Breaks a sleep or a system call of the main thread; ignored by the system where nobody handles it."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in the middle of code that has held main's event loop for too long. Not to be caught."""
+
+
+class LoopWatch:
+    """Watches over the running event loop, which is made in the thread that enters this context.
+
+    Args:
+        limits: `pipeline.supervision.main`.
+        give_up: called, in the watching thread, with what to say if the code that holds the event loop can't be
+            interrupted. None: that is said in a warning, and the wait goes on.
+    """
+
+    def __init__(self, limits: MainSilence, give_up: Callable[[str], None] | None = None) -> None:
+        self._limits = limits
+        self._give_up = give_up
+        self._over = threading.Event()
+        self._answered = threading.Event()
+        self._error: BaseException | None = None
+        self._previous: Any = None
+
+    def __enter__(self) -> LoopWatch:
+        self._loop = asyncio.get_running_loop()
+        self._watched = threading.get_ident()
+        self._breaks = _BREAK is not None and threading.current_thread() is threading.main_thread()
+        if self._breaks:
+            assert _BREAK is not None
+            self._previous = signal.signal(_BREAK, self._raise)
+            signal.siginterrupt(_BREAK, True)
+        self._thread = threading.Thread(target=self._watch, name="watch of main's event loop", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._breaks:
+            assert _BREAK is not None
+            signal.signal(_BREAK, self._previous)
+
+    def describe(self) -> str:
+        """Say who holds the event loop, with the stack; from any thread."""
+        return describe_holder(self._loop, self._watched)
+
+    def interrupt(self, error: BaseException) -> None:
+        """Raise an error in the code that holds the event loop; to be called in another thread."""
+        self._error = error
+        if self._breaks:
+            assert _BREAK is not None
+            signal.pthread_kill(self._watched, _BREAK)
+        else:  # Python allows no more elsewhere: calls that wait are not broken
+            thread, kind = ctypes.c_ulong(self._watched), ctypes.py_object(type(error))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, kind)
+
+    def _raise(self, *_: object) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _watch(self) -> None:
+        since = looked = time.monotonic()
+        warned, interrupted_at = False, 0.0
+        self._ask()
+        while not self._over.wait(LOOK_EVERY_S):
+            now = time.monotonic()
+            if now - looked > PAUSE_S:
+                since += now - looked
+            looked = now
+            if self._answered.is_set():
+                since, warned, interrupted_at = now, False, 0.0
+                self._ask()
+                continue
+            held, factor = now - since, 1 if stage_holds(self._loop) else STARTING_FACTOR
+            if interrupted_at:
+                if now - interrupted_at > YIELD_S:
+                    self._insist(held)
+                    interrupted_at = now
+            elif self._limits.end_s is not None and held > self._limits.end_s * factor:
+                interrupted_at = now
+                words = f"main has been silent for {held:.0f} s (pipeline.supervision.main.end_s)"
+                log.error("%s: %s\nInterrupting it.", words, self.describe())
+                self.interrupt(Interrupted(words))
+            elif held > self._limits.warn_s * factor and not warned:
+                warned = True
+                key = "pipeline.supervision.main.warn_s"
+                log.warning("main has been silent for %.0f s (%s): %s", held, key, self.describe())
+
+    def _ask(self) -> None:
+        self._answered.clear()
+        self._loop.call_soon_threadsafe(self._answered.set)
+
+    def _insist(self, held: float) -> None:
+        """What holds the event loop was interrupted without effect."""
+        words = (
+            f"main has been silent for {held:.0f} s (pipeline.supervision.main.end_s), and what it does can't be "
+            f"interrupted: {self.describe()}"
+        )
+        if self._give_up is not None:
+            self._give_up(words)
+        log.error("%s", words)
+        self.interrupt(Interrupted(words))

@@ -1,0 +1,96 @@
+"""What follows from silence: a warning with the stack, then the end of the host, or of main's stage, that is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pipeline.common.graph import MAIN
+from pipeline.common.loop_holder import describe_holder
+from pipeline.control.messages import HostFailed
+from pipeline.hosts.protocol import HostHandle
+from pipeline.hosts.stages import StageHost
+from pipeline.main.running_hosts import RunningHosts
+from pipeline.main.supervision import Role, Silence, Supervisor
+
+log = logging.getLogger(__name__)
+
+
+class SilenceWatch:
+    """Watches over the hosts and main's own stages.
+
+    Who holds main's event loop is named elsewhere (`pipeline.common.loop_watch`), as nothing here runs then.
+
+    Args:
+        supervisor: knows who has been silent for too long.
+        running: the hosts.
+        tasks: the group that owns the tasks in which silent hosts are asked.
+        stages: main's own stages.
+        fail: ends the run.
+        blame: says why the evaluation ends, which may be started again.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        running: RunningHosts,
+        tasks: asyncio.TaskGroup,
+        stages: StageHost,
+        fail: Callable[[HostFailed], None],
+        blame: Callable[[str], None],
+    ) -> None:
+        self._supervisor = supervisor
+        self._running = running
+        self._tasks = tasks
+        self._stages = stages
+        self._fail = fail
+        self._blame = blame
+        supervisor.started(MAIN, "main", time.monotonic())
+
+    def started(self, host: HostHandle) -> None:
+        """Watch over a host from now on."""
+        role: Role = "learners" if host.plan.role == "learner" else "actors"
+        # What runs in main's event loop can't be ended alone when it holds that.
+        self._supervisor.started(host.plan.name, role if host.may_hang else "main", time.monotonic())
+
+    def look(self, now_s: float) -> None:
+        """Look who is silent; to be called about once a second."""
+        self._supervisor.alive(MAIN, now_s, self._stages.silent_s())
+        for silence in self._supervisor.silent(now_s):
+            host = self._running.get(silence.host)
+            if host is None:
+                self._judge_main(silence)
+            else:
+                self._tasks.create_task(self._judge(host, silence))
+
+    async def _judge(self, host: HostHandle, silence: Silence) -> None:
+        words = f"{_words(silence)}: {await host.describe()}"
+        if not self._running.current(host) or self._running.has_ended(silence.host):
+            return
+        if not silence.ends:
+            log.warning("%s", words)
+            return
+        match host.plan.role:
+            case "actor" if host.may_hang:
+                log.warning("%s\nKilling it.", words)
+            case "evaluation":
+                self._blame(words)
+            case _:
+                self._fail(HostFailed(f"{words}\nIt was ended.", "", silence.host))
+        host.kill()
+
+    def _judge_main(self, silence: Silence) -> None:
+        activity = self._stages.most_silent()
+        words = f"{_words(silence)}: {describe_holder(None, threading.get_ident())}"
+        if not silence.ends:
+            log.warning("%s", words)
+        elif activity is not None and activity.task is not None:
+            self._fail(HostFailed(f"{words}\nIt was ended.", "", activity.stage))
+            activity.task.cancel()
+
+
+def _words(silence: Silence) -> str:
+    return f"{silence.host} has been silent for {silence.seconds:.0f} s ({silence.key})"

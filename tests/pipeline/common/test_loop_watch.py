@@ -1,0 +1,125 @@
+"""The watch of main's event loop names who holds it, while it is held, and interrupts that in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import threading
+import time
+
+import pytest
+
+from config.supervision import MainSilence
+from pipeline.common.loop_watch import Interrupted, LoopWatch
+from stages.loop import Nowhere, StageFailure, run_source
+from stages.stage import Source, StageContext
+
+
+class Holds(Source):
+    """Holds the event loop until something is raised."""
+
+    def __init__(self, hold):
+        self._hold = hold
+
+    async def produce(self):
+        self._hold()
+        yield
+
+
+def computes():
+    while True:
+        pass
+
+
+def sleeps():
+    time.sleep(1e9)
+
+
+def ignores_exceptions():
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(0.01)
+
+
+def limits(warn_s=0.5, end_s=None):
+    return MainSilence(warn_s=warn_s, end_s=end_s)
+
+
+@pytest.mark.parametrize("hold", [computes, sleeps, ignores_exceptions])
+def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own(caplog, hold):
+    async def run():
+        with LoopWatch(limits(end_s=1.5)):
+            await run_source(Holds(hold), Nowhere(), StageContext("greedy"))
+
+    with pytest.raises(StageFailure, match=r"stage greedy failed while producing: Interrupted: main has been silent"):
+        asyncio.run(run())
+    warning, error = (record for record in caplog.records if "silent" in record.message)
+    assert warning.levelno == logging.WARNING
+    assert "pipeline.supervision.main.warn_s): stage greedy while producing\n" in warning.message
+    for record in (warning, error):
+        assert f"in {hold.__name__}" in record.message
+
+
+def test_what_is_no_stage_is_interrupted_too():
+    async def run():
+        with LoopWatch(limits(0.2, 0.2)):
+            sleeps()
+
+    with pytest.raises(Interrupted, match=r"pipeline\.supervision\.main\.end_s"):
+        asyncio.run(run())
+
+
+def test_elsewhere_than_in_the_main_thread_python_code_is_interrupted():
+    raised = []
+
+    async def run():
+        with LoopWatch(limits(0.2, 0.2)):
+            computes()
+
+    def in_thread():
+        try:
+            asyncio.run(run())
+        except Interrupted as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    assert len(raised) == 1
+
+
+def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
+    monkeypatch.setattr("pipeline.common.loop_watch.YIELD_S", 1.0)
+    given_up = []
+    semaphore = ctypes.create_string_buffer(64)
+    libc = ctypes.CDLL(None)
+    libc.pthread_mutex_lock(semaphore)
+
+    def give_up(words):
+        given_up.append(words)
+        libc.pthread_mutex_unlock(semaphore)  # which lets the call return
+
+    def waits_in_c():
+        libc.pthread_mutex_lock(semaphore)
+
+    async def run():
+        with LoopWatch(limits(0.2, 0.2), give_up):
+            waits_in_c()
+
+    with pytest.raises(Interrupted):  # as soon as the call has returned
+        asyncio.run(run())
+    assert len(given_up) == 1
+    assert "can't be interrupted" in given_up[0]
+    assert "in waits_in_c" in given_up[0]
+
+
+def test_an_event_loop_that_gets_on_is_left_alone(caplog):
+    async def run():
+        with LoopWatch(limits(warn_s=1.5, end_s=1.5)):
+            for _ in range(30):
+                await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    assert caplog.text == ""
