@@ -180,7 +180,7 @@ def judge(series: Series) -> list[bool]:
         change = slope(points) * (1 - WARM_UP) * end
         unit = key.rpartition("[")[2].rstrip("]")
         tolerance = UNITS[unit] * (level if unit == "steps/s" else 1)
-        flat.append(abs(change) <= tolerance if unit == "steps/s" else change <= tolerance)
+        flat.append((-change if unit == "steps/s" else change) <= tolerance)  # nobody minds the other direction
         print(f"{key:46} {level:9.1f} {change:+12.2f}   {'flat' if flat[-1] else 'NOT FLAT'}")
     return flat
 
