@@ -142,7 +142,7 @@ class ActorHost(Host):
 
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(contained(follow(await self._policies.get())))
+                tasks.create_task(contained(self.plan.name, follow(await self._policies.get())))
 
     def _announce(self, spec: BehaviorSpec) -> None:
         self._router.expect(spec.name)

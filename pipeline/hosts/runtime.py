@@ -78,7 +78,7 @@ class Host(ABC):
     async def run(self) -> bool:
         """Run to the end, and report to main how it ended; True if it ended well."""
         try:
-            await _beside(self._work(), self._listen(), self._report_periodically())
+            await _beside(self.plan.name, self._work(), self._listen(), self._report_periodically())
         except ExceptionGroup as group:
             failure = root_cause(group)
             self.report()
@@ -102,17 +102,17 @@ class Host(ABC):
             await self.control.drain()
 
 
-async def _beside(work: Coroutine[Any, Any, None], *background: Coroutine[Any, Any, None]) -> None:
+async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Coroutine[Any, Any, None]) -> None:
     """Run `work`; end when it or the first of the background coroutines ends, and cancel the others."""
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(contained(each)) for each in (work, *background)]
+        running = [tasks.create_task(contained(host, each)) for each in (work, *background)]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
 
 
-async def contained(work: Coroutine[Any, Any, None]) -> None:
-    """Let a request to exit or end that nobody made be a failure of this host, not the end of a task in silence."""
+async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
+    """Let a request to exit or end that nobody made be a failure of the host, not the end of a task in silence."""
     try:
         await work
     except Exception:
@@ -120,7 +120,7 @@ async def contained(work: Coroutine[Any, Any, None]) -> None:
     except BaseException as error:
         if not is_failure(error):
             raise
-        raise StageError(f"the host's code raised {describe_error(error)}") from error
+        raise StageError(f"the code of {host} raised {describe_error(error)}") from error
 
 
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:

@@ -1,0 +1,151 @@
+"""The table of faults × places × moments: which cells there are, and what each has to come to."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+PLACES = ("environment", "game", "ActorStage", "MainStage", "trainer", "publisher", "writer")
+"""`game` is a program that the environment starts: a child of a child."""
+MOMENTS = ("start", "first item", "mid-run", "checkpoint", "end")
+EXITS = ("sys.exit(0)", "SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit")
+DIES = {"os._exit(0)": 0, "os._exit(3)": 3, "kill -9": -9}
+"""With the status that the process then has."""
+HANGS = ("SIGSTOP", "hang in Python", "hang in C")
+OUTPUTS = ("NaN output", "wrong output")
+FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS)
+IN_MAIN = ("MainStage", "publisher", "writer")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fault, in one place, at one moment."""
+
+    place: str
+    moment: str
+    fault: str
+
+    def __str__(self) -> str:
+        return f"{self.place}|{self.moment}|{self.fault}"
+
+
+def cells() -> Iterator[Cell]:
+    """All that make sense."""
+    for parts in itertools.product(PLACES, MOMENTS, FAULTS):
+        if nonsense(cell := Cell(*parts)) is None:
+            yield cell
+
+
+def nonsense(cell: Cell) -> str | None:
+    """Why a cell makes no sense; None if it does."""
+    place, moment, fault = cell.place, cell.moment, cell.fault
+    if place == "publisher" and moment == "start":
+        return "it has no start of its own"
+    if place == "publisher" and moment == "checkpoint":
+        return "it has nothing to send while the trainer saves"
+    if fault == "await for ever" and place not in ("ActorStage", "MainStage"):
+        return "nothing there is awaited"
+    if fault == "await for ever" and moment == "checkpoint":
+        return "state_dict is not awaited"
+    if place == "game" and fault in ("SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit"):
+        return "of another program only its end is seen, as with raise"
+    if fault in OUTPUTS:
+        return _nonsense_of_output(place, moment, fault)
+    return None
+
+
+def _nonsense_of_output(place: str, moment: str, fault: str) -> str | None:
+    if place == "writer":
+        return "nothing comes out of it"
+    if moment == "start" or (moment == "end" and place in ("environment", "game")):
+        return "nothing comes out of it then"
+    if fault == "NaN output" and place in ("ActorStage", "MainStage") and moment in ("checkpoint", "end"):
+        return "a state of its own may hold NaN, and behind the end nobody learns"
+    if fault == "NaN output" and place == "trainer" and moment in ("checkpoint", "end"):
+        return "nobody but the trainer can judge its state"
+    return None
+
+
+def statuses(cell: Cell) -> set[int]:
+    """The exit statuses that a cell may come to."""
+    place, moment, fault = cell.place, cell.moment, cell.fault
+    if fault == "slow":
+        return {0}
+    if place in IN_MAIN and fault in DIES:
+        return {DIES[fault]}
+    if place in IN_MAIN and fault == "SIGSTOP":
+        return {0}  # Ctrl-Z and fg: the run goes on
+    if place == "writer" and fault not in HANGS:
+        return {2} if moment == "start" else {0}  # training goes on without it
+    if moment == "end" and place in ("environment", "game"):
+        return {0}  # all is learned and saved; how its closing failed is said
+    if place in ("environment", "game", "ActorStage") and moment == "mid-run":
+        return {0} if restarts(cell) else {1}
+    return {1}
+
+
+def restarts(cell: Cell) -> bool:
+    """Whether an actor or its environment is started again after this fault, within limits."""
+    place, fault = cell.place, cell.fault
+    if place == "ActorStage":
+        return fault in (*DIES, *HANGS, "await for ever")
+    return fault != "NaN output" and (place == "game" or fault not in EXITS)
+
+
+def loses_main(cell: Cell) -> bool:
+    """Whether main is gone without a word: nobody is left to say so. What stands is the checkpoint before."""
+    return cell.place in IN_MAIN and cell.fault in DIES
+
+
+def is_silent(cell: Cell) -> bool:
+    """Whether nothing need be said."""
+    return cell.fault == "slow" or loses_main(cell) or (cell.place in IN_MAIN and cell.fault == "SIGSTOP")
+
+
+def saves_what_was_learned(cell: Cell) -> bool:
+    """Whether a failed run has a later checkpoint than the one before the fault: the trainer is sound, and main lives."""
+    if cell.place == "trainer" or cell.fault == "NaN output":
+        return False
+    return cell.place not in IN_MAIN or cell.fault not in (*DIES, *HANGS, "await for ever")
+
+
+def diagonal() -> set[Cell]:
+    """Some cells with each fault, each place and each moment."""
+    return {
+        Cell("environment", "mid-run", "raise"),
+        Cell("MainStage", "checkpoint", "sys.exit(0)"),
+        Cell("ActorStage", "end", "SystemExit"),
+        Cell("trainer", "start", "KeyboardInterrupt"),
+        Cell("publisher", "first item", "CancelledError"),
+        Cell("writer", "mid-run", "GeneratorExit"),
+        Cell("environment", "checkpoint", "os._exit(0)"),
+        Cell("trainer", "mid-run", "os._exit(3)"),
+        Cell("game", "mid-run", "kill -9"),
+        Cell("trainer", "mid-run", "SIGSTOP"),
+        Cell("MainStage", "mid-run", "hang in Python"),
+        Cell("game", "end", "hang in C"),
+        Cell("ActorStage", "mid-run", "await for ever"),
+        Cell("trainer", "checkpoint", "slow"),
+        Cell("environment", "first item", "NaN output"),
+        Cell("ActorStage", "first item", "wrong output"),
+    }
+
+
+def tabulated(held: Iterable[Cell], failed: Iterable[Cell]) -> str:
+    """The table in Markdown: of each place and moment, how many cells held, have failed, and make no sense."""
+    all_held, all_failed = {*held}, {*failed}
+    lines = ["| place | " + " | ".join(MOMENTS) + " |", "|---" * (1 + len(MOMENTS)) + "|"]
+    for place in PLACES:
+        row = []
+        for moment in MOMENTS:
+            inner = [Cell(place, moment, fault) for fault in FAULTS]
+            counts = [sum(cell in found for cell in inner) for found in (all_held, all_failed)]
+            row.append(f"{counts[0]}" + (f", **{counts[1]} failed**" if counts[1] else ""))
+        lines.append(f"| {place} | " + " | ".join(row) + " |")
+    every = itertools.starmap(Cell, itertools.product(PLACES, MOMENTS, FAULTS))
+    reasons = Counter(reason for cell in every if (reason := nonsense(cell)) is not None)
+    lines += ["", f"{len(all_held)} cells hold, {len(all_failed)} fail. {reasons.total()} make no sense:"]
+    lines += [f"- {count}: {reason}" for reason, count in reasons.most_common()]
+    return "\n".join(lines)
