@@ -38,19 +38,6 @@ class Raises(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._items = state["items"]
 
 
-class Leaves(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Exits with status 0 on its fifth item."""
-
-    def __init__(self) -> None:
-        self._items = 0
-
-    def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        self._items += 1
-        if self._items == 5:
-            raise SystemExit(0)
-        yield batch
-
-
 class HasNoState(Raises):
     """Fails, and then can't even be saved."""
 
@@ -179,15 +166,6 @@ class StrangePolicies(Trainer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         return None
-
-
-class LeavingTrainer(PPOTrainer):
-    """Exits with status 0 in its third update."""
-
-    def learn(self) -> int:
-        if self.version == 2:
-            raise SystemExit(0)
-        return super().learn()
 
 
 class SlowTrainer(PPOTrainer):

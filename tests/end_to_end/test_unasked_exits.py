@@ -21,7 +21,6 @@ NAMED = {
     "interrupt": "KeyboardInterrupt",
     "close": "GeneratorExit",
 }
-LEAVES = {"use": "misbehaving_stages:Leaves"}
 
 
 def test_an_actor_whose_process_exits_with_status_0_is_replaced(start, tmp_path):
@@ -47,24 +46,6 @@ def test_in_one_event_loop_it_is_named_as_well(tmp_path, trouble):
     with pytest.raises(RunFailed, match=NAMED[trouble]):
         run_here(changed(troubled(trouble=trouble, after=100), INLINE), tmp_path, "run")
     read_whole_checkpoint(tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    "place", [pytest.param({}, id="actor", marks=pytest.mark.slow), pytest.param({"host": "main"}, id="main")]
-)
-def test_a_stage_that_exits_is_named(start, place):
-    command = start(cartpole(pipeline__stages=[{**LEAVES, **place}]), beside=BESIDE)
-    assert command.wait() == 1, command.output
-    assert "failed on item 5" in command.output
-    assert "SystemExit: 0" in command.output
-    command.assert_left_nothing()
-
-
-def test_a_trainer_that_exits_is_named_and_not_a_success(start):
-    command = start(cartpole(behaviors__CartPole__trainer_type="misbehaving_stages:LeavingTrainer"), beside=BESIDE)
-    assert command.wait() == 1, command.output
-    assert "SystemExit: 0" in command.output
-    command.assert_left_nothing()
 
 
 @pytest.mark.parametrize("way", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
