@@ -272,3 +272,25 @@ def with_expert(plain: Plain, stream: str) -> Plain:
         return stream if value == EXPERT else value
 
     return dict(filled(plain))
+
+
+def late(**changes: Any) -> Plain:
+    """A small run with a behaviour from the beginning, and one that appears after some updates of the first one."""
+    learns: Plain = {
+        "trainer_type": "ppo",
+        "max_steps": 2000,
+        "time_horizon": 16,
+        "hyperparameters": {"buffer_size": 200, "batch_size": 50},
+        "network_settings": {"hidden_units": 8, "num_layers": 1},
+    }
+    plain: Plain = {
+        "environment": {
+            "kind": "pettingzoo",
+            "factory": "late_env:Late",
+            "num_envs": 2,
+            "behaviors": {"early_*": "Early", "late_*": "Late"},
+        },
+        "env_settings": {"seed": 3},
+        "behaviors": {"Early": learns, "Late": copy.deepcopy(learns)},
+    }
+    return changed(plain, changes)

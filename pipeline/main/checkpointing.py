@@ -12,12 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pipeline.common.graph import MAIN, learner_name
 from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
 from pipeline.hosts.protocol import HostHandle
+from pipeline.hosts.stages import StageHost
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.run_plan import RunPlan
 from pipeline.policies.onnx_export import copy_final_model
 from pipeline.reporting.timers import Timers
+from pipeline.run_folder.checkpoint import newest_checkpoint
 from pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
 from pipeline.run_folder.file_guard import FileGuard
 from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
@@ -34,6 +37,7 @@ class Checkpointing:
         timers: what `timers.json` is written from.
         progress: what main itself goes on from after a resume.
         lessons: the present lesson of each curriculum, by the environment parameter's name.
+        stages: the stages in main.
         ended: called when a checkpoint has ended: None if it is whole, else why it could not be written.
     """
 
@@ -44,6 +48,7 @@ class Checkpointing:
         timers: Timers,
         progress: Callable[[], Mapping[str, Any]],
         lessons: Callable[[], Mapping[str, int]],
+        stages: StageHost,
         ended: Callable[[str | None], None],
     ) -> None:
         self._plan = plan
@@ -52,10 +57,14 @@ class Checkpointing:
         self._timers = timers
         self._progress = progress
         self._lessons = lessons
+        self._stages = stages
         self._ended = ended
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
         self._files = FileGuard(log)
+        self._before = plan.folder.read_training_status().behaviors if plan.resumed is not None else {}
+        self._lost: set[str] = set()
+        """Behaviours that were not seen again before their parts were removed from the disk."""
         self._assembler = CheckpointAssembler(
             plan.folder.checkpoints,
             plan.resumed.number if plan.resumed is not None else -1,
@@ -95,7 +104,7 @@ class Checkpointing:
         if number is not None and not saved:
             source.control.send(BeginCheckpoint(number))
 
-    def save_now(self, save_part: Callable[[str, int, Mapping[str, Any] | None], None]) -> None:
+    def save_now(self) -> None:
         """Let trainers and main's stages save where they stand, as barriers may not come any more.
 
         A checkpoint under way goes on: what it has by its barriers stays. Without one, a new one begins. What it lacks
@@ -110,7 +119,7 @@ class Checkpointing:
         for state in self._behaviors.values():
             if state.learner is not None:
                 state.learner.control.send(SaveNow(number))
-            state.path.save_now(lambda stage, saved: save_part(stage, number, saved))
+            state.path.save_now(lambda stage, saved: self._stages.save_part(stage, number, saved))
         self._commit_if_whole()
 
     def host_ended(self, name: str) -> None:
@@ -156,7 +165,7 @@ class Checkpointing:
 
     def write_status(self, final: bool) -> None:
         """Write `training_status.json` and `timers.json`."""
-        behaviors = {
+        behaviors = dict(self._before) | {
             name: BehaviorStatus(tuple(state.exports), self._last(name, state) if final else None, state.elo)
             for name, state in self._behaviors.items()
         }
@@ -193,17 +202,40 @@ class Checkpointing:
     def _commit(self) -> None:
         number = self._assembler.pending
         assert number is not None, "a checkpoint is whole"
-        steps = {name: state.step for name, state in self._behaviors.items()}
         self.write_status(final=False)  # before the manifest: a kill in between leaves a list ahead of it, not behind
         try:
+            self._carry_over()
+            steps = self._unseen() | {name: state.step for name, state in self._behaviors.items()}
             self._assembler.commit(steps, self._progress())
         except OSError as error:
             self._failed(number, str(error))
             return
         for state in self._behaviors.values():
             state.saved()
+        if self._plan.resumed is not None:  # the one that was resumed from may be removed by now
+            self._stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is whole", number)
         self._ended(None)
+
+    def _unseen(self) -> dict[str, int]:
+        """Return the steps of behaviours of the resumed run that its environments have not shown again yet."""
+        resumed = self._plan.resumed
+        steps = resumed.steps if resumed is not None else {}
+        return {name: step for name, step in steps.items() if name not in self._behaviors and name not in self._lost}
+
+    def _carry_over(self) -> None:
+        """Take these behaviours' parts into the checkpoint under way: what they have learned is nowhere else."""
+        unseen, resumed = self._unseen(), self._plan.resumed
+        if not unseen or resumed is None:
+            return
+        hosts = {MAIN, *map(learner_name, unseen)}
+        parts = [part for part in resumed.parts.values() if _host_of(part.name) in hosts]
+        try:
+            self._assembler.carry_over(parts)
+        except FileNotFoundError as error:
+            self._lost.update(unseen)
+            names, path = ", ".join(unseen), error.filename2 or error.filename
+            log.error("%s is gone: %s, not seen again yet, would start at step 0.", path, names)
 
     def _failed(self, number: int, reason: str) -> None:
         before = "the one before it stays" if self.newest >= 0 else "and there is none before it"

@@ -97,7 +97,7 @@ class Coordinator:
         )
         behaviors = self.starter.behaviors
         self.checkpointing = Checkpointing(
-            plan, behaviors, timers, self._progress, self._lessons, self._checkpoint_ended
+            plan, behaviors, timers, self._progress, self._lessons, stages, self._checkpoint_ended
         )
         self.shutdown = Shutdown(
             behaviors,
@@ -105,7 +105,7 @@ class Coordinator:
             self._broadcaster,
             self.checkpointing,
             None if plan.playing else lambda: self._begin_checkpoint(then_stop=True),
-            lambda: self.checkpointing.save_now(stages.save_part),
+            self.checkpointing.save_now,
             plan.config.pipeline.supervision.grace_s,
             plan.deterministic,
         )

@@ -35,6 +35,7 @@ MENDING = (
     "restore the file from a copy; or start over with --force, which archives this run; or begin another --run-id "
     "from this run's newest policy with --initialize-from"
 )
+PART_SUFFIX = ".part"
 _UNFINISHED = ".unfinished"
 _CHECKSUM = "checksum"
 _KEYS = {"format", "number", "created", "folder", "steps", "progress", "parts"}
@@ -106,7 +107,7 @@ class Checkpoint:
 
 def part_file(name: str) -> str:
     """Return the file name of a stage's part; stage names may hold characters that file names must not."""
-    return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + ".part"
+    return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + PART_SUFFIX
 
 
 def write_part(checkpoints: Path, number: int, name: str, state: Any, files: FileOperations = REAL) -> PartSaved:

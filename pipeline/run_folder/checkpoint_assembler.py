@@ -11,7 +11,14 @@ from typing import Any
 
 from pipeline.control.messages import PartSaved
 from pipeline.run_folder.atomic_files import REAL, FileOperations
-from pipeline.run_folder.checkpoint import remove_unfinished, unfinished_folder, write_manifest
+from pipeline.run_folder.checkpoint import (
+    MANIFEST,
+    PART_SUFFIX,
+    checkpoint_folder,
+    remove_unfinished,
+    unfinished_folder,
+    write_manifest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +100,23 @@ class CheckpointAssembler:
             return False
         pending.parts[part.name] = part
         return pending.expected <= pending.parts.keys()
+
+    def carry_over(self, parts: Iterable[PartSaved]) -> None:
+        """Add parts of the newest checkpoint that the one under way lacks, as they are, with the files beside them.
+
+        Raises:
+            FileNotFoundError: if one is not there any more.
+            OSError: if the disk refuses.
+        """
+        pending = self._pending
+        assert pending is not None, "a checkpoint is under way"
+        carried = {part.name: part for part in parts if part.name not in pending.parts}
+        old, new = checkpoint_folder(self._folder, self.newest), unfinished_folder(self._folder, pending.number)
+        beside = {path.name for path in old.iterdir() if path.suffix != PART_SUFFIX and path.name != MANIFEST}
+        for file in sorted(beside | {part.file for part in carried.values()}):
+            if not (new / file).exists():
+                self._files.link(old / file, new / file)
+        pending.parts |= carried
 
     def commit(self, steps: Mapping[str, int], progress: Mapping[str, Any]) -> int:
         """Make the complete checkpoint real and return its number.

@@ -15,13 +15,14 @@ class Late:
     Args:
         after: steps, over all games, before `late_0` joins.
         length: steps of a game.
+        late: False if there is no `late_0` at all.
     """
 
     metadata: dict[str, Any] = {}
     render_mode = None
 
-    def __init__(self, after: int = 300, length: int = 6) -> None:
-        self.possible_agents = ["early_0", "late_0"]
+    def __init__(self, after: int = 300, length: int = 6, late: bool = True) -> None:
+        self.possible_agents = ["early_0", "late_0"] if late else ["early_0"]
         self.agents: list[str] = []
         self._after, self._length = after, length
         self._steps = self._t = 0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_configs import INLINE, Plain, changed
+from run_configs import INLINE, late
 from run_folders import streams, weights_digest
 from runs import Command, run_here
 
@@ -21,28 +21,6 @@ from queues.stream_writer import StreamWriter
 
 LATE_ENV = Path(__file__).with_name("late_env.py")
 ENDLESS = {"behaviors__Early__max_steps": 10**6, "behaviors__Late__max_steps": 10**6}
-
-
-def late(**changes):
-    """A small run with a behaviour from the beginning, and one that appears after some updates of the first one."""
-    learns: Plain = {
-        "trainer_type": "ppo",
-        "max_steps": 2000,
-        "time_horizon": 16,
-        "hyperparameters": {"buffer_size": 200, "batch_size": 50},
-        "network_settings": {"hidden_units": 8, "num_layers": 1},
-    }
-    plain: Plain = {
-        "environment": {
-            "kind": "pettingzoo",
-            "factory": "late_env:Late",
-            "num_envs": 2,
-            "behaviors": {"early_*": "Early", "late_*": "Late"},
-        },
-        "env_settings": {"seed": 3},
-        "behaviors": {"Early": learns, "Late": learns},
-    }
-    return changed(plain, changes)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,9 @@ class Made:
         self.ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
         self.ball.start_at(0)
         self.ended: list[str | None] = []
-        self.checkpointing = Checkpointing(self.plan, {"Ball": self.ball}, Timers(), dict, dict, self.ended.append)
+        self.checkpointing = Checkpointing(
+            self.plan, {"Ball": self.ball}, Timers(), dict, dict, stages, self.ended.append
+        )
 
     def part(self, number: int) -> PartSaved:
         return write_part(self.plan.folder.checkpoints, number, TRAINER, {"weights": [1.0]})

@@ -45,7 +45,7 @@ class Ending:
             behaviors,
             self.running,
             broadcaster,
-            Checkpointing(plan, behaviors, Timers(), dict, dict, lambda problem: None),
+            Checkpointing(plan, behaviors, Timers(), dict, dict, stages, lambda problem: None),
             lambda: self.asked.append("last checkpoint"),
             lambda: self.asked.append("save now"),
             grace_s=60.0,

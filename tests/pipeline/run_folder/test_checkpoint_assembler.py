@@ -7,7 +7,7 @@ import logging
 import pytest
 from fakes_files import Faulty
 
-from pipeline.run_folder.checkpoint import checkpoint_folder, newest_checkpoint, write_part
+from pipeline.run_folder.checkpoint import checkpoint_folder, newest_checkpoint, unfinished_folder, write_part
 from pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
 
 PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
@@ -52,6 +52,23 @@ def test_a_part_may_be_written_twice(tmp_path, saved):
     assert not assembler.add(saved(number, PARTS[0]))
     assert not assembler.add(saved(number, PARTS[0]))
     assert assembler.add(saved(number, PARTS[1]))
+
+
+def test_what_the_newest_has_of_others_is_carried_over_with_the_files_beside_it(tmp_path, saved):
+    assembler = CheckpointAssembler(tmp_path)
+    number = assembler.begin(PARTS, 0.0)
+    first = [saved(number, name) for name in PARTS]
+    (unfinished_folder(tmp_path, 0) / "replay-Ball.bin").write_bytes(b"memory")
+    for part in first:
+        assembler.add(part)
+    assembler.commit({}, {})
+    assembler.add(saved(assembler.begin(PARTS[1:], 1.0), PARTS[1]))
+    assembler.carry_over(first)
+    assembler.commit({}, {})
+    newest = newest_checkpoint(tmp_path)
+    assert [newest.read(name)["number"] for name in PARTS] == [0, 1], "its own part, where it has one"
+    assert (newest.folder / "replay-Ball.bin").read_bytes() == b"memory"
+    newest.check()
 
 
 def test_a_part_more_than_expected_is_kept_with_the_others(tmp_path, saved):
