@@ -41,6 +41,8 @@ from run_configs import TOLD_ENV, Plain, changed, sac, taught, volley
 from runs import COMMAND, PATIENCE_S, Command
 from standing import Progress, Standing, Violation, require
 
+from pipeline.run_folder.checkpoint import numbered_folders
+
 LIVES = 12
 """Starts of a run, at most, before a new one is begun."""
 FOREVER = 10**9
@@ -273,7 +275,7 @@ class Chain:
 
 def number_of(command: Command) -> int:
     """Return the number of the newest whole checkpoint, -1 if there is none."""
-    return Progress.of(command.run_folder).number
+    return max(numbered_folders(command.run_folder / "checkpoints"), default=-1)
 
 
 def names_in(folder: Path) -> set[str]:
@@ -294,7 +296,7 @@ def watch(command: Command, condition: Callable[[], bool], what: str) -> None:
     while not condition():
         require(command.process.poll() is None, f"the run ended with {command.process.returncode} before {what}")
         require(time.monotonic() < deadline, f"no {what} within {PATIENCE_S:.0f} s")
-        time.sleep(0.0005)
+        time.sleep(0.001)
 
 
 def age_s(pid: int) -> float:

@@ -16,7 +16,7 @@ from runs import Command
 
 from pipeline.run_folder.checkpoint import newest_checkpoint
 
-BESIDE = [Path(__file__).parent / "chaos" / name for name in ("misbehaving.py", "game.py")]
+BESIDE = [Path(__file__).parent / "chaos" / name for name in ("misbehaving.py", "misbehaving_trainer.py", "game.py")]
 LAST_STEP = 2000
 """`max_steps` of the run."""
 BOUND_S = 180.0
@@ -48,7 +48,7 @@ def configuration(cell: Cell) -> Plain:
         environment__factory="misbehaving:Env",
         environment__num_envs=2,
         env_settings__restarts_rate_limit_n=1 if cell.moment == "mid-run" else 0,
-        behaviors__CartPole__trainer_type="misbehaving:Learns",
+        behaviors__CartPole__trainer_type="misbehaving_trainer:Learns",
         behaviors__CartPole__max_steps=LAST_STEP,
         behaviors__CartPole__time_horizon=16,
         behaviors__CartPole__summary_freq=500,

@@ -1,4 +1,4 @@
-"""An environment, stages, a trainer, a publisher and a writer, one of which does what it should not; beside the YAML.
+"""An environment, stages, a publisher and a writer, one of which does what it should not; they lie beside the YAML.
 
 `CHAOS` in the environment says which one, when and what: `place|moment|fault`, names of `chaos_table.py`.
 """
@@ -22,7 +22,6 @@ from pipeline.run_folder.checkpoint import newest_checkpoint
 from queues.messages import PolicyUpdate
 from stages import Stage, TrajectoryBatch
 from stages.publisher import PolicyPublisher
-from stages.trainer.ppo import PPOTrainer
 
 PLACE, MOMENT, FAULT = os.environ.get("CHAOS", "nowhere|never|nothing").split("|")
 CHECKPOINTS = Path("results/run/checkpoints")
@@ -225,36 +224,6 @@ class ActorStage(_Misbehaves):
 
 class MainStage(_Misbehaves):
     """In main."""
-
-
-class Learns(PPOTrainer):
-    """Learns as PPO does."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._fault = Fault("trainer")
-        self._spoilt = ""
-        self._fault.strike("start")
-        super().__init__(*arguments, **named)
-
-    def learn(self) -> int:
-        self._spoilt = self._fault.strike("item")
-        return super().learn()
-
-    def policy(self) -> PolicyUpdate:
-        policy = super().policy()
-        return spoil(policy, self._spoilt)
-
-    def state_dict(self) -> dict[str, Any]:
-        SAVING.touch()
-        spoilt = self._fault.strike("checkpoint")
-        if self.step >= self.context.settings.max_steps:
-            spoilt = self._fault.strike("end")
-        deadline = time.monotonic() + 3.0
-        while MOMENT == "checkpoint" and not HAPPENED.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        SAVING.unlink(missing_ok=True)
-        state = super().state_dict()
-        return {**state, "step": {1, 2}} if spoilt == "wrong output" else state
 
 
 def spoil(policy: PolicyUpdate, fault: str) -> PolicyUpdate:

@@ -24,7 +24,7 @@ BLAMED = {
     "game": r"actor-0|stage actor|environment factory",
     "ActorStage": r"ActorStage|actor-0",
     "MainStage": r"MainStage",
-    "trainer": r"stage trainer|learner-CartPole|misbehaving:Learns",
+    "trainer": r"stage trainer|learner-CartPole|misbehaving_trainer:Learns",
     "publisher": r"publisher",
     "writer": r"misbehaving:Writer",
 }
