@@ -43,8 +43,8 @@ def nonsense(cell: Cell) -> str | None:
     place, moment, fault = cell.place, cell.moment, cell.fault
     if place == "publisher" and moment == "start":
         return "it has no start of its own"
-    if place == "publisher" and moment == "checkpoint":
-        return "it has nothing to send while the trainer saves"
+    if place in ("publisher", "writer") and moment == "checkpoint":
+        return "nothing comes to it while the trainer saves"
     if fault == "await for ever" and place not in ("ActorStage", "MainStage"):
         return "nothing there is awaited"
     if fault == "await for ever" and moment == "checkpoint":

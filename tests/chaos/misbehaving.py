@@ -262,7 +262,8 @@ def sabotage_publisher() -> None:
     sound, fault = PolicyPublisher.process, Fault("publisher")
 
     def process(self: PolicyPublisher, item: PolicyUpdate) -> Iterator[None]:
-        spoilt = fault.strike("end" if item.step >= LAST_STEP else "item")
+        last = item.step > LAST_STEP - 500  # the very last one may find main at its end already
+        spoilt = fault.strike("end" if last else "item")
         yield from sound(self, spoil(item, spoilt))
 
     PolicyPublisher.process = process  # type: ignore[method-assign]
