@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from misbehaving import HAPPENED, MOMENT, SAVING, Fault, spoil
+from misbehaving import HAPPENED, MOMENT, SAVING, Fault, spoil  # type: ignore[import-not-found]  # beside the YAML
 
 from queues.messages import PolicyUpdate
 from stages.trainer.ppo import PPOTrainer
