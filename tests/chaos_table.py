@@ -77,10 +77,10 @@ def statuses(cell: Cell) -> set[int]:
         return {DIES[fault]}
     if place in IN_MAIN and fault == "SIGSTOP":
         return {0}  # Ctrl-Z and fg: the run goes on
-    if place == "writer" and fault not in HANGS:
-        return {2} if moment == "start" else {0}  # training goes on without it
-    if moment == "end" and place in ("environment", "game"):
-        return {0}  # all is learned and saved; how its closing failed is said
+    if place == "writer":
+        return {1, 2} if moment == "start" else {0}  # training goes on without it
+    if moment == "end" and place in ("environment", "game", "ActorStage"):
+        return {0, 1}  # all is learned and saved; how its closing failed is said, and whoever hangs is left behind
     if place in ("environment", "game", "ActorStage") and moment == "mid-run":
         return {0} if restarts(cell) else {1}
     return {1}

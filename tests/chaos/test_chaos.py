@@ -64,7 +64,7 @@ def test_it_is_named_ends_the_run_within_a_bound_saves_what_it_can_and_leaves_no
 
 def assert_told(cell: Cell, found: Outcome) -> None:
     """It is said who is to blame, once, and as people read it."""
-    blamed = "not finite" if cell.fault == "NaN output" else BLAMED[cell.place]
+    blamed = r"not finite|\bnan\b" if cell.fault == "NaN output" else BLAMED[cell.place]
     if cell.place != "game":  # whose own words are its own
         assert "Traceback" not in found.output
     if found.status == 1:
