@@ -9,6 +9,7 @@ from config.fields import Float, Settings, report
 
 _WARN = "Seconds of silence before a warning says which of them is silent and in which code."
 _END = "Seconds of silence before it is ended"
+_MOST_S = 1e6
 
 
 class _Silence(Settings):
@@ -32,10 +33,11 @@ class _Silence(Settings):
 class ActorSilence(_Silence):
     """Limits of actors."""
 
-    warn_s: Float = Field(20.0, gt=0, description=_WARN)
+    warn_s: Float = Field(20.0, gt=0, le=_MOST_S, description=_WARN)
     end_s: Float | None = Field(
         None,
         gt=0,
+        le=_MOST_S,
         description=f"{_END} and, within the restart limits, started again; null: `env_settings.timeout_wait`.",
     )
 
@@ -43,15 +45,15 @@ class ActorSilence(_Silence):
 class LearnerSilence(_Silence):
     """Limits of learners."""
 
-    warn_s: Float = Field(60.0, gt=0, description=f"{_WARN} One long update is silent.")
-    end_s: Float | None = Field(600.0, gt=0, description=f"{_END}, and the run with it; null: never.")
+    warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} One long update is silent.")
+    end_s: Float | None = Field(600.0, gt=0, le=_MOST_S, description=f"{_END}, and the run with it; null: never.")
 
 
 class MainSilence(_Silence):
     """Limits of main."""
 
-    warn_s: Float = Field(60.0, gt=0, description=f"{_WARN} With inline hosts it learns and acts itself.")
-    end_s: Float | None = Field(600.0, gt=0, description=f"{_END}, and the run with it; null: never.")
+    warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} With inline hosts it learns and acts itself.")
+    end_s: Float | None = Field(600.0, gt=0, le=_MOST_S, description=f"{_END}, and the run with it; null: never.")
 
 
 class SupervisionSettings(Settings):
@@ -69,6 +71,7 @@ class SupervisionSettings(Settings):
     grace_s: Float = Field(
         60.0,
         gt=0,
+        le=_MOST_S,
         description="Seconds that a host may take to end without a sign of progress, once the run ends; then it is "
         "left behind, and killed.",
     )
