@@ -1,10 +1,11 @@
 """A long run, watched: `python benchmarks/soak.py --minutes 30 [--kill-every 20]`; Linux only.
 
 Trains a small self-play run by the real command, at a game's pace, and kills (`kill -9`) an actor every so many seconds
-if asked to. Every few seconds it samples main and each host: memory, descriptors, threads, shared memory and steps per
-second. Writes `soak.csv` and `soak.svg` to --out and says whether each series is flat: Theil-Sen's slope, the median of
-the slopes between all pairs of samples after the warm-up, is compared with a tolerance. The exit status is 1 if one is
-not flat. `--plot OUT.svg A B …` draws several such folders side by side instead.
+if asked to. Every few seconds it samples main and each host: memory, descriptors, threads, shared memory, steps per
+second, and the CPU time of a step, which other programs on the machine change less. Writes `soak.csv` and `soak.svg` to
+--out and says whether each series is flat: Theil-Sen's slope, the median of the slopes between all pairs of samples
+after the warm-up, is compared with a tolerance. The exit status is 1 if one is not flat. `--plot OUT.svg A B …` draws
+several such folders side by side instead.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,8 +54,9 @@ RUN: dict[str, Any] = {
         }
     },
 }
-UNITS = {"MB": 4.0, "descriptors": 2.0, "threads": 1.0, "steps/s": 0.1}
-"""By unit: the change over the measured time that still counts as flat; of steps per second a part of the median."""
+UNITS = {"MB": 4.0, "descriptors": 2.0, "threads": 1.0, "steps/s": 0.1, "µs": 0.1}
+"""By unit: the change over the measured time that still counts as flat; of rates and costs a part of the median."""
+CPU_TIME = "CPU time so far of "
 
 
 class PacedVolley(VolleyGroup):
@@ -118,7 +121,11 @@ def soak(folder: Path, seconds: float, kill_every_s: float) -> tuple[Series, int
         time.sleep(max(0.0, min(SAMPLE_EVERY_S - (time.monotonic() - began - now), next_kill - now)))
     command.send_signal(signal.SIGINT)
     status = command.wait(120)
-    series["steps per second [steps/s]"] = rates(log.read_text())
+    steps = summaries(log.read_text())
+    series["steps per second [steps/s]"] = [(t, (n - m) / (t - s)) for (s, m), (t, n) in pairwise(steps)]
+    for key in [key for key in series if key.startswith(CPU_TIME)]:
+        name = key.removeprefix(CPU_TIME).partition(" ")[0]
+        series[f"CPU time per step of {name} [µs]"] = [*per_step(series.pop(key), steps)]
     return series, status, kills
 
 
@@ -128,6 +135,7 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
     for pid, name in [(main_pid, "main"), *hosts_of(main_pid)]:
         try:
             memory = dict(re.findall(r"^(\w+): +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M))
+            ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
             descriptors = len(os.listdir(f"/proc/{pid}/fd"))
             threads = len(os.listdir(f"/proc/{pid}/task"))
         except OSError:  # it has just ended
@@ -138,6 +146,8 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
         share += int(memory["Pss"]) / 1024
         yield f"resident set of {name} [MB]", int(memory["Rss"]) / 1024
         yield f"heap of {name} [MB]", int(memory["Anonymous"]) / 1024
+        if not name.startswith(("actor", "sweeper")):  # an actor's clock begins again with each replacement
+            yield f"{CPU_TIME}{name} [s]", sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
         yield f"descriptors of {name} [descriptors]", descriptors
         yield f"threads of {name} [threads]", threads
     yield "shared memory of all [MB]", shared
@@ -160,11 +170,24 @@ def hosts_of(main_pid: int) -> list[tuple[int, str]]:
     return found
 
 
-def rates(log: str) -> list[tuple[float, float]]:
-    """Steps per second between summaries."""
-    points = [(float(t), int(n)) for n, t in re.findall(r"Step: (\d+)\. Time Elapsed: ([\d.]+) s", log)]
-    points = [(t, n) for i, (t, n) in enumerate(points) if i == 0 or n > points[i - 1][1]]
-    return [(t, (n - m) / (t - s)) for (s, m), (t, n) in pairwise(points) if t > s]
+def summaries(log: str) -> list[tuple[float, int]]:
+    """The seconds and steps of the console's summaries."""
+    found = [(float(t), int(n)) for n, t in re.findall(r"Step: (\d+)\. Time Elapsed: ([\d.]+) s", log)]
+    points: list[tuple[float, int]] = []
+    for t, n in found:
+        if not points or (t > points[-1][0] and n > points[-1][1]):
+            points.append((t, n))
+    return points
+
+
+def per_step(cpu_s: list[tuple[float, float]], steps: list[tuple[float, int]]) -> Iterator[tuple[float, float]]:
+    """Yield the CPU time of each step, in microseconds, over windows of a minute."""
+    times, used = zip(*cpu_s, strict=True)
+    began, count = steps[0]
+    for t, n in steps:
+        if t - began >= 60 and t <= times[-1]:
+            yield t, float(np.interp(t, times, used) - np.interp(began, times, used)) / (n - count) * 1e6
+            began, count = t, n
 
 
 def judge(series: Series) -> list[bool]:
@@ -179,7 +202,7 @@ def judge(series: Series) -> list[bool]:
         level = statistics.median(v for _, v in points)
         change = slope(points) * (1 - WARM_UP) * end
         unit = key.rpartition("[")[2].rstrip("]")
-        tolerance = UNITS[unit] * (level if unit == "steps/s" else 1)
+        tolerance = UNITS[unit] * (level if unit in ("steps/s", "µs") else 1)
         flat.append((-change if unit == "steps/s" else change) <= tolerance)  # nobody minds the other direction
         print(f"{key:46} {level:9.1f} {change:+12.2f}   {'flat' if flat[-1] else 'NOT FLAT'}")
     return flat
@@ -208,7 +231,7 @@ def read(path: Path) -> Series:
     return series
 
 
-PANELS = ("heap", "descriptors", "threads", "shared memory", "steps per second")
+PANELS = ("heap", "descriptors", "threads", "shared memory", "steps per second", "CPU time per step")
 COLOURS = ("#1f6fb4", "#c44e2b", "#3a8f4d", "#7a4fa3", "#888888")
 WIDTH, HEIGHT, GAP = 420, 110, 46
 POINTS = 150
