@@ -229,10 +229,19 @@ class PolicyUpdate:
         return replace(self, weights=self.weights.copy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Views into `weights` by name, shaped as the layout says."""
+        """Views into `weights` by name, shaped as the layout says.
+
+        Raises:
+            ShapeError: if the layout's tensors have more or fewer elements together.
+        """
+        sizes = [int(np.prod(shape, dtype=np.int64)) for _, shape in self.layout]
+        if sum(sizes) != self.weights.size:
+            raise ShapeError(
+                f"policy version {self.version} of {self.behavior_id} has {self.weights.size} weights, "
+                f"expected {sum(sizes)}, as its layout says"
+            )
         views, at = {}, 0
-        for name, shape in self.layout:
-            size = int(np.prod(shape, dtype=np.int64))
+        for (name, shape), size in zip(self.layout, sizes, strict=True):
             views[name] = self.weights[at : at + size].reshape(shape)
             at += size
         return views

@@ -31,7 +31,7 @@ SAVING = Path("saving")
 """Is there while the trainer saves its part of a checkpoint."""
 HAPPENED = Path("happened")
 """Is there once the fault has happened; says the number of the newest checkpoint then, and the trainer's step."""
-ONCE = MOMENT == "mid-run" or FAULT == "slow"
+ONCE = MOMENT == "mid-run" or FAULT in ("slow", "SIGSTOP")
 """The fault happens once, and not again in a replacement; other faults come again each time."""
 SLOW_S = 3.0
 RAISED: dict[str, BaseException] = {

@@ -24,8 +24,8 @@ BLAMED = {
     "game": r"actor-0|stage actor|environment factory",
     "ActorStage": r"ActorStage|actor-0",
     "MainStage": r"MainStage",
-    "trainer": r"stage trainer|learner-CartPole|misbehaving_trainer:Learns",
-    "publisher": r"publisher",
+    "trainer": r"stage trainer|learner-CartPole|misbehaving_trainer:Learns|policy version",
+    "publisher": r"publisher|policy version",
     "writer": r"misbehaving:Writer",
 }
 """What the message names."""
