@@ -212,7 +212,7 @@ class Checkpointing:
             return
         for state in self._behaviors.values():
             state.saved()
-        if self._plan.resumed is not None:  # the one that was resumed from may be removed by now
+        if self._unseen():  # they start from this one: that which was resumed from may be removed by now
             self._stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is whole", number)
         self._ended(None)
