@@ -10,6 +10,10 @@ from config.fields import Float, Settings, report
 _WARN = "Seconds of silence before a warning says which of them is silent and in which code."
 _END = "Seconds of silence before it is ended"
 _MOST_S = 1e6
+STARTING_FACTOR = 5
+"""What starts, or is no stage, has this many times the limits: most of it is the import of libraries."""
+PAUSE_S = 5.0
+"""Who looks every second, and looks as late as this, did not run itself: nobody was silent meanwhile."""
 
 
 class _Silence(Settings):

@@ -12,17 +12,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from config.supervision import MainSilence
+from config.supervision import PAUSE_S, STARTING_FACTOR, MainSilence
 from pipeline.common.loop_holder import describe_holder, stage_holds
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 """Seconds between two looks."""
-PAUSE_S = 5.0
-"""A look that comes as late as this follows a pause of the whole process, which is nobody's fault."""
-STARTING_FACTOR = 5
-"""What holds the event loop and is no stage has this many times the limits: most of it is the import of libraries."""
 YIELD_S = 10.0
 """Seconds in which interrupted code lets go of the event loop, unless it is in a C call."""
 _BREAK = getattr(signal, "SIGURG", None)

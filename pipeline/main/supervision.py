@@ -6,13 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from config import EnvSettings
-from config.supervision import SupervisionSettings
+from config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
 from stages.restarts import RestartBudget
-
-STARTING_FACTOR = 5
-"""Before its first word a host has this many times its limits: it imports libraries and builds environments."""
-PAUSE_S = 5.0
-"""Main looks every second. If it comes as late as this, it did not run itself, and nobody was silent meanwhile."""
 
 Role = Literal["actors", "learners", "main"]
 """A section of `pipeline.supervision`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from config import EnvSettings
-from config.supervision import SupervisionSettings
-from pipeline.main.supervision import PAUSE_S, STARTING_FACTOR, Silence, Supervisor
+from config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from pipeline.main.supervision import Silence, Supervisor
 
 LIMITS = {
     "actors": {"warn_s": 4.0},
