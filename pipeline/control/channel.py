@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields
@@ -26,6 +27,7 @@ CONTROL_BOUND = 1024
 
 MAX_FRAME = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class ControlError(Exception):
@@ -106,39 +108,51 @@ def local_pair(name: str) -> tuple[LocalControl, LocalControl]:
 
 
 class SocketControl:
-    """An end of a channel between processes, on a connected socket."""
+    """An end of a channel between processes, on two connected sockets.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    Each socket carries one direction. With a single one, what main writes to a host that has just ended would break
+    the connection, and take along what the host said last: why it failed.
+    """
+
+    def __init__(self, inward: Streams, outward: Streams) -> None:
+        self._inward = inward
+        self._outward = outward
+
+    @classmethod
+    async def open(cls, inward: socket.socket, outward: socket.socket) -> SocketControl:
+        """Open an end that hears on one socket and speaks on the other; it owns both from here on."""
+        return cls(await asyncio.open_connection(sock=inward), await asyncio.open_connection(sock=outward))
 
     def send(self, message: ControlMessage) -> None:
         """Send a message without waiting."""
-        if not self._writer.is_closing():
+        _, writer = self._outward
+        if not writer.is_closing():
             body = encode(message)
-            self._writer.write(_LENGTH.pack(len(body)) + body)
+            writer.write(_LENGTH.pack(len(body)) + body)
 
     async def drain(self) -> None:
         """Wait until most of what was sent is in the socket's buffer."""
         with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
+            await self._outward[1].drain()
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
         """Iterate over the messages until the other end closes or dies."""
+        reader, _ = self._inward
         while True:
             try:
-                (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                 if length > MAX_FRAME:
                     raise ControlError(f"a control frame claims {length} bytes, at most {MAX_FRAME} are allowed")
-                frame = await self._reader.readexactly(length)
-            except asyncio.IncompleteReadError:
-                return
-            except ConnectionError:
-                with contextlib.suppress(ConnectionError):
-                    await self._writer.wait_closed()  # or asyncio would report the same error once more, on its own
-                return
+                frame = await reader.readexactly(length)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                break
             yield decode(frame)
+        _, writer = self._outward
+        writer.transport.abort()  # nobody is there to hear
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()  # or asyncio would report a send that failed once more, on its own
 
     def close(self) -> None:
-        """End sending."""
-        self._writer.close()
+        """End sending and hearing; closing twice is allowed."""
+        for _, writer in (self._inward, self._outward):
+            writer.close()

@@ -39,8 +39,7 @@ async def run_child(birth: dict[str, Any], lifeline: HostLifeline) -> int:
     """Serve as the host that the birth message says; the process's exit status."""
     lifeline.loop = asyncio.get_running_loop()
     plan = HostPlan(**birth["plan"])
-    reader, writer = await asyncio.open_connection(sock=open_socket(birth["control"]))
-    control = SocketControl(reader, writer)
+    control = await SocketControl.open(open_socket(birth["orders"]), open_socket(birth["reports"]))
     root = logging.getLogger()
     root.addHandler(ControlLogHandler(control))
     root.setLevel(logging.DEBUG if plan.config.get("debug") else logging.INFO)

@@ -1,6 +1,6 @@
 """Process hosts: a host in a process of its own, started without fork or pickle.
 
-The child is `python -m pipeline.hosts.child`; its plan, and tickets for its control socket and links, reach it as one
+The child is `python -m pipeline.hosts.child`; its plan, and tickets for its control sockets and links, reach it as one
 msgpack message on its standard input. It ends when it has no work left, when main's end of the control channel closes,
 or at once when main is gone (`lifeline`): so nothing stays behind when main is killed.
 """
@@ -183,11 +183,12 @@ class ProcessHosts:
 
 async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
     """Start a host process; returns when it has its plan."""
-    ours, theirs = socket.socketpair()
+    orders, their_orders = socket.socketpair()
+    reports, their_reports = socket.socketpair()
     lifeline, their_lifeline = socket.socketpair()
     ends = list(links.born_with.values())
     mark = new_mark(plan.name)
-    with theirs, their_lifeline:
+    with their_orders, their_reports, their_lifeline:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -196,13 +197,14 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
             stdin=asyncio.subprocess.PIPE,
             env={**child_environment(), VARIABLE: mark},
             start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
-            **child_options_of(ends, theirs, their_lifeline),
+            **child_options_of(ends, their_orders, their_reports, their_lifeline),
         )
         watch_host(process.pid, mark)
         birth: dict[str, Any] = {
             "plan": plan.to_plain(),
             "parent": os.getpid(),
-            "control": write_ticket(theirs, process.pid),
+            "orders": write_ticket(their_orders, process.pid),
+            "reports": write_ticket(their_reports, process.pid),
             "lifeline": write_ticket(their_lifeline, process.pid),
             "links": {name: end.ticket(process.pid) for name, end in links.born_with.items()},
         }
@@ -211,8 +213,8 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
         with suppress(ConnectionError):  # it died already, as its exit status shows
             await process.stdin.drain()
         process.stdin.close()
-    reader, writer = await asyncio.open_connection(sock=ours)
-    return ProcessHost(plan, SocketControl(reader, writer), MainLifeline(lifeline, process.pid), process, links)
+    control = await SocketControl.open(reports, orders)
+    return ProcessHost(plan, control, MainLifeline(lifeline, process.pid), process, links)
 
 
 def describe_limit() -> str:

@@ -17,7 +17,6 @@ class Router:
         self._outlets: dict[str, Outlet[Any]] = {}
         self._expected: set[str] = set()
         self._opened = asyncio.Event()
-        self._closed = False
 
     def expect(self, behavior: str) -> None:
         """There will be an outlet for this behaviour name."""
@@ -28,8 +27,6 @@ class Router:
         self._expected.add(behavior)
         self._outlets[behavior] = outlet
         self._opened.set()
-        if self._closed:
-            outlet.close()
 
     async def put(self, item: TrajectoryBatch | Barrier) -> None:
         """Wait until the item has a place in its outlet.
@@ -48,7 +45,4 @@ class Router:
             await self._outlets[name].put(item)
 
     def close(self) -> None:
-        """Close all outlets, those too that open later."""
-        self._closed = True
-        for outlet in self._outlets.values():
-            outlet.close()
+        """Leave the outlets open: they end with their host, once it has said how it ends."""

@@ -56,10 +56,12 @@ class Host(ABC):
         )
         self._edges = edges
         self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
+        self._outlets: list[Outlet[Any]] = []
 
     async def open_outlet(self, message: OpenEdge) -> Outlet[Any]:
         """Open the producing end of a queue."""
         outlet = self._ends[message.name] = await self._edges.open_outlet(message.name, message.address)
+        self._outlets.append(outlet)
         return outlet
 
     async def open_inlet(self, message: OpenEdge) -> Inlet[Any]:
@@ -87,6 +89,10 @@ class Host(ABC):
                 return False
         else:
             self.report()
+        finally:
+            # After a failure was told: a host whose streams have ended, and that then dies, can't be replaced.
+            for outlet in self._outlets:
+                outlet.close()
         self.control.send(HostFinished())
         return True
 

@@ -19,7 +19,7 @@ from virtual_time import until_blocked
 
 from pipeline.control import messages as control
 from pipeline.control.channel import CONTROL_BOUND, MAX_FRAME, ControlError, SocketControl, decode, encode, local_pair
-from pipeline.control.messages import ControlMessage, HostFinished, LogLine, Stop
+from pipeline.control.messages import ControlMessage, HostFailed, HostFinished, LogLine, Stop
 from queues.errors import QueueFull
 
 KINDS = typing.get_args(ControlMessage)
@@ -166,7 +166,8 @@ async def test_the_channel_is_bounded():
 
 
 async def socket_pair():
-    return [SocketControl(*await asyncio.open_connection(sock=end)) for end in socket.socketpair()]
+    (main_hears, host_says), (main_says, host_hears) = socket.socketpair(), socket.socketpair()
+    return await SocketControl.open(main_hears, main_says), await SocketControl.open(host_hears, host_says)
 
 
 @pytest.mark.virtual_time
@@ -202,16 +203,27 @@ async def test_a_socket_carries_both_ways():
 
 @pytest.mark.virtual_time
 async def test_a_host_that_dies_ends_the_messages():
-    ours, theirs = socket.socketpair()
-    main = SocketControl(*await asyncio.open_connection(sock=ours))
-    reader, writer = await asyncio.open_connection(sock=theirs)
+    main, host = await socket_pair()
     listening = asyncio.create_task(heard(main))
-    SocketControl(reader, writer).send(HostFinished())
+    host.send(HostFinished())
     await until_blocked()
-    writer.transport.abort()
+    host.close()
     assert await listening == [HostFinished()]
     main.send(Stop())
     await main.drain()
+    main.close()
+
+
+@pytest.mark.virtual_time
+async def test_what_a_host_said_last_is_heard_though_main_spoke_to_it_after_its_end():
+    (main_hears, host_says), (main_says, host_hears) = socket.socketpair(), socket.socketpair()
+    main = await SocketControl.open(main_hears, main_says)
+    with host_says, host_hears:
+        last = encode(HostFailed("the motor is on fire", "", "actor"))
+        host_says.sendall(struct.pack("<I", len(last)) + last)
+    for _ in range(3):  # the first finds the connection broken
+        main.send(Stop())
+    assert await heard(main) == [HostFailed("the motor is on fire", "", "actor")]
     main.close()
 
 
@@ -219,10 +231,14 @@ def received(data):
     """What an end makes of bytes that come from outside."""
 
     async def receive():
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        return await heard(SocketControl(reader, None))
+        (hears, says), (outward, rest) = socket.socketpair(), socket.socketpair()
+        with says, rest:
+            says.sendall(data)
+        end = await SocketControl.open(hears, outward)
+        try:
+            return await heard(end)
+        finally:
+            end.close()
 
     return asyncio.run(receive())
 
