@@ -3,7 +3,7 @@
 It decides nothing about learning. Its parts each have a module: `launcher` starts and joins hosts, `behavior_start`
 starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors, `credits` accounts for
 credits, `curricula` decides on lessons, `checkpointing` gathers checkpoints, `shutdown` ends the run, `reporting`
-informs people, `trajectory_path` holds the stages that live in main, `supervision` says which hosts may be restarted.
+informs people, `trajectory_path` holds the stages that live in main, `host_ends` says what follows from a host's end.
 What is left here is the dispatch of messages: which message causes what, and when.
 """
 
@@ -29,6 +29,7 @@ from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.curricula import Curricula, MeasuredProgress
 from pipeline.main.evaluation import Evaluation
+from pipeline.main.host_ends import HostEnds
 from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
@@ -110,6 +111,14 @@ class Coordinator:
             plan.deterministic,
         )
         self.ledger = CreditLedger(at_rest=plan.deterministic)
+        self._host_ends = HostEnds(
+            self._running,
+            self._launcher,
+            self._supervisor,
+            self.shutdown,
+            self.evaluation,
+            self._restart_actor,
+        )
         self._silence = SilenceWatch(
             self._supervisor, self._running, self._tasks, stages, self.shutdown.fail, self.evaluation.fail
         )
@@ -180,6 +189,10 @@ class Coordinator:
         if self.shutdown.begun:  # all others were sent it before this one was there
             slot.handle.control.send(control.Stop())
 
+    async def _restart_actor(self, slot: ActorSlot) -> None:
+        self._grant(self.ledger.remove_source(slot.source))
+        await self._start_actor(slot.replica, slot.handle.plan.name, slot)
+
     def _listen_later(self, host: HostHandle) -> None:
         self._silence.started(host)
         apart = Context()  # what it takes is no part of the time of whatever started it
@@ -218,8 +231,10 @@ class Coordinator:
                 with self._failing(), self._timers.timer(type(message).__name__):
                     await self._on_message(host, message)
             status = await host.wait()
-            if self._running.current(host):
-                await self._host_ended(host, status, said_goodbye)
+            if not self._running.current(host) or not await self._host_ends.see(host, status, said_goodbye):
+                return
+            if self.shutdown.learners_ended:
+                self.evaluation.end(at_once=self.interrupted or self.shutdown.failure is not None)
             return
         if self._running.current(host):  # also if its replacement could not be started
             host.settle()
@@ -382,38 +397,6 @@ class Coordinator:
         log.info("Stopped." if playing else "Learning was interrupted. Please wait while a checkpoint is saved.")
         self.shutdown.finish()
 
-    async def _host_ended(self, host: HostHandle, status: int, said_goodbye: bool) -> None:
-        self._supervisor.ended(host.plan.name)
-        name, how = host.plan.name, _how_it_ended(status)
-        if host.plan.role == "evaluation":
-            if await self.evaluation.ended(host, status, how, training=not self.shutdown.begun):
-                return
-        elif not said_goodbye and not self.shutdown.begun and await self._replace(host, how):
-            return
-        host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
-        self._running.mark_ended(name)
-        if self.shutdown.begun:
-            self.shutdown.host_ended(name, how, said_goodbye)
-        if self.shutdown.learners_ended:
-            self.evaluation.end(at_once=self.interrupted or self.shutdown.failure is not None)
-
-    async def _replace(self, host: HostHandle, how: str) -> bool:
-        """A host has died. Start an actor again, if it may be; any other host's death, a replay's too, ends the run."""
-        name = host.plan.name
-        slot = self._launcher.slot_of(host)
-        if slot is None or host.plan.role == "replay":  # a recording begun anew would be learned from twice
-            self.shutdown.fail(control.HostFailed(f"the process of {name} {how}.", "", name))
-            return False
-        refusal = self._supervisor.refusal(name, time.monotonic())
-        if refusal is not None:
-            text = f"the process of {name} {how}. It is not restarted again: {refusal}."
-            self.shutdown.fail(control.HostFailed(text, "", name))
-            return False
-        log.warning("The process of %s %s. Starting it again; its half-made trajectories are lost.", name, how)
-        self._grant(self.ledger.remove_source(slot.source))
-        await self._start_actor(slot.replica, name, slot)
-        return True
-
     # The clock. ----------------------------------------------------------------------------------------------------
 
     async def _watch_clock(self, on_progress: Callable[[ProgressSnapshot], None] | None) -> None:
@@ -429,8 +412,3 @@ class Coordinator:
                 with self._failing():
                     on_progress(self.reporter.snapshot())
             self._silence.look(now)
-
-
-def _how_it_ended(status: int) -> str:
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return how if status else f"{how} without having been told to"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 import pytest
 from fakes import Cast
@@ -42,6 +43,17 @@ def test_an_actor_that_has_been_restarted_too_often_ends_the_run_which_saves_wha
     flow = run_flow(scenario, kill, fails=True)
     assert len(flow.actors) == 2
     assert "ended with status 1. It is not restarted again" in flow.coordinator.shutdown.failure.message
+    assert flow.coordinator.checkpointing.newest == 0
+
+
+def test_an_actor_that_ends_in_order_in_the_middle_of_the_run_ends_the_run_which_saves_what_was_learned():
+    async def cut_off(flow: Flow) -> None:
+        await until_updated(flow)
+        next(queue for queue in flow.network.queues if queue.name == "trajectories/Walker").close()
+
+    scenario = Scenario(ENDLESS.trained, ENDLESS.casts, replicas=2)
+    flow = run_flow(scenario, cut_off, fails=True)
+    assert re.match(r"actor-\d ended in the middle of the run", flow.coordinator.shutdown.failure.message)
     assert flow.coordinator.checkpointing.newest == 0
 
 
