@@ -94,7 +94,7 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     unity = ("--env", f"{BUILD}.x86_64", "--base-port", port, "--num-envs", "2", "--no-graphics", "--seed", "3")
     engine = ("--width", "64", "--height", "48", "--quality-level", "1", "--time-scale", "3")
     frames = ("--target-frame-rate", "50", "--capture-frame-rate", "0", "--num-areas", "2")
-    rest = ("--env-args", "--scene", "simple", "--report", str(tmp_path / "report"))
+    rest = ("--env-args", "--scene", "simple", "--companions", "2", "--report", str(tmp_path / "report"))
 
     first = learn("simple.yaml", "--run-id=first", *unity, *engine, *frames, *rest)
     assert "Version information:" in first

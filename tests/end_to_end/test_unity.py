@@ -40,6 +40,8 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
     plain = unity(
         tmp_path,
         "--stats",
+        "--companions",
+        2,
         engine_settings={"width": 90, "height": 60, "time_scale": 7.0},
         environment_parameters={
             "step_size": 0.5,
@@ -74,7 +76,7 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
 
 
 def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
-    plain = unity(tmp_path, num_envs=2, pipeline__hosts__actors__replicas=2)
+    plain = unity(tmp_path, "--companions", 4, num_envs=2, pipeline__hosts__actors__replicas=2)
     command = start(plain)
     assert command.wait() == 0, command.output
     base = plain["env_settings"]["base_port"]
@@ -83,7 +85,7 @@ def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
 
 
 def test_it_resumes_and_plays_what_was_trained(start, tmp_path):
-    plain = unity(tmp_path)
+    plain = unity(tmp_path, "--companions", 2)
     command = start(plain)
     assert command.wait() == 0, command.output
     plain["behaviors"]["Simple"]["max_steps"] = 2000

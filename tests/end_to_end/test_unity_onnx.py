@@ -21,6 +21,7 @@ EPISODES = 40
 
 def configuration(folder, *arguments):
     return {
+        "pipeline": {"deterministic": True},  # what is learned does not depend on the machine's load
         "env_settings": {
             "env_path": str(BUILD),
             "env_args": [*SCENE, "--report", str(folder / "reports"), *arguments],

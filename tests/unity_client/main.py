@@ -42,6 +42,7 @@ def _play(options: argparse.Namespace, report: Report, trouble: Misbehavior) -> 
     try:
         hello = greet(connection, options)
         report.facts |= {"seed": hello.seed, "num_areas": hello.num_areas}
+        report.meet(options.companions)
         scene = make_scene(options, random.Random(hello.seed), channels, report)
         Academy(scene, connection, channels, report, trouble, options).run()
     except faults.Closed as closed:

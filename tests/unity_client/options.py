@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
     unity.add_argument("--scene", choices=SCENES, default="simple")
     unity.add_argument("--report", type=Path, help="folder for <port>-<pid>.json, written at the end")
+    unity.add_argument("--companions", type=int, default=1, help="play only once so many of a run are connected")
     unity.add_argument("--communication-version", help="1.5.0, or one that nobody speaks if it is to be wrong")
     unity.add_argument("--package-version", default="3.0.0")
     unity.add_argument("--lacks", nargs="*", default=[], help="capabilities that it doesn't declare")

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+from unity_client.faults import Violation
+
+PATIENCE_S = 60.0
 
 
 class Report:
@@ -32,6 +37,24 @@ class Report:
         else:
             with self._log_file.open("a") as file:
                 print(line, file=file)
+
+    def meet(self, companions: int) -> None:
+        """Wait until so many stand-ins of a run are connected, this one included; those of earlier runs don't count.
+
+        Raises:
+            Violation: if the trainer does not connect them.
+        """
+        if self._folder is None or companions < 2:
+            return
+        met = self._folder / "met"
+        met.mkdir(parents=True, exist_ok=True)
+        (met / str(os.getpid())).touch()
+        due = -(-len(list(met.iterdir())) // companions) * companions
+        patience = time.monotonic() + PATIENCE_S
+        while len(list(met.iterdir())) < due:
+            if time.monotonic() > patience:
+                raise Violation(f"{companions} were to be connected")
+            time.sleep(0.01)
 
     def write(self, returncode: int, reason: str) -> None:
         """Write the report, whole or not at all."""
