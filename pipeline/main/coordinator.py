@@ -112,12 +112,7 @@ class Coordinator:
         )
         self.ledger = CreditLedger(at_rest=plan.deterministic)
         self._host_ends = HostEnds(
-            self._running,
-            self._launcher,
-            self._supervisor,
-            self.shutdown,
-            self.evaluation,
-            self._restart_actor,
+            self._running, self._launcher, self._supervisor, self.shutdown, self.evaluation, self._restart_actor
         )
         self._silence = SilenceWatch(
             self._supervisor, self._running, self._tasks, stages, self.shutdown.fail, self.evaluation.fail
