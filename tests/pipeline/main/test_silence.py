@@ -1,0 +1,123 @@
+"""What follows from the silence of a host: a warning with its stack, then its end, by its role."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config import EnvSettings, RunConfig
+from config.host_kinds import HOST_KINDS, HostKind
+from config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from pipeline.common.graph import MAIN
+from pipeline.control.channel import local_pair
+from pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.stages import StageHost
+from pipeline.main.running_hosts import RunningHosts
+from pipeline.main.silence import SilenceWatch
+from pipeline.main.supervision import Supervisor
+from pipeline.reporting.statistics import StatisticsCollector
+
+WARN_S, END_S = 4.0, 10.0
+LIMITS = {role: {"warn_s": WARN_S, "end_s": END_S} for role in ("actors", "learners", "main")}
+
+
+class FarHost(InlineHost):
+    """A host that does nothing until it is killed, and that main can end alone."""
+
+    may_hang = True
+
+    async def describe(self) -> str:
+        return "in step of its environment"
+
+
+class FarHosts(InlineHosts):
+    """The kind of such hosts."""
+
+    async def start(self, plan: HostPlan, feed: Any = None, replaces: Any = None) -> FarHost:
+        task: asyncio.Task[Any] = self._tasks.create_task(asyncio.Event().wait())
+        return FarHost(plan, self._maxlen, local_pair(plan.name)[0], LocalEdges(), task)
+
+
+class Watched:
+    """One host, and what is made of its silence."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, folder: Path) -> None:
+        self.tasks = tasks
+        self.failures: list[Any] = []
+        self.blamed: list[str] = []
+        self.running = RunningHosts(RunConfig.from_plain({"behaviors": {"Ball": {}}}), tasks, lambda host: None)
+        supervisor = Supervisor(EnvSettings(), SupervisionSettings.model_validate(LIMITS))
+        self.stages = StageHost(MAIN, folder, 1, None, StatisticsCollector(1), None, lambda message: None)
+        self._begun = self._now = time.monotonic()
+        self.watch = SilenceWatch(
+            supervisor, self.running, tasks, self.stages, self.failures.append, self.blamed.append
+        )
+
+    async def start(self, role: Any, name: str) -> Any:
+        host = await self.running.start("far", HostPlan(role, name, {}, None, "", 0))
+        self.watch.started(host)
+        return host
+
+    async def pass_seconds(self, seconds: float) -> None:
+        """Look at the clock as often as main does, or a little less."""
+        until = self._now + seconds
+        while self._now < until:
+            self._now += PAUSE_S / 2
+            self.watch.look(self._now)
+            for _ in range(3):  # who is silent is asked in a task
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Any:
+    monkeypatch.setitem(HOST_KINDS, "far", HostKind("far", f"{__name__}:FarHosts", in_main=False))
+    caplog.set_level(logging.WARNING)
+    tasks = asyncio.TaskGroup()
+    await tasks.__aenter__()
+    watched = Watched(tasks, tmp_path)
+    yield watched
+    watched.running.close()
+    await tasks.__aexit__(None, None, None)
+
+
+async def test_a_silent_actor_is_warned_of_with_what_it_does_and_then_killed(watched, caplog):
+    actor = await watched.start("actor", "actor-0")
+    await watched.pass_seconds(STARTING_FACTOR * WARN_S + 1)
+    (warned,) = caplog.messages
+    assert "actor-0 has been silent" in warned
+    assert "(pipeline.supervision.actors.warn_s): in step of its environment" in warned
+    await watched.pass_seconds(STARTING_FACTOR * (END_S - WARN_S) + 1)
+    assert caplog.messages[1].endswith("Killing it.")
+    assert await actor.wait() == 1
+    assert not watched.failures  # another one takes its place
+
+
+async def test_a_silent_learner_fails_the_run_and_is_killed(watched):
+    learner = await watched.start("learner", "learner-Ball")
+    await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
+    (failure,) = watched.failures
+    assert failure.stage == "learner-Ball"
+    assert failure.message.endswith("in step of its environment\nIt was ended.")
+    assert await learner.wait() == 1
+
+
+async def test_a_silent_evaluation_is_blamed_and_may_be_started_again(watched):
+    evaluation = await watched.start("evaluation", "evaluation")
+    await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
+    assert "evaluation has been silent" in watched.blamed[0]
+    assert await evaluation.wait() == 1
+    assert not watched.failures
+
+
+async def test_a_host_that_has_ended_meanwhile_is_not_blamed(watched, caplog):
+    await watched.start("learner", "learner-Ball")
+    watched.running.mark_ended("learner-Ball")
+    await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
+    assert not watched.failures
+    assert not caplog.messages
