@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from traceback import FrameSummary
 
@@ -33,7 +33,12 @@ def error_summary(error: BaseException) -> str:
 
 def user_frame(error: BaseException) -> FrameSummary | None:
     """The innermost call in a file that is neither ours nor a library's; None if there is none."""
-    users = [frame for frame in frames(error) if not frame.filename.startswith(_LIBRARIES)]
+    return innermost_of_user(frames(error))
+
+
+def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
+    """The last of these calls in a file that is neither ours nor a library's; None if there is none."""
+    users = [call for call in calls if not call.filename.startswith((*_OURS, *_LIBRARIES, "<"))]
     return users[-1] if users else None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from stages.activity import activities, activity_in, most_silent
+from stages.error_text import innermost_of_user
 
 MOST_CALLS = 12
 """Calls of a stack in a message: the innermost."""
@@ -34,15 +35,23 @@ def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
     silent = most_silent(activities(), time.monotonic()) if task is None else None
     if silent is not None:
         return f"{silent.describe()} waits\n{_stack(silent.frames())}"
+    calls = _calls(sys._current_frames().get(thread))
     activity = activity_in(task)
-    name = activity.describe() if activity is not None else "Headrace itself"
-    return f"{name}\n{_stack(_calls(sys._current_frames().get(thread)))}"
+    return f"{activity.describe() if activity is not None else _caller(calls)}\n{_stack(calls)}"
 
 
 def own_frames(lines: Sequence[str]) -> list[str]:
     """Of the lines of a stack, the innermost last, those that belong to the code that a stage or callback runs."""
     last = max((i for i, line in enumerate(lines) if any(below in line for below in _BELOW)), default=-1)
     return list(lines[last + 1 :][-MOST_CALLS:] or lines[-MOST_CALLS:])
+
+
+def _caller(calls: Sequence[FrameType]) -> str:
+    """Whose code runs where no stage does: a statistics writer's or a callback's, or ours."""
+    below = next((i for i, call in enumerate(reversed(calls)) if call.f_code.co_filename.endswith(_BELOW)), len(calls))
+    own = traceback.StackSummary.extract((call, call.f_lineno) for call in calls[len(calls) - below :])
+    user = innermost_of_user(own)
+    return "Headrace itself" if user is None else f"{user.name} of {user.filename}"
 
 
 def _calls(frame: FrameType | None) -> list[FrameType]:

@@ -62,13 +62,14 @@ def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own
         assert f"in {hold.__name__}" in record.message
 
 
-def test_what_is_no_stage_is_interrupted_too():
+def test_what_is_no_stage_is_named_by_whose_code_it_is_and_interrupted_too(caplog):
     async def run():
-        with LoopWatch(limits(0.2, 0.2)):
+        with LoopWatch(limits(0.2, 0.5)):
             sleeps()
 
     with pytest.raises(Interrupted, match=r"pipeline\.supervision\.main\.end_s"):
         asyncio.run(run())
+    assert f"pipeline.supervision.main.warn_s): sleeps of {__file__}\n" in caplog.messages[0]
 
 
 def test_elsewhere_than_in_the_main_thread_python_code_is_interrupted():
