@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-SCENES = ("simple", "visual", "duel", "crowd", "many")
+SCENES = ("simple", "visual", "duel", "crowd", "many", "balance")
 MISBEHAVIORS = (
     "die-mid-step",
     "exit-mid-step",

@@ -18,6 +18,8 @@ from stages.unity.worker import UnityWorker
 
 pytestmark = pytest.mark.lengthy
 
+BALANCE = "Balance?team=0"
+
 StartWorker = Callable[..., AbstractAsyncContextManager[UnityWorker]]
 
 
@@ -150,6 +152,33 @@ async def test_a_crowd_in_groups_is_rewarded_as_groups(start):
     assert {info.group_id for info in rows} == {1, 2}
     assert {info.reward for info in rows} == {0.0}
     assert max(info.group_reward for info in rows) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("agents", [12, 64])
+async def test_a_pole_that_nobody_holds_falls(start, tmp_path, agents):
+    async with start("--scene", "balance", "--agents", str(agents)) as worker:
+        outputs = await told(worker, 60, Actor(lambda behavior, angle: 0.0))
+    ends = [info for output in outputs for info in infos(output, BALANCE) if info.done]
+    assert len(ends) >= agents / 2
+    assert not any(end.max_step_reached for end in ends)
+    assert all(abs(end.observations[0].float_data.data[0]) > math.radians(12) for end in ends)
+    assert [len(output.rl_output.agentInfos[BALANCE].value) - agents for output in outputs] == [
+        sum(info.done for info in infos(output, BALANCE)) for output in outputs
+    ], "all agents decide at every step, those that have just ended too"
+    (report,) = reports(tmp_path)
+    assert all(20 < steps < 60 for steps in report["episodes"][BALANCE]), "every step is worth 1"
+
+
+async def test_a_pole_held_for_200_steps_is_enough(start, tmp_path):
+    async with start("--scene", "balance") as worker:
+        outputs = await told(worker, 200, Actor(lambda behavior, angle: 5.0 * angle))
+    assert len(infos(outputs[0], BALANCE)) == 12, "unless more are asked for"
+    ends = [info for info in infos(outputs[-1], BALANCE) if info.done]
+    assert ends
+    assert all(end.max_step_reached and end.reward == 1.0 for end in ends)
+    (report,) = reports(tmp_path)
+    assert max(report["episodes"][BALANCE]) == 200.0
+    assert max(report["measures"][BALANCE]) == 1.0
 
 
 async def test_the_same_seed_gives_the_same_world(start):

@@ -8,6 +8,7 @@ import random
 from unity_client.academy import Scene
 from unity_client.channels import Channels
 from unity_client.report import Report
+from unity_client.scenes.balance import Balance
 from unity_client.scenes.crowd import Crowd
 from unity_client.scenes.duel import Duel
 from unity_client.scenes.many import Many
@@ -16,6 +17,8 @@ from unity_client.scenes.simple import Simple
 
 def make_scene(options: argparse.Namespace, dice: random.Random, channels: Channels, report: Report) -> Scene:
     match options.scene:
+        case "balance":
+            return Balance(options, dice, report)
         case "crowd":
             return Crowd(options, dice, channels, report)
         case "duel":
