@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
-from run_configs import INLINE, Plain, cartpole, changed, volley
+from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole, changed, troubled, volley
 from run_folders import read_whole_checkpoint, weights_digest
 from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -18,7 +17,6 @@ from unity_runs import reports
 from pipeline.policies.export import read_export
 from pipeline.run_folder.checkpoint import newest_checkpoint
 
-FRAGILE = Path(__file__).with_name("fragile_env.py")
 LINE = re.compile(
     r"(\w+)\. Step: (\d+)\. Evaluation: (-?[\d.]+) ± ([\d.]+) over (\d+) episodes(, the best so far)?\. "
     r"Min: (-?[\d.]+)\. Max: (-?[\d.]+)\. Episode Length: ([\d.]+)\."
@@ -32,10 +30,9 @@ def scores(output: str) -> list[tuple[str, int, float, bool]]:
 
 
 def fragile(trouble: str, **changes: object) -> Plain:
-    plain = cartpole(environment__factory="fragile_env:FragileEnv", evaluation={"every": 500, "episodes": 4})
-    del plain["environment"]["id"]
-    plain["environment"]["num_envs"] = 2
-    return changed(plain, {"environment__options": {"trouble": trouble}, **changes})
+    """A run whose environment has a trouble where policies are evaluated."""
+    evaluation = {"every": 500, "episodes": 4}
+    return changed(troubled(trouble=trouble, after=4, evaluated=True), {"evaluation": evaluation, **changes})
 
 
 @pytest.mark.parametrize("opponents", [pytest.param(SCRIPTED, marks=pytest.mark.slow), "snapshot"])
@@ -110,7 +107,7 @@ def test_training_does_not_depend_on_evaluation(tmp_path):
 @pytest.mark.parametrize("trouble", ["raise", "os._exit"])
 def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_path, trouble):
     once = {"environment__options__once": str(tmp_path / "happened"), "behaviors__CartPole__max_steps": 10**7}
-    command = start(fragile(trouble, **once), beside=[FRAGILE])
+    command = start(fragile(trouble, **once), beside=[TROUBLED_ENV])
     command.until(lambda: bool(scores(command.output)), "evaluation")
     command.interrupt()
     assert command.wait() == 0, command.output
@@ -121,7 +118,7 @@ def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_p
 
 
 def test_one_that_always_breaks_in_evaluation_is_given_up_and_the_end_of_the_run_says_so(start):
-    command = start(fragile("raise", behaviors__CartPole__max_steps=10**7), beside=[FRAGILE])
+    command = start(fragile("raise", behaviors__CartPole__max_steps=10**7), beside=[TROUBLED_ENV])
     command.until(lambda: "Training goes on without it." in command.output, "end of evaluation")
     command.interrupt()
     assert command.wait() == 0, command.output
@@ -133,7 +130,7 @@ def test_one_that_always_breaks_in_evaluation_is_given_up_and_the_end_of_the_run
 
 @pytest.mark.parametrize("trouble", ["endless", pytest.param("hang", marks=pytest.mark.slow)])
 def test_one_that_never_ends_in_evaluation_holds_up_no_end(start, trouble):
-    command = start(fragile(trouble, pipeline__supervision={"grace_s": 8.0}), beside=[FRAGILE])
+    command = start(fragile(trouble, pipeline__supervision={"grace_s": 8.0}), beside=[TROUBLED_ENV])
     assert command.wait() == 0, command.output
     if trouble == "endless":
         assert "Evaluation: the last policies were still being played 6 s after the end of training" in command.output
@@ -145,7 +142,7 @@ def test_one_that_never_ends_in_evaluation_holds_up_no_end(start, trouble):
 
 @pytest.mark.slow
 def test_an_interrupted_run_waits_for_no_evaluation(start):
-    command = start(fragile("endless", behaviors__CartPole__max_steps=10**7), beside=[FRAGILE])
+    command = start(fragile("endless", behaviors__CartPole__max_steps=10**7), beside=[TROUBLED_ENV])
     command.pid_of("evaluation")
     command.until_checkpoint()
     command.interrupt()

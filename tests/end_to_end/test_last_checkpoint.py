@@ -88,19 +88,3 @@ def test_it_has_time_as_long_as_the_file_grows(start, twice):
         command.until(lambda text=text: text in command.output, "the signal's answer")
     assert command.wait() == 130, command.output
     command.assert_left_nothing()
-
-
-def test_without_any_checkpoint_no_message_speaks_of_an_earlier_one(start):
-    command = start(cartpole(**LONG))
-    command.until(lambda: "Step: 1000." in command.output, "the first summary")
-    learner = command.pid_of("learner-CartPole")
-    os.kill(learner, signal.SIGSTOP)
-    command.interrupt()
-    command.until(lambda: "Learning was interrupted" in command.output, "the signal's answer")
-    os.kill(learner, signal.SIGKILL)
-    assert command.wait() == 1, command.output
-    assert (
-        "Checkpoint 0 could not be written, and there is none before it: learner-CartPole has ended" in command.output
-    )
-    assert "the one before it" not in command.output
-    assert "--resume" not in command.output

@@ -45,7 +45,7 @@ def test_a_second_signal_ends_a_run_at_once_that_can_not_be_drained(start, tmp_p
     command.assert_left_nothing()
 
 
-def test_a_last_checkpoint_that_comes_to_nothing_is_a_failure(start):
+def test_a_last_checkpoint_that_comes_to_nothing_is_a_failure_which_speaks_of_no_earlier_one(start):
     command = start(LONG)
     command.until(lambda: "Step: 1000." in command.output, "the first summary")
     learner = command.pid_of("learner-CartPole")
@@ -55,6 +55,8 @@ def test_a_last_checkpoint_that_comes_to_nothing_is_a_failure(start):
     os.kill(learner, signal.SIGKILL)
     assert command.wait() == 1, command.output
     assert "the run's last checkpoint could not be written" in command.output
+    assert "could not be written, and there is none before it: learner-CartPole has ended" in command.output
     assert "no word of trainer@learner-CartPole" in command.output
+    assert "--resume" not in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,19 @@ class TroubledEnv(gymnasium.Env[Any, Any]):
     """Ten steps of nothing per episode.
 
     Args:
-        trouble: `raise`, `hang`, `nan` (as reward), `none`, or a way to leave: `os._exit`, `sys.exit`, `cancel`, …
+        trouble: `raise`, `hang`, `nan` (as reward), `endless` (episodes), `none`, or a way to leave: `os._exit`,
+            `sys.exit`, `cancel`, …
         after: steps of this instance before it happens.
         once: a file that is made when it happens, and keeps it from happening again; "" for each time.
+        evaluated: it happens only where policies are evaluated.
     """
 
-    def __init__(self, trouble: str = "none", after: int = 200, once: str = "") -> None:
+    def __init__(self, trouble: str = "none", after: int = 200, once: str = "", evaluated: bool = False) -> None:
         self.observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
-        self._trouble, self._after, self._once = trouble, after, once
+        self._trouble = trouble if not evaluated or "evaluation" in sys.argv else "none"
+        self._after = after if self._trouble != "none" else math.inf
+        self._once = once
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -55,7 +60,8 @@ class TroubledEnv(gymnasium.Env[Any, Any]):
                 raise LEAVING[self._trouble]
             if self._trouble == "nan":
                 reward = math.nan
-        return self._observation(), reward, self._steps % 10 == 0, False, {}
+        over = self._steps % 10 == 0 and self._trouble != "endless"
+        return self._observation(), reward, over, False, {}
 
     def _observation(self) -> Any:
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
