@@ -9,7 +9,8 @@ from config.errors import ConfigError, Mistake, suggest
 from config.legacy.old_values import OldValue, Target
 from config.yaml_reader import last_of_repeated, read_file
 
-_INTERVALS = ("resampling-interval", "resampling_interval")
+_INTERVALS = ("resampling-interval", "resampling_interval", "episode-length")
+"""The last is the name in the first versions that had samplers."""
 _TYPES = ("sampler-type", "sampler_type")
 _NEW_NAMES = {"multirange_uniform": "multirangeuniform"}
 _NEEDED = {

@@ -50,6 +50,12 @@ def test_a_file_of_samplers_goes_into_the_trainers_file(take, write):
     ]
 
 
+def test_the_interval_may_have_the_name_that_it_had_first(take, write):
+    taken = take(TODAY, sampler=write(SAMPLERS.replace("resampling-interval", "episode-length"), "samplers.yaml"))
+    check_samplers(taken.config)
+    assert taken.notes[0].startswith("samplers.yaml:1: episode-length: is gone: values were drawn every 500 steps")
+
+
 def test_samplers_may_be_a_section(take):
     section = "parameter_randomization:" + SAMPLERS.replace("\n", "\n  ")
     taken = take(
