@@ -14,6 +14,8 @@ from config.legacy.signals import PACES, convert_cloning, convert_self_play, con
 Flat = Mapping[str, OldValue]
 """A flat block, merged over `default`: old values by key."""
 
+_NEW_WORDS: dict[Any, str] = {"default": "simple"}
+"""Encoders of images that have another name now."""
 _CURIOSITY = ("use_curiosity", "curiosity_strength", "curiosity_enc_size")
 
 
@@ -41,8 +43,10 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
         _convert_paces(flat, trainer, section, target)
     for key, place in flat_keys.MOVED[trainer].items():
         if key in flat:
-            target.notes.warn(flat[key].place, key, f"is '{place}' now")
-            target.put(place, _value(key, flat[key].value), flat[key])
+            value = _value(key, flat[key].value)
+            word = f", and '{flat[key].value}' is '{value}'" if value == _NEW_WORDS.get(flat[key].value) else ""
+            target.notes.warn(flat[key].place, key, f"is '{place}' now{word}")
+            target.put(place, value, flat[key])
         elif key in shipped:
             target.put(place, shipped[key], section)
     _convert_memory(flat, target)
@@ -61,6 +65,8 @@ def lacks(flat: Flat) -> set[str]:
 
 
 def _value(key: str, value: Any) -> Any:
+    if key == "vis_encode_type":
+        return _NEW_WORDS.get(value, value)
     return value if key in flat_keys.FRACTIONS else truth(integral(value))
 
 
@@ -129,10 +135,9 @@ def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", "num_update"))
     pair = [flat[key] for key in ("train_interval", "num_update") if key in flat]
     if "steps_per_update" in flat:
-        for old in pair:
-            notes.wrong(
-                old.place, old.path, "stands beside 'steps_per_update', which has the same meaning; keep that one"
-            )
+        for old in pair:  # left in many files; from the version on that has steps_per_update they have no effect
+            message = "has no effect beside 'steps_per_update', which has the same meaning: left out"
+            notes.warn(old.place, str(old.path[-1]), message, idle=True)
         steps = flat["steps_per_update"].value
     else:
         steps = integral(interval / updates)
