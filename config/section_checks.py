@@ -54,7 +54,8 @@ def _about_teachers(config: Sections) -> Iterator[Finding]:
             message = f"'{teacher}' is this behaviour itself; expected another one of this run ({others})"
             yield Finding(where, message, (where,))
         else:
-            yield from _listed(config, where, teacher)
+            mend = "a teacher acts and learns in this run; of a person's play, record a .demo and name it as demo_path"
+            yield from _listed(config, where, teacher, mend)
 
 
 def _about_environment(config: Sections) -> Iterator[Finding]:
@@ -149,12 +150,13 @@ def _about_lessons(config: Sections) -> Iterator[Finding]:
             yield Finding((*path, "measure"), message, ((*path, "measure"), _BEHAVIORS, _DEFAULT))
 
 
-def _listed(config: Sections, path: KeyPath, name: str) -> Iterator[Finding]:
+def _listed(config: Sections, path: KeyPath, name: str, mend: str = "") -> Iterator[Finding]:
     """Find a behaviour that is not listed, unless there are defaults for such."""
     if name in config.behaviors or config.default_settings is not None:
         return
     hint = suggest(name, config.behaviors) or f"; listed: {', '.join(config.behaviors) or 'none'}"
-    yield Finding(path, f"'{name}' is not listed under behaviors{hint}", (path, _BEHAVIORS, _DEFAULT))
+    message = f"'{name}' is not listed under behaviors{hint}{f' ({mend})' if mend else ''}"
+    yield Finding(path, message, (path, _BEHAVIORS, _DEFAULT))
 
 
 def _about_ghosts(config: Sections) -> Iterator[Finding]:
