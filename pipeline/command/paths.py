@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline.common.errors import CommandError
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
+_OLD_NAME = "trainer_config.yaml"
 _EXECUTABLES = (".exe", ".app", ".x86_64", ".x86")
 _PROGRAMS = (b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """First bytes of what an operating system runs: Linux, Windows, a script, macOS."""
@@ -48,6 +49,12 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
             "an environment is given with --env, and the value of an option follows it directly"
         )
     return Paths(Path(others[0]) if others else None, environments[0] if environments else None)
+
+
+def old_configuration(env: str) -> Path | None:
+    """Return the `trainer_config.yaml` beside an environment, or else here: the first versions found it by its name."""
+    found = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
+    return next((path for path in found if path.is_file()), None)
 
 
 def is_environment(argument: str) -> bool:

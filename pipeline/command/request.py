@@ -11,7 +11,7 @@ from typing import Any
 from config import Override, RunConfig
 from pipeline.command.old_options import translations
 from pipeline.command.options import current_overrides
-from pipeline.command.paths import classify_paths
+from pipeline.command.paths import classify_paths, old_configuration
 from pipeline.common.errors import CommandError
 
 
@@ -46,16 +46,21 @@ def read_request(asked: argparse.Namespace) -> Request:
     if refusals:
         raise CommandError("\n".join(refusals))
     replaced = {name: value for each in found for name, value in each.replaced.items()}
+    config = paths.config
     if paths.env is not None:
         replaced["env"] = paths.env
+        config = config or old_configuration(paths.env)
+        line = "--env" if config is None or config == paths.config else f"{config} --env"
         warnings.append(
-            f"{paths.env}: older versions of ML-Agents took the environment as an argument; write --env {paths.env}"
+            f"{paths.env}: older versions of ML-Agents took the environment as an argument"
+            f"{'' if config == paths.config else f', and found {config} by its name, as is done here'}; "
+            f"write {line} {paths.env}"
         )
     # Old options come first, so that present ones take precedence.
     old = [override for each in found for override in each.overrides]
     now = current_overrides(argparse.Namespace(**{**vars(asked), **replaced}))
     files = {name: value for each in found for name, value in each.old_files.items()}
-    return Request(paths.config, (*old, *now, *asked.set), tuple(warnings), paths.env or asked.env, files)
+    return Request(config, (*old, *now, *asked.set), tuple(warnings), paths.env or asked.env, files)
 
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:

@@ -60,6 +60,26 @@ def test_more_than_one_of_a_kind_is_refused(arguments, env, told):
     assert told in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ["trainer_config.yaml", "builds/trainer_config.yaml"])
+def test_the_configuration_is_found_by_the_name_that_old_commands_knew(name):
+    (here := Path(name)).parent.mkdir(exist_ok=True)
+    here.write_text("default: {}\n")
+    Path("builds").mkdir(exist_ok=True)
+    Path("builds/Ball.x86_64").write_bytes(b"\x7fELF")
+    request = read_request(parse(["builds/Ball", "--train"]))
+    assert request.config == here
+    assert any(
+        f"found {name} by its name, as is done here; write {name} --env builds/Ball" in w for w in request.warnings
+    )
+
+
+def test_nothing_is_found_by_its_name_where_a_configuration_is_given_or_the_command_is_of_today():
+    Path("trainer_config.yaml").write_text("default: {}\n")
+    assert read_request(parse(["Ball", "settings"])).config == Path("settings")
+    assert read_request(parse(["--env", "Ball"])).config is None
+    assert read_request(parse([])).config is None
+
+
 def test_an_environment_as_an_argument_is_taken_for_env_with_a_warning():
     request = read_request(parse(["Ball", "settings", "--train"]))
     assert (request.config, request.env) == (Path("settings"), "Ball")
