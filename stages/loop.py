@@ -42,6 +42,10 @@ class Nowhere:
         """Nothing to close."""
 
 
+SAVING = "saving its part of checkpoint"
+"""What a stage does while its state is asked for."""
+
+
 class StageFailure(StageError):
     """A stage raised. The message names the stage and the item; the cause is chained."""
 
@@ -197,7 +201,7 @@ class StageRunner(Generic[In, Out]):
         # With several actors the first barrier of a number makes the cut; the others were sent for the same one.
         if barrier.number > self._barrier_seen:
             self._barrier_seen = barrier.number
-            with _naming(self.context, f"saving its part of checkpoint {barrier.number}"):
+            with _naming(self.context, f"{SAVING} {barrier.number}"):
                 self._hooks.save_part(self.context.name, barrier.number, self.stage.state_dict())
             if not self._ends_barriers:
                 await self._outlet.put(barrier)

@@ -18,7 +18,7 @@ from queues.messages import PolicyUpdate, TrajectoryBatch
 from stages.error_text import describe_error
 from stages.errors import is_failure
 from stages.ghost.stage import GhostStage
-from stages.loop import StageFailure, StageRunner, describe_item
+from stages.loop import SAVING, StageFailure, StageRunner, describe_item
 from stages.publisher import PolicyPublisher
 from stages.trainer.stage import TrainerReport
 
@@ -57,6 +57,8 @@ class TrajectoryPath:
         self.students: dict[str, Outlet[Any]] = {}
         """Inlets of trainers that imitate this behaviour, by their own: what goes to its trainer goes to them too."""
         self._stages = self._build()
+        self._failed_saving: set[str] = set()
+        """Stages that failed as their state was asked for. Not again: one that hung would hang again."""
 
     @property
     def elo(self) -> float | None:
@@ -76,7 +78,9 @@ class TrajectoryPath:
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """Make what carries trajectories from the actors' queue to the learner's."""
         last: Any = _Copies(outlet, self.students) if self.students else outlet
-        return chain(self._stages, self._main, inlet, last) if self._stages else [_carry(inlet, last)]
+        if not self._stages:
+            return [_carry(inlet, last)]
+        return [self._noting(runner) for runner in chain(self._stages, self._main, inlet, last)]
 
     def policies(self, updates: Inlet[Any]) -> list[Runner]:
         """Make what carries policies from the trainer to the publisher."""
@@ -95,6 +99,9 @@ class TrajectoryPath:
         """
         for placed in self._stages:
             name = placed.name
+            if name in self._failed_saving:
+                save(name, None)
+                continue
             try:
                 if self._self_play is not None and isinstance(placed.stage, GhostStage):
                     self._self_play.save_now(self._route.behavior, save)
@@ -109,6 +116,14 @@ class TrajectoryPath:
                     describe_error(error),
                 )
                 save(name, None)
+
+    async def _noting(self, runner: Runner) -> None:
+        try:
+            await runner
+        except StageFailure as failure:
+            if failure.doing.startswith(SAVING):
+                self._failed_saving.add(failure.stage)
+            raise
 
     def _build(self) -> list[PlacedStage]:
         """Make the stages, in order."""

@@ -17,6 +17,7 @@ from pipeline.hosts.stages import StageHost
 from pipeline.main.trajectory_path import TrajectoryPath, drain
 from pipeline.reporting.statistics import StatisticsCollector
 from queues.agent_manager_queue import AgentManagerQueue
+from queues.messages import Barrier
 from stages.loop import StageFailure
 from stages.publisher import PolicyPublisher, PublisherPort
 from stages.stage import Stage
@@ -27,10 +28,13 @@ Queue = AgentManagerQueue[Any]
 class Keeper(Stage):
     """A custom stage that lets nothing pass, and has no state that can be saved."""
 
+    asked = 0
+
     def process(self, item):
         return None
 
     def state_dict(self):
+        Keeper.asked += 1
         raise ValueError("nothing to be had")
 
 
@@ -77,6 +81,18 @@ async def test_custom_stages_in_main_are_on_the_way(saved, tmp_path, caplog):
     await asyncio.gather(*path.trajectories(fed(trajectories()), learner))
     assert learner.empty()
     assert sent == [CreditsReturned("keeper-Ball@main", "Ball", 0, 2)]
+
+
+async def test_a_stage_that_failed_as_its_state_was_asked_for_is_not_asked_again(tmp_path):
+    keeper = {"use": f"{__name__}:Keeper", "name": "keeper", "host": "main"}
+    path, parts = path_in(tmp_path, [], stages=[keeper]), list[Any]()
+    (runner,) = path.trajectories(fed(Barrier(0)), Queue("learn/Ball", 4))
+    before = Keeper.asked
+    with pytest.raises(StageFailure, match="keeper-Ball failed saving its part of checkpoint 0"):
+        await runner
+    path.save_now(lambda name, state: parts.append((name, state)))
+    assert Keeper.asked == before + 1
+    assert parts == [("keeper-Ball", None)]
 
 
 async def test_policies_go_to_the_publisher(tmp_path):
