@@ -150,7 +150,7 @@ def _wrapped(make: Callable[[], AnyEnv], wrap: Wrap) -> AnyEnv:
     return wrap(make())
 
 
-class _KeepingVectorEnv(SyncVectorEnv[Any, Any]):
+class _KeepingVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
     """SyncVectorEnv whose final observations are not overwritten by the reset in the same step.
 
     SyncVectorEnv copies observations when it batches them, but a final one goes into the infos as the
