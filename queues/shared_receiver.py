@@ -207,6 +207,7 @@ class _Link:
             self.channel.close()
 
     def _forget(self, slab: int) -> None:
+        self._return()  # before what may keep the event loop busy for long: the producer counts on these
         self._untaken -= 1
         self.channel.send(links.back(BackKind.TAKEN, slab))
 

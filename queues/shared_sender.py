@@ -288,12 +288,16 @@ class SharedSender(Generic[T]):
 
     def _watch_for_starvation(self) -> None:
         first = self._jobs[0].parcels[0] if self._jobs else self._newest
-        starved = first is not None and self._has_room() and not self._ended
+        starved = first is not None and self._consumer_awake() and not self._ended
         if starved and self._starving is None and not self._warned:
             self._starving = asyncio.get_running_loop().call_later(STARVING_AFTER_S, self._warn)
         elif not starved and self._starving is not None:
             self._starving.cancel()
             self._starving = None
+
+    def _consumer_awake(self) -> bool:
+        """True unless items wait that a consumer that is not busy would have taken, or pushed out."""
+        return self._welcomed and self._untaken < self.maxlen
 
     def _warn(self) -> None:
         self._warned = True

@@ -16,6 +16,7 @@ from queue_conformance import Ends, assert_equal_batches, check_queue, number_of
 from shared_ends import SLAB, shared_queue
 from virtual_time import VirtualTimeLoop, until_blocked
 
+from queues import links
 from queues.errors import QueueClosed, QueueEmpty, QueueFull
 from queues.links import make_link
 from queues.messages import Array, Barrier, Message, PolicyUpdate, TrajectoryBatch
@@ -165,6 +166,52 @@ async def test_a_put_that_waits_for_a_slow_consumer_is_no_reason_to_warn(caplog:
         assert number_of(await receiver.get()) == 0
         await putter
         assert caplog.messages == []
+
+
+@virtual_time
+async def test_policies_that_a_busy_consumer_has_not_received_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
+    """Its event loop is held by a long step of the environment: it neither takes nor pushes out what it is sent."""
+    spec = LinkSpec(1, SLAB, spare=2, overflow="replace_oldest")
+    mine, theirs = make_link(spec)
+    sender: SharedSender[Message] = await SharedSender.open("policies/Ball", mine)
+    nonce = theirs.sock.recv(64)[-links.NONCE_BYTES :]
+    theirs.sock.sendall(links.welcome(nonce, 0, [0], spec.slabs))  # it acts by the policy in slab 0
+    for number in range(5):
+        await until_blocked()
+        await sender.put(numbered(number))
+    await asyncio.sleep(10 * STARVING_AFTER_S)
+    assert sender.statistics().replaced == 2
+    assert caplog.messages == []
+    theirs.close()
+    await sender.wait_closed()
+
+
+async def test_the_slabs_of_dead_views_are_returned_before_the_work_on_the_next_item():
+    """That work may hold the consumer's event loop for long, and the producer counts on these slabs."""
+    mine, theirs = make_link(LinkSpec(2, SLAB, spare=1))
+    working, done = threading.Event(), threading.Event()
+
+    async def consume() -> None:
+        async with await SharedReceiver.open("Ball", [theirs]) as receiver:
+            while receiver.qsize() < 2:  # noqa: ASYNC110 - both have to be there, so that no get waits
+                await asyncio.sleep(0)
+            receiver.get_nowait()
+            kept = receiver.get_nowait()
+            working.set()
+            done.wait()
+            assert number_of(kept) == 1
+
+    consumer = asyncio.create_task(asyncio.to_thread(asyncio.run, consume()))
+    async with await SharedSender.open("Ball", mine) as sender:
+        for number in range(2):
+            await sender.put(numbered(number))
+        await asyncio.to_thread(working.wait)
+        try:
+            for number in range(2, 4):  # for the last one the first one's slab is needed
+                await sender.put(numbered(number))
+        finally:
+            done.set()
+        await consumer
 
 
 async def test_a_view_that_dies_in_another_thread_returns_its_slab():
