@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from config import RunConfig
-from pipeline.common.errors import RunFailed, RunFolderError
+from pipeline.common.errors import RunFailed
 from pipeline.common.loop_watch import LoopWatch
 from pipeline.common.seeds import choose_seed
 from pipeline.common.versions import version_information
@@ -27,8 +27,9 @@ from pipeline.main.self_play import check_players
 from pipeline.policies.clip import write_final_clips
 from pipeline.policies.inference import plays_given_models
 from pipeline.reporting.progress import Progress, ProgressSnapshot
+from pipeline.run_folder.changed_settings import changed_settings
 from pipeline.run_folder.checkpoint import Checkpoint
-from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from pipeline.run_folder.recovery import choose_checkpoint
 from stages.error_text import describe_error
 from stages.errors import is_failure
@@ -129,29 +130,25 @@ async def _run(config: RunConfig, options: RunOptions) -> RunResult:
 def _open_folder(config: RunConfig) -> RunFolder:
     settings = config.checkpoint_settings
     path = Path(settings.results_dir) / settings.run_id
-    # Given models can be played without a run, so its folder need not be there.
-    resume = (settings.resume or settings.inference) and (path.is_dir() or not plays_given_models(config))
     try:
-        return RunFolder.create(
+        # Given models can be played without a run, so its folder need not be there.
+        resume = (settings.resume or settings.inference) and (path.is_dir() or not plays_given_models(config))
+        kept = path / CONFIGURATION
+        before = kept.read_text(encoding="utf-8", errors="replace") if resume and kept.is_file() else ""
+        folder = RunFolder.create(
             settings.results_dir,
             settings.run_id,
             resume=resume,
             force=settings.force,
-            configuration=_configuration(config),
+            # Of a run that is only played, the options that it was trained with are kept.
+            configuration=(settings.inference and before) or yaml.safe_dump(config.to_plain(), sort_keys=False),
         )
     except OSError as error:
-        raise RunFolderError(
-            f"{path} can't be written: {error}. Make room there, let it be writable, or choose another --results-dir"
-        ) from error
-
-
-def _configuration(config: RunConfig) -> str:
-    """Return the content of `configuration.yaml`: the effective options; of a run that is only played, those kept."""
-    settings = config.checkpoint_settings
-    kept = Path(settings.results_dir) / settings.run_id / "configuration.yaml"
-    if settings.inference and kept.is_file():
-        return kept.read_text()
-    return yaml.safe_dump(config.to_plain(), sort_keys=False)
+        raise unusable(path, error) from error
+    changed = changed_settings(before, config) if before and not settings.inference else ""
+    if changed:
+        log.info("Resuming with changed settings: %s.", changed)
+    return folder
 
 
 def _open_checkpoint(config: RunConfig, folder: RunFolder) -> Checkpoint | None:
@@ -240,6 +237,6 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     text = in_place(plan.config, failure.key, failure.message)
     if failure.of_user and not plan.config.debug:
         text += "\n--debug shows the whole traceback."
-    if coordinator.checkpointing.newest >= 0 and not coordinator.shutdown.failed_at_start:
+    if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         text += f"\nResume from the last checkpoint with: --run-id {plan.folder.run_id} --resume"
     raise RunFailed(text, failure.stage, failure.traceback)

@@ -17,6 +17,7 @@ from pipeline.main.named_code import names_of_main
 from pipeline.policies.export import NEWEST, is_export
 from pipeline.policies.warm_start import initial_policy
 from pipeline.run_folder.checkpoint import holds_checkpoint
+from pipeline.run_folder.folder import unusable
 from queues.errors import StreamError
 from stages.errors import StageError
 
@@ -59,9 +60,12 @@ def _check_environment(config: RunConfig) -> None:
 
 def _check_origin(run_folder: Path) -> None:
     """Check that there is a checkpoint if the run to resume has trained: else training would start over its files."""
-    exports = sorted(run_folder.glob(f"*/{NEWEST}"))
-    if not exports or holds_checkpoint(run_folder / "checkpoints"):
-        return
+    try:
+        exports = sorted(run_folder.glob(f"*/{NEWEST}"))
+        if not exports or holds_checkpoint(run_folder / "checkpoints"):
+            return
+    except OSError as error:
+        raise unusable(run_folder, error) from error
     theirs = [path for path in exports if not is_export(path)]
     if theirs:
         raise RunError(

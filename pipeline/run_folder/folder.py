@@ -22,6 +22,7 @@ import json
 import logging
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -210,6 +211,19 @@ class RunFolder:
             self.files.make_folder(folder)
         for folder in (self.path, *(inner for inner in self.path.iterdir() if inner.is_dir())):
             clean_temporary(folder, files=self.files)
+
+
+def unusable(path: Path, error: OSError) -> RunFolderError:
+    """The error of a run whose folder the system refuses to make or to write: what stands in the way, what to do."""
+    reason = error.strerror or str(error)
+    # Of a path that can't even be looked at, the system's words have to do.
+    with suppress(OSError):
+        there = next((folder for folder in path.parents if folder.exists() or folder.is_symlink()), None)
+        if there is not None and not there.is_dir():
+            reason = f"{there} is no folder"
+    return RunFolderError(
+        f"{path} can't be written: {reason}. Make room there, let it be writable, or choose another --results-dir"
+    )
 
 
 def _check_run_id(run_id: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import re
 
 import pytest
-from run_configs import INLINE, cartpole, changed, remembering, volley
+from run_configs import INLINE, cartpole, changed, remembering, troubled, volley
 from runs import Command, run_here
 
 from pipeline.common.errors import RunError, RunFailed, RunFolderError
@@ -67,6 +67,13 @@ def test_a_self_play_run_is_played_by_the_newest_policy_on_both_sides(tmp_path):
     result = run_here(plain, tmp_path, "run", options, inference=True)
     assert result.behaviors["Volley"].step > 0
     assert files(tmp_path / "run") == before
+
+
+def test_playing_that_fails_does_not_advise_to_train_on(tmp_path):
+    run_here(changed(troubled(), INLINE), tmp_path, "run")
+    with pytest.raises(RunFailed, match="the motor is on fire") as caught:
+        run_here(changed(troubled(trouble="raise", after=20), INLINE), tmp_path, "run", inference=True)
+    assert "--resume" not in str(caught.value)
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path):

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_configs import INLINE, cartpole
+from runs import run_here
 
 import pipeline.run_folder.folder
 from pipeline.common.errors import RunFolderError
@@ -200,6 +202,23 @@ def test_a_process_that_runs_the_run_is_named_as_well_as_its_file_does(tmp_path,
         (folder.path / LOCK).write_text(content)
         with pytest.raises(RunFolderError, match=f"in use by {holder}; wait for it"):
             RunFolder.create(tmp_path, "ppo", force=True)
+
+
+@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"inference": True}, {"force": True}])
+def test_a_results_folder_that_cannot_be_made_is_named_with_what_is_in_the_way(tmp_path, flags):
+    (tmp_path / "file").touch()
+    results = tmp_path / "file" / "results"
+    in_way = rf"{results}/run can't be written: {tmp_path / 'file'} is no folder\. .* choose another --results-dir$"
+    nothing = f"there is no run 'run' in {results}; it holds no runs at all"
+    with pytest.raises(RunFolderError, match=nothing if flags.keys() & {"resume", "inference"} else in_way):
+        run_here(cartpole(**INLINE), results, "run", **flags)
+
+
+@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"inference": True}, {"force": True}])
+def test_a_results_folder_that_the_system_refuses_is_refused_in_one_sentence(tmp_path, flags):
+    results = tmp_path / ("long" * 100)
+    with pytest.raises(RunFolderError, match=r"/run can't be written: File name too long\. Make room there"):
+        run_here(cartpole(**INLINE), results, "run", **flags)
 
 
 class Faulty(FileOperations):

@@ -1,0 +1,52 @@
+"""What a resumed run says of settings that differ from those that it was trained with."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import yaml
+from run_configs import INLINE, cartpole, changed
+from runs import run_here
+
+from config import RunConfig
+from pipeline.run_folder.changed_settings import changed_settings
+
+PLAIN = cartpole()
+BEFORE = yaml.safe_dump(RunConfig.from_plain(PLAIN).to_plain())
+
+
+def said(**changes):
+    return changed_settings(BEFORE, RunConfig.from_plain(changed(PLAIN, changes)))
+
+
+def test_each_changed_key_is_shown_with_its_values():
+    assert said(behaviors__CartPole__hyperparameters__learning_rate=0.002, environment__num_envs=8) == (
+        "behaviors.CartPole.hyperparameters.learning_rate 0.001 → 0.002, environment.num_envs 16 → 8"
+    )
+
+
+def test_what_is_new_or_gone_is_shown_as_none():
+    assert "reward_signals.rnd none → " in said(behaviors__CartPole__reward_signals={"extrinsic": {}, "rnd": {}})
+    assert "CartPole.hyperparameters.max_grad_norm none → 0.5" in said(
+        behaviors__CartPole__hyperparameters__max_grad_norm=0.5
+    )
+
+
+def test_what_belongs_to_one_start_of_the_command_is_not_shown():
+    assert said(checkpoint_settings__resume=True, checkpoint_settings__results_dir="elsewhere", debug=True) == ""
+
+
+@pytest.mark.parametrize("before", ["", "[]", "a: [", "behaviors: {B: {trainer_type: gone}}"])
+def test_a_file_that_is_not_of_this_version_is_passed_over(before):
+    assert changed_settings(before, RunConfig.from_plain(PLAIN)) == ""
+
+
+def test_a_resumed_run_says_it_in_one_line_and_one_that_is_as_before_says_nothing(tmp_path, caplog):
+    plain = cartpole(behaviors__CartPole__max_steps=600, **INLINE)
+    run_here(plain, tmp_path, "run")
+    with caplog.at_level(logging.INFO):
+        run_here(plain, tmp_path, "run", resume=True)
+        assert "changed settings" not in caplog.text
+        run_here(changed(plain, {"behaviors__CartPole__max_steps": 1200}), tmp_path, "run", resume=True)
+    assert "Resuming with changed settings: behaviors.CartPole.max_steps 600 → 1200." in caplog.messages
