@@ -15,7 +15,7 @@ from pathlib import Path
 
 from config import ConfigError, RunConfig, load_config
 from config.load import convert
-from pipeline.command import Request, contradictions, parse, program, read_request
+from pipeline.command import Request, contradictions, parse, program, read_request, taken_names
 from pipeline.common.errors import CommandError
 from pipeline.common.threads import use_one_thread
 
@@ -55,7 +55,7 @@ def _follow(arguments: Sequence[str] | None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    _warn((*request.warnings, *config.warnings))
+    _warn((*request.warnings, *config.warnings, *taken_names(config.source_folder)))
     if asked.validate:
         return _validate(config)
     return _run(config)

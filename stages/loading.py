@@ -1,13 +1,13 @@
 """Finding what the YAML names as `module:attribute`: stages, trainers, networks, environment factories.
 
-A user's modules lie next to the YAML, like a script's modules next to the script. Two rules keep
-that harmless:
+A user's modules lie next to the YAML, like a script's modules next to the script, or else in the working directory,
+like those of `python -m`. Two rules keep that harmless:
 
-- Only the module that the YAML names is looked up in that folder first. It is loaded by hand, without
-  putting the folder in front of `sys.path`, so that no other import comes from there by accident. Names of our
-  own packages, of the standard library and of modules that are already imported never come from the folder.
-- The folder stays at the *end* of `sys.path`, so that a user's module finds its neighbours, also later, but a
-  `config.py` in that folder never stands in for ours, nor a `random.py` for Python's.
+- Only the module that the YAML names is looked up in these folders first. It is loaded by hand, without
+  putting a folder in front of `sys.path`, so that no other import comes from there by accident. Names of our
+  own packages, of the standard library and of modules that are already imported never come from a folder.
+- The folders stay at the *end* of `sys.path`, so that a user's module finds its neighbours, also later, but a
+  `config.py` in a folder never stands in for ours, nor a `random.py` for Python's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -27,8 +27,8 @@ from stages.error_text import error_summary, frames, user_frame
 from stages.errors import LoadError
 
 _OUR_PACKAGES = frozenset({"config", "pipeline", "queues", "stages"})
-_FOLDER_MARK = "__headrace_folder__"
-"""Attribute of modules loaded from a YAML's folder: another YAML's module may take such a module's place."""
+_OWN_MARK = "__headrace_own__"
+"""Attribute of modules loaded from a folder, their file: another YAML's module may take such a module's place."""
 _NAMES_SHOWN = 12
 
 
@@ -37,7 +37,8 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
 
     Args:
         what: `module:attribute`; both sides may have dots (`my_package.stages:Filters.Short`).
-        folder: where the YAML lies, whose modules are importable; None for installed modules only.
+        folder: where the YAML lies, whose modules are importable, and those of the working directory as well; None
+            for installed modules only.
         kind: its role, for messages: `stage`, `trainer`, `environment factory`.
 
     Raises:
@@ -93,7 +94,7 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def import_module(name: str, folder: Path | None, asked: str) -> ModuleType:
-    """Import a module, from the folder next to the YAML if it is there.
+    """Import a module: from the folder of the YAML if it is there, else from the working directory if it is there.
 
     Args:
         name: the module, with dots for one inside a package.
@@ -103,35 +104,43 @@ def import_module(name: str, folder: Path | None, asked: str) -> ModuleType:
     Raises:
         LoadError: if it can't be found, or raises while it is imported.
     """
-    folder = folder.resolve() if folder is not None else None
+    folders = users_folders(folder)
     try:
-        if folder is not None:
-            _import_from(folder, name.partition(".")[0])
+        _import_own(folders, name.partition(".")[0])
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise LoadError(f"{asked}: {_not_found(error.name, folder)}") from error
-        raise LoadError(f"{asked}: {_raised(name, error, folder)}") from error
+            raise LoadError(f"{asked}: {_not_found(error.name, folders)}") from error
+        raise LoadError(f"{asked}: {_raised(name, error, folders)}") from error
     except (Exception, SystemExit) as error:  # a script without a main guard may well end in sys.exit
-        raise LoadError(f"{asked}: {_raised(name, error, folder)}") from error
+        raise LoadError(f"{asked}: {_raised(name, error, folders)}") from error
 
 
-def _import_from(folder: Path, top: str) -> None:
-    """Put a top-level module of the folder into `sys.modules`, unless its name is taken."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    importlib.invalidate_caches()  # the folder's files may be newer than what Python remembers of it
-    spec = _spec_in(folder, top)
+def users_folders(folder: Path | None) -> list[Path]:
+    """The folders of a user's modules, in the order in which they are searched: the YAML's, the working directory."""
+    if folder is None:
+        return []
+    try:
+        return list(dict.fromkeys([folder.resolve(), Path.cwd()]))
+    except FileNotFoundError:  # the working directory has been removed
+        return [folder.resolve()]
+
+
+def _import_own(folders: Sequence[Path], top: str) -> None:
+    """Put a top-level module of the first folder that has it into `sys.modules`, unless its name is taken."""
+    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]
+    importlib.invalidate_caches()  # a folder's files may be newer than what Python remembers of it
+    spec = _spec_in(folders, top)
     if spec is None or spec.loader is None or top in _OUR_PACKAGES or top in sys.stdlib_module_names:
         return
     loaded = sys.modules.get(top)
     if loaded is not None:
-        if getattr(loaded, _FOLDER_MARK, str(folder)) == str(folder):
+        if getattr(loaded, _OWN_MARK, spec.origin) == spec.origin:
             return
         for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
             del sys.modules[name]  # another YAML's module of the same name
     module = importlib.util.module_from_spec(spec)
-    setattr(module, _FOLDER_MARK, str(folder))
+    setattr(module, _OWN_MARK, spec.origin)
     sys.modules[top] = module
     try:
         spec.loader.exec_module(module)
@@ -140,9 +149,9 @@ def _import_from(folder: Path, top: str) -> None:
         raise
 
 
-def _spec_in(folder: Path, top: str) -> ModuleSpec | None:
-    """The module or package of this name in the folder; a mere folder without `__init__.py` is none."""
-    spec = PathFinder.find_spec(top, [str(folder)])
+def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:
+    """The first module or package of this name in the folders; a mere folder without `__init__.py` is none."""
+    spec = PathFinder.find_spec(top, [str(folder) for folder in folders])
     return spec if spec is not None and spec.origin is not None else None
 
 
@@ -155,6 +164,8 @@ def _follow(module: ModuleType, path: str, folder: Path | None, asked: str) -> A
         except AttributeError as error:
             hint = _suggestion(part, _public_names(found), "it has") + _hidden(module, folder)
             raise LoadError(f"{asked}: {so_far} has no attribute {part!r}{hint}") from error
+        except Exception as error:  # a lazy module imports what it hands on only now
+            raise LoadError(f"{asked}: {part!r} of {so_far} raised {error_summary(error)}") from error
         so_far = f"{part!r} there"
     return found
 
@@ -164,13 +175,14 @@ def _public_names(owner: Any) -> list[str]:
     if not isinstance(owner, ModuleType):
         return names
     # A module's own names are more likely meant than those it merely imported.
-    own = [name for name in names if getattr(getattr(owner, name), "__module__", None) == owner.__name__]
+    there = vars(owner)  # not by attribute: a lazy module would import what it hands on
+    own = [name for name in names if getattr(there.get(name), "__module__", None) == owner.__name__]
     return own or names
 
 
 def _hidden(module: ModuleType, folder: Path | None) -> str:
     """Note for messages if the user's file was skipped because its name is taken."""
-    spec = _spec_in(folder.resolve(), module.__name__.partition(".")[0]) if folder is not None else None
+    spec = _spec_in(users_folders(folder), module.__name__.partition(".")[0])
     top = sys.modules.get(module.__name__.partition(".")[0])
     if spec is None or spec.origin is None or spec.origin == getattr(top, "__file__", None):
         return ""
@@ -186,26 +198,35 @@ def _suggestion(name: str, names: Iterable[str], introduction: str) -> str:
     return f"; {introduction}: {', '.join(names[:_NAMES_SHOWN])}{', …' if len(names) > _NAMES_SHOWN else ''}"
 
 
-def _not_found(name: str, folder: Path | None) -> str:
-    if folder is None:
+def _not_found(name: str, folders: Sequence[Path]) -> str:
+    if not folders:
         return f"no module named {name!r} is installed"
-    neighbours = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    hint = _suggestion(name, neighbours, "modules there")
-    return f"no module named {name!r} lies in {folder} or is installed{hint}"
+    neighbours = [path for folder in folders for path in _entries(folder)]
+    modules = {path.stem for path in neighbours if path.suffix == ".py" or (path / "__init__.py").exists()}
+    hint = _suggestion(name, modules, "modules there")
+    return f"no module named {name!r} lies in {' or '.join(map(str, folders))}, or is installed{hint}"
 
 
-def _raised(name: str, error: BaseException, folder: Path | None) -> str:
-    return f"importing {name!r} raised {error_summary(error)}{_place(error, folder)}"
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # it may not be listed
+        return []
 
 
-def _place(error: BaseException, folder: Path | None) -> str:
+def _raised(name: str, error: BaseException, folders: Sequence[Path]) -> str:
+    return f"importing {name!r} raised {error_summary(error)}{_place(error, folders)}"
+
+
+def _place(error: BaseException, folders: Sequence[Path]) -> str:
     """The line of the user's own code where it happened, rather than the library code below it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
     calls = [call for call in frames(error) if call.filename != importlib.__file__]
-    in_folder = [call for call in calls if folder is not None and Path(call.filename).is_relative_to(folder)]
+    beside = folders[:1]  # the working directory may well hold a virtual environment
+    own = [call for call in calls if any(Path(call.filename).is_relative_to(folder) for folder in beside)]
     users = user_frame(error)
-    for candidates in (in_folder, [users] if users is not None else [], calls):
+    for candidates in (own, [users] if users is not None else [], calls):
         if candidates:
             call = candidates[-1]
             return f", at {call.filename}:{call.lineno}: {call.line}"

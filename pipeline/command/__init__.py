@@ -2,5 +2,6 @@
 
 from pipeline.command.parser import parse, parser, program
 from pipeline.command.request import Request, contradictions, read_request
+from pipeline.command.taken_names import taken_names
 
-__all__ = ["Request", "contradictions", "parse", "parser", "program", "read_request"]
+__all__ = ["Request", "contradictions", "parse", "parser", "program", "read_request", "taken_names"]

@@ -68,6 +68,7 @@ def main() -> int:
     except ValueError:  # cut short: main has died while it wrote
         return 1
     die_with(birth["parent"])
+    sys.path[:] = birth["path"]  # so that what main can import can be imported here
     lifeline = HostLifeline(open_socket(birth["lifeline"]))
     if birth["plan"]["role"] == "learner":
         import torch

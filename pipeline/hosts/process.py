@@ -191,6 +191,7 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
     with their_orders, their_reports, their_lifeline:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # the working directory does not come first, where a `pipeline` of the user's may lie
             "-m",
             "pipeline.hosts.child",
             plan.name,  # for people: so that a list of processes says which one it is
@@ -203,6 +204,7 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
         birth: dict[str, Any] = {
             "plan": plan.to_plain(),
             "parent": os.getpid(),
+            "path": sys.path,
             "orders": write_ticket(their_orders, process.pid),
             "reports": write_ticket(their_reports, process.pid),
             "lifeline": write_ticket(their_lifeline, process.pid),

@@ -61,6 +61,34 @@ def test_the_same_module_is_loaded_once(tmp_path):
     assert load_attribute("my_stages:Clip", tmp_path, "stage") is load_attribute("my_stages:Clip", tmp_path, "x")
 
 
+def test_a_module_in_the_working_directory_is_loaded_with_its_neighbours(tmp_path, monkeypatch):
+    (tmp_path / "configs").mkdir()
+    write(tmp_path, my_stages="from my_helper import x\n", my_helper="x = 4\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert load_attribute("my_stages:x", tmp_path / "configs", "stage") == 4
+
+
+def test_a_module_beside_the_yaml_comes_before_one_in_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "configs").mkdir()
+    write(tmp_path, my_stages="x = 'working directory'\n", my_other="x = 5\n")
+    write(tmp_path / "configs", my_stages="x = 'beside'\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert load_attribute("my_other:x", tmp_path / "configs", "stage") == 5
+    assert load_attribute("my_stages:x", tmp_path / "configs", "stage") == "beside"
+
+
+def test_a_working_directory_that_is_gone_is_no_obstacle(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    write(tmp_path, my_stages="x = 6\n")
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert load_attribute("my_stages:x", tmp_path, "stage") == 6
+
+
 def test_a_user_module_finds_its_neighbours_also_later(tmp_path):
     write(
         tmp_path,
@@ -153,7 +181,7 @@ def test_a_missing_module_is_reported_with_a_suggestion(tmp_path):
         load_attribute("my_stagse:Clip", tmp_path, "stage")
 
     assert str(caught.value) == (
-        f"stage 'my_stagse:Clip': no module named 'my_stagse' lies in {tmp_path} or is installed; "
+        f"stage 'my_stagse:Clip': no module named 'my_stagse' lies in {tmp_path} or {Path.cwd()}, or is installed; "
         "did you mean 'my_stages'?"
     )
 
@@ -172,6 +200,29 @@ def test_a_missing_attribute_is_reported_with_a_suggestion(tmp_path):
         load_attribute("my_stages:Other", tmp_path, "stage")
     with pytest.raises(LoadError, match=r"'ClipReward' there has no attribute 'limit'"):
         load_attribute("my_stages:ClipReward.limit", tmp_path, "stage")
+
+
+LAZY = """
+__all__ = ["Broken", "Whole"]
+def __getattr__(name):
+    if name == "Broken":
+        import not_installed_anywhere
+    raise AttributeError(name)
+"""
+
+
+def test_a_misspelt_name_of_a_lazy_module_is_reported_whatever_its_other_names_need(tmp_path):
+    write(tmp_path, my_stages=LAZY)
+
+    with pytest.raises(LoadError, match=r"has no attribute 'Wohle'; did you mean 'Whole'\?"):
+        load_attribute("my_stages:Wohle", tmp_path, "environment wrapper")
+
+
+def test_a_name_of_a_lazy_module_whose_import_fails_is_reported_with_the_reason(tmp_path):
+    write(tmp_path, my_stages=LAZY)
+
+    with pytest.raises(LoadError, match=r"'Broken' of .*my_stages.* raised ModuleNotFoundError: .*installed_anywhere"):
+        load_attribute("my_stages:Broken", tmp_path, "environment wrapper")
 
 
 def test_a_module_that_raises_is_reported_with_the_users_own_line(tmp_path):
