@@ -91,9 +91,13 @@ class ActorCritic:
             x = self._activation(torch.baddbmm(bias, x, weight))
         return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(self._value[0], x[-1], self._value[1])
 
+    def heads(self, inputs: Inputs) -> Tensor:
+        """The action heads [B, H] of B rows."""
+        return torch.addmm(self._action[0], self._encoded(0, inputs), self._action[1])
+
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, None]:
         """The values [B, S] of B rows, and None for no memory."""
-        return self(inputs)[1], None
+        return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by their names in `layout.policy_layout`; copies, on the host."""
@@ -118,6 +122,13 @@ class ActorCritic:
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
         """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
         return split_named(flat, {name: tuple(parameter.shape) for name, parameter in self.parameters.items()})
+
+    def _encoded(self, tower: int, inputs: Inputs) -> Tensor:
+        """The output of one tower's last hidden layer."""
+        x = inputs.vectors
+        for bias, weight in self._body:
+            x = self._activation(torch.addmm(bias[tower], x, weight[tower]))
+        return x
 
     def _acting_views(self) -> dict[str, Tensor]:
         """The first tower and the actor's own heads, by the names and shapes of `layout.policy_layout`."""

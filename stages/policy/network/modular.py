@@ -64,6 +64,11 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
         of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
         return actor.action(encoding), self.module.value(of_critic)
 
+    def heads(self, inputs: Inputs) -> Tensor:
+        """Heads [B, H]; see the protocol."""
+        found: Tensor = self.module.actor(inputs)[0]
+        return found
+
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Values [B, S] and the critic's memories; see the protocol."""
         body = self.module.actor.body if self.module.critic is None else self.module.critic

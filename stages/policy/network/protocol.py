@@ -87,6 +87,10 @@ class ActorCriticNetwork(TrainedActor, Protocol):
         """
         ...
 
+    def heads(self, inputs: Inputs) -> Tensor:
+        """Run the actor alone: action heads [B, H] of B rows, whose memories are the actor's."""
+        ...
+
     def evaluate(self, inputs: Inputs, /) -> tuple[Tensor, Tensor | None]:
         """Run the critic alone.
 

@@ -30,7 +30,7 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
 
     def heads(self, inputs: Inputs) -> Tensor:
         """The actor's heads [B, H]."""
-        return self._actor_critic(inputs)[0]
+        return self._actor_critic.heads(inputs)
 
     def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
         """Policy loss, value loss and entropy."""

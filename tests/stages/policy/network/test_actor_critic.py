@@ -107,11 +107,15 @@ def test_an_unknown_activation_is_refused():
         ActorCritic(PolicyDesign(spec, settings), 1, False, np.random.default_rng(0))
 
 
-def test_evaluating_gives_the_values_of_the_forward_pass_and_no_memory():
-    network, _ = make(ActionSpec(2), signals=2, hidden_units=8)
-    values, memories = network.evaluate(of(4, 6))
+@pytest.mark.parametrize("shared", [False, True])
+def test_each_of_the_two_alone_gives_what_the_forward_pass_does_and_no_memory(shared):
+    network, _ = make(ActionSpec(2, (3,)), shared, signals=2, hidden_units=8)
+    inputs = Inputs(torch.randn(4, 6))
+    heads, values = network(inputs)
+    torch.testing.assert_close(network.heads(inputs), heads)
+    found, memories = network.evaluate(inputs)
+    torch.testing.assert_close(found, values)
     assert memories is None
-    assert torch.equal(values, network(of(4, 6))[1])
 
 
 @pytest.mark.parametrize("shared", [False, True])

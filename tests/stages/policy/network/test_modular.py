@@ -60,6 +60,7 @@ def test_on_a_plain_design_it_agrees_with_the_fast_network(shared):
     for ours, theirs in zip(modular(inputs), fast(inputs), strict=True):
         torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(modular.evaluate(inputs)[0], fast.evaluate(inputs)[0])
+    torch.testing.assert_close(modular.heads(inputs), fast.heads(inputs))
     acting = fast.acting_tensors()
     assert sorted(modular.acting_tensors()) == sorted(acting)
     assert all(np.array_equal(array, acting[name]) for name, array in modular.acting_tensors().items())
@@ -118,9 +119,10 @@ def test_the_actors_memory_moves_the_heads_and_the_critics_the_values():
     torch.testing.assert_close(network(inputs)[1], network(inputs, torch.zeros(2, 12))[1])
 
 
-def test_evaluating_is_the_critic_of_the_forward_pass():
+def test_each_of_the_two_alone_gives_what_the_forward_pass_does():
     network, inputs = make(design(**MEMORY)), sequences()
     memories = torch.randn(2, 12)
+    torch.testing.assert_close(network.heads(inputs), network(inputs, memories)[0])
     values, after = network.evaluate(inputs._replace(memories=memories))
     torch.testing.assert_close(values, network(inputs, memories)[1])
     assert after.shape == (2, 12)
