@@ -72,6 +72,11 @@ class OnPolicyHyperparameters(Hyperparameters):
         False,
         description="Clip the ratio per action dimension, as ML-Agents does, not per joint action. Not in ML-Agents.",
     )
+    decoupled: Flag = Field(
+        True,
+        description="Clip around the policy before the update, and learn less from actions that it would hardly take "
+        "any more; `false`: around the policy that acted, as ML-Agents does. Not in ML-Agents.",
+    )
 
     @model_validator(mode="after")
     def _relate(self) -> OnPolicyHyperparameters:

@@ -47,7 +47,12 @@ ML_AGENTS_DEFAULTS: dict[str, Any] = {
 }
 OURS: dict[str, Any] = {
     "framework": None,  # ML-Agents drops it before its schema sees it
-    "hyperparameters": {"max_grad_norm": None, "adam_epsilon": 1e-8, "ratio_per_dimension": False},
+    "hyperparameters": {
+        "max_grad_norm": None,
+        "adam_epsilon": 1e-8,
+        "ratio_per_dimension": False,
+        "decoupled": True,
+    },
     "network_settings": {"network": None, "activation": "swish"},
 }
 

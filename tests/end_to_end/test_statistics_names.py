@@ -54,7 +54,7 @@ LEARNED = {
     "Losses/Pretraining Loss",
 }
 OURS = {"Policy/Lag", "Pipeline/Update Duration", "Pipeline/Update Experiences", "Pipeline/Update Mean Return"}
-OURS |= {"Pipeline/Steps per Second"}
+OURS |= {"Pipeline/Steps per Second", "Policy/Importance Weight"}
 OURS_SAC = {
     f"Policy/{what} {kind}" for what in ("Q1", "Q2", "Value", "Log Probability") for kind in ("Min", "Mean", "Max")
 }

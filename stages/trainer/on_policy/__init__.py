@@ -6,9 +6,10 @@ The path of one update, in order; `trainer.OnPolicyTrainer.learn` walks it:
 2. `signals`: the reward of each row, by each reward signal.
 3. `critic_values`: the critic's value of each row, and of the observation after each trajectory.
 4. `advantages`: advantages and value targets, made of rewards and values.
-5. `minibatches`: the rows with their targets, shuffled in each epoch, as views or in sequences.
-6. `update`: a gradient step on each minibatch. The losses are the algorithm's (`stages.trainer.ppo.update`).
+5. `decoupling`: log-probabilities of the rows' actions under the current policy, and what rows of older ones weigh.
+6. `minibatches`: the rows with their targets, shuffled in each epoch, as views or in sequences.
+7. `update`: a gradient step on each minibatch. The losses are the algorithm's (`stages.trainer.ppo.update`).
 
-An algorithm is a subclass of `OnPolicyTrainer` that makes the network and its update, and does steps 2 to 5 in
+An algorithm is a subclass of `OnPolicyTrainer` that makes the network and its update, and does steps 2 to 6 in
 `_prepare`; PPO's is the shortest example.
 """

@@ -88,9 +88,9 @@ class Minibatch:
     penalties: Tensor
     """[R, choices] added to logits: `MASK_PENALTY` where a choice was forbidden; width 0 without masks."""
     old_log_probs: Tensor
-    """[R, P] under the policy that acted."""
+    """[R, P] under the policy before the update, or if not decoupled, under the one that acted."""
     advantages: Tensor
-    """[R, 1] normalised."""
+    """[R, 1] normalised; if decoupled, [R, P] times the weights of `decoupling`."""
     returns: Tensor
     """[R, S] value targets."""
     rows: Tensor
@@ -150,7 +150,21 @@ class Rollout:
         floats = torch.empty((used, self._floats.shape[1]), device=self._floats.device)
         choices = torch.empty((used, self._choices.shape[1]), dtype=torch.int64, device=self._floats.device)
         rows = torch.empty(used, dtype=torch.int64)
-        minibatches = []
+        minibatches = list(self._views(floats, choices, rows, batch_size))
+        for _ in range(count):
+            rows.copy_(torch.from_numpy(random.permutation(len(self))[:used]))
+            order = rows.to(self._floats.device)
+            torch.index_select(self._floats, 0, order, out=floats)
+            torch.index_select(self._choices, 0, order, out=choices)
+            yield map(self._with_others, minibatches) if self._others else minibatches
+
+    def in_order(self, batch_size: int) -> Iterator[Minibatch]:
+        """All N rows, from the first to the last."""
+        minibatches = self._views(self._floats, self._choices, torch.arange(len(self)), batch_size)
+        return map(self._with_others, minibatches) if self._others else minibatches
+
+    def _views(self, floats: Tensor, choices: Tensor, rows: Tensor, batch_size: int) -> Iterator[Minibatch]:
+        """Views of at most `batch_size` rows each, without images and sets."""
         for part, chosen, numbers in zip(
             torch.split(floats, batch_size),
             torch.split(choices, batch_size),
@@ -159,13 +173,7 @@ class Rollout:
         ):
             vectors, continuous, penalties, log_probs, advantages, returns = torch.split(part, self._widths, dim=1)
             columns = continuous, penalties, log_probs, advantages, returns
-            minibatches.append(Minibatch(_per_branch(chosen), Inputs(vectors), *columns, numbers))
-        for _ in range(count):
-            rows.copy_(torch.from_numpy(random.permutation(len(self))[:used]))
-            order = rows.to(self._floats.device)
-            torch.index_select(self._floats, 0, order, out=floats)
-            torch.index_select(self._choices, 0, order, out=choices)
-            yield map(self._with_others, minibatches) if self._others else minibatches
+            yield Minibatch(_per_branch(chosen), Inputs(vectors), *columns, numbers)
 
     def _with_others(self, minibatch: Minibatch) -> Minibatch:
         others = gather_others(self._others, minibatch.rows, self._floats.device)
@@ -214,6 +222,11 @@ class SequenceRollout:
         for _ in range(count):
             order = random.permutation(len(self._cuts))
             yield (self._minibatch(order[at : at + each]) for at in range(0, len(order) - each + 1, each))
+
+    def in_order(self, batch_size: int) -> Iterator[Minibatch]:
+        """All N rows, from the first to the last, in minibatches of whole sequences."""
+        numbers, each = np.arange(len(self._cuts)), max(1, batch_size // self._cuts.length)
+        return (self._minibatch(numbers[at : at + each]) for at in range(0, len(numbers), each))
 
     def _minibatch(self, which: NDArray[np.int64]) -> Minibatch:
         padded, real = self._cuts.padded(which)

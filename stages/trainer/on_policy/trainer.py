@@ -25,7 +25,8 @@ from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake
 from stages.trainer.on_policy.advantages import advantages, normalized
-from stages.trainer.on_policy.critic_values import CriticMemories, CriticValues
+from stages.trainer.on_policy.critic_values import CriticMemories, CriticValues, rows_per_pass
+from stages.trainer.on_policy.decoupling import current_log_probs, importance_weights
 from stages.trainer.on_policy.minibatches import AnyMinibatch, InputRows, MinibatchSource, Rollout, SequenceRollout
 from stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer, SequenceCuts
 from stages.trainer.on_policy.signals import Signals
@@ -259,10 +260,21 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         penalties: Array = np.empty((len(rows), 0))
         if self._spec.actions.masked:
             penalties = np.where(rows["action_masks"], np.float32(0), MASK_PENALTY)
-        targets = [continuous, penalties, log_probs, normalized(per_signal.mean(axis=1))[:, None], returns]
-        if cuts is None:
-            return Rollout(inputs, targets, choices)
-        return SequenceRollout(inputs, targets, choices, cuts, self._actor_memories(), critic_memories)
+
+        def made(old_log_probs: Array, weighted: Array) -> Rollout | SequenceRollout:
+            targets = [continuous, penalties, old_log_probs, weighted, returns]
+            if cuts is None:
+                return Rollout(inputs, targets, choices)
+            return SequenceRollout(inputs, targets, choices, cuts, self._actor_memories(), critic_memories)
+
+        unweighted = normalized(per_signal.mean(axis=1))[:, None]
+        rollout = made(log_probs, unweighted)
+        if not self._hyperparameters.decoupled:
+            return rollout
+        current = current_log_probs(self._update, rollout.in_order(rows_per_pass(self._spec)))
+        weights = importance_weights(current, log_probs)
+        self.context.statistics.add(self.context.behavior, "Policy/Importance Weight", float(weights.mean()))
+        return made(current, weights * unweighted)
 
     def _actor_memories(self) -> Tensor:
         """[Q, m] the actor's memory before each sequence, as it was recorded."""

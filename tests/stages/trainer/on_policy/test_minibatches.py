@@ -56,6 +56,14 @@ def test_rows_that_an_epoch_leaves_out_come_in_another():
     assert seen == set(range(7))
 
 
+def test_in_order_all_rows_come_once_also_those_that_make_no_whole_minibatch():
+    minibatches = list(rows(7).in_order(3))
+    assert [m.rows.tolist() for m in minibatches] == [[0, 1, 2], [3, 4, 5], [6]]
+    for m in minibatches:
+        for part in (m.inputs.vectors, m.continuous, m.penalties, m.old_log_probs, m.advantages, m.returns, *m.choices):
+            assert (part == m.rows[:, None]).all()
+
+
 def test_images_stay_bytes_and_go_with_their_rows():
     images = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(12, 3, 2, 2).contiguous()
     numbers = np.arange(12, dtype=np.float32)[:, None]
@@ -68,6 +76,8 @@ def test_images_stay_bytes_and_go_with_their_rows():
             assert image[:, 0, 0, 0].tolist() == m.inputs.vectors[:, 0].tolist() == m.rows.tolist()
             seen += 1
     assert seen == 6
+    in_order = [number for m in with_images.in_order(5) for number in m.inputs.others[0][:, 0, 0, 0].tolist()]
+    assert in_order == list(range(12))
 
 
 def sequences_of(lengths, length, memory_size=2):
@@ -100,6 +110,15 @@ def test_sequences_are_shuffled_as_wholes_with_what_was_remembered_before_them()
         assert len(set(order)) == len(order) == 6
         orders.append(order)
     assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 100])
+def test_in_order_all_sequences_come_once_whatever_the_size_of_a_minibatch(batch_size):
+    made, cuts = sequences_of([7, 3, 9, 1], 4)
+    minibatches = list(made.in_order(batch_size))
+    assert [q for m in minibatches for q in m.inputs.memories[:, 0].int().tolist()] == list(range(len(cuts)))
+    assert [row for m in minibatches for row in m.rows.tolist()] == list(range(20))
+    assert all(m.inputs.vectors[m.real, 0].tolist() == m.rows.tolist() for m in minibatches)
 
 
 @pytest.mark.parametrize(("batch_size", "sequences"), [(3, 1), (4, 1), (11, 2), (12, 3), (40, 0)])

@@ -45,7 +45,7 @@ def test_rewards_are_the_signals_own_times_their_strength():
 
 
 def test_a_signal_that_ignores_termination_bootstraps_from_what_was_observed_after_it():
-    trainer = made()
+    trainer = made(hyperparameters={"decoupled": False})
     batch = of_agents(experience(SPEC, [20, 12]), [1, 2], [0, 0], [True, False], [False, True])
     trainer.add(batch)
     prepared = prepared_by(trainer)

@@ -10,7 +10,7 @@ BOTH = [Piece(1, 0, [1], [0.1], [0], [0], 10), Piece(2, 0, [3], [0.3], [0], [0],
 @pytest.fixture
 def prepare(make_trainer):
     def made(*batches, lambd=0.5, signals=None, critic=None):
-        trainer = make_trainer(signals, lambd=lambd)
+        trainer = make_trainer(signals, lambd=lambd, decoupled=False)
         for batch in batches:
             trainer.add(batch)
         trainer.critic = critic or Adding(len(trainer.signals.names))

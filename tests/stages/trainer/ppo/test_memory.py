@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from opened_trainers import OpenedPPO, opened_trainer_of
+from run_configs import changed
 from trainer_samples import experience
 
 from config import BehaviorSettings
@@ -201,9 +202,9 @@ def test_a_policy_with_memory_learns_to_recall_what_one_without_can_only_guess()
 
 def test_what_the_actor_recorded_is_what_the_update_evaluates_from():
     """The log-probabilities of an untrained network are those that its policy recorded, over several sequences."""
-    settings = BehaviorSettings.model_validate(
-        {**RECALL_SETTINGS, "network_settings": {"hidden_units": 8, "memory": {"memory_size": 6, "sequence_length": 3}}}
-    )
+    block = changed(RECALL_SETTINGS, {"hyperparameters__decoupled": False})
+    block["network_settings"] = {"hidden_units": 8, "memory": {"memory_size": 6, "sequence_length": 3}}
+    settings = BehaviorSettings.model_validate(block)
     trainer = OpenedPPO(TrainerContext("Recall", settings, RECALL, seed=1))
     policy = make_policy(design_of(RECALL, settings))
     policy.load(trainer.policy())

@@ -72,7 +72,7 @@ def test_it_changes_no_array_of_a_batch(make_trainer, make_batch):
 
 
 def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(make_trainer, make_batch):
-    trainer = make_trainer(lambd=0.8)
+    trainer = make_trainer(lambd=0.8, decoupled=False)
     batch = make_batch([5, 20, 7], seed=3)
     trainer.add(batch)
     minibatch = unshuffled(trainer)
@@ -109,7 +109,7 @@ class _Unshuffled:
 
 @pytest.mark.parametrize(("per_dimension", "columns"), [(False, 1), (True, 4)])
 def test_the_ratio_is_of_the_joint_action_unless_asked_per_dimension(make_trainer, make_batch, per_dimension, columns):
-    trainer = make_trainer(HYBRID, ratio_per_dimension=per_dimension)
+    trainer = make_trainer(HYBRID, ratio_per_dimension=per_dimension, decoupled=False)
     batch = make_batch([32], HYBRID)
     trainer.add(batch)
     minibatch = unshuffled(trainer)
@@ -142,6 +142,7 @@ def test_statistics_have_ml_agents_names_and_the_schedules_values(make_trainer, 
         "Policy/Learning Rate",
         "Policy/Epsilon",
         "Policy/Beta",
+        "Policy/Importance Weight",
         "Policy/Extrinsic Value Estimate",
     }
     assert values["Policy/Learning Rate"] == pytest.approx(5e-4, rel=1e-6)

@@ -1,0 +1,135 @@
+"""What one update of PPO and POCA costs, with the pass of decoupled PPO and without it.
+
+    OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/update.py
+
+Buffers of random rows of the shapes of LunarLander, HalfCheetah and Pong, a policy with memory, and groups of four,
+with the hyperparameters of the examples. Both settings learn in turn; CPU time, so that a busy machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from config import BehaviorSettings
+from queues.messages import Array, TrajectoryBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.trainer import Trainer, TrainerContext
+from stages.trainer.factory import make_trainer
+
+CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[str, Any]]] = {
+    "LunarLander": (
+        "ppo",
+        (8,),
+        ActionSpec(discrete_branches=(4,)),
+        {"buffer_size": 8192, "batch_size": 512, "num_epoch": 4, "max_grad_norm": 0.5},
+        {"hidden_units": 64, "activation": "tanh"},
+    ),
+    "HalfCheetah": (
+        "ppo",
+        (17,),
+        ActionSpec(continuous_size=6),
+        {"buffer_size": 2048, "batch_size": 512, "num_epoch": 10, "max_grad_norm": 0.5},
+        {"hidden_units": 256, "activation": "tanh", "normalize": True},
+    ),
+    "memory": (
+        "ppo",
+        (8,),
+        ActionSpec(discrete_branches=(4,)),
+        {"buffer_size": 2048, "batch_size": 256, "num_epoch": 3},
+        {"hidden_units": 64, "memory": {"memory_size": 64, "sequence_length": 32}},
+    ),
+    "groups": (
+        "poca",
+        (8,),
+        ActionSpec(discrete_branches=(4,)),
+        {"buffer_size": 2048, "batch_size": 256, "num_epoch": 3},
+        {"hidden_units": 64},
+    ),
+    "Pong": (
+        "ppo",
+        (4, 84, 84),
+        ActionSpec(discrete_branches=(6,)),
+        {"buffer_size": 1024, "batch_size": 256, "num_epoch": 4, "max_grad_norm": 0.5},
+        {"hidden_units": 512, "num_layers": 1, "vis_encode_type": "nature_cnn"},
+    ),
+}
+"""Trainer, shape of the observation, actions, hyperparameters and network of each."""
+LENGTH = 128
+AGENTS = 4
+
+
+def rows_of(spec: BehaviorSpec, n: int, memory: int, random: np.random.Generator) -> TrajectoryBatch:
+    """Trajectories of `LENGTH` random rows; in groups of `AGENTS`, if there are groups."""
+    k, actions = n // LENGTH, spec.actions
+    (seen,) = spec.observations
+    rows: dict[str, Array] = {
+        "obs_0": (255 * random.random((n, *seen.shape), np.float32)).astype(seen.dtype),
+        "rewards": random.random(n, np.float32),
+        "log_probs": np.full((n, actions.log_prob_size), -1.4, np.float32),
+    }
+    ends: dict[str, Array] = {
+        "lengths": np.full(k, LENGTH, np.int32),
+        "agent_ids": np.arange(k),
+        "episode_ids": np.zeros(k, np.int64),
+        "terminated": np.zeros(k, np.bool_),
+        "truncated": np.ones(k, np.bool_),
+        "next_obs_0": rows["obs_0"][:k],
+        "credits": np.full(k, LENGTH, np.int32),
+    }
+    if actions.continuous_size:
+        rows["continuous_actions"] = random.standard_normal((n, actions.continuous_size), np.float32)
+    if actions.discrete_branches:
+        rows["discrete_actions"] = random.integers(0, actions.discrete_branches[0], (n, 1)).astype(np.int32)
+        ends["previous_discrete_actions"] = np.zeros((k, 1), np.int32)
+    if spec.grouped:
+        rows["group_rewards"], rows["ticks"] = np.zeros(n, np.float32), np.arange(n) % LENGTH
+        ends["group_ids"], ends["group_left"] = 1 + np.arange(k) // AGENTS, np.ones(k, np.bool_)
+        ends["next_ticks"] = np.full(k, LENGTH)
+    if memory:
+        rows["memories"] = random.random((n, memory), np.float32)
+    return TrajectoryBatch(spec.behavior_id, 0, rows, ends)
+
+
+def learned_in(trainer: Trainer, batch: TrajectoryBatch) -> float:
+    """Milliseconds of one update."""
+    trainer.add(batch)
+    began = time.process_time()
+    trainer.learn()
+    return 1e3 * (time.process_time() - began)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help=", ".join(CASES))
+    parser.add_argument("--updates", type=int, default=20)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'ms of CPU per update':>22} {'coupled':>9} {'decoupled':>9} {'more':>7}")
+    for case in asked.cases:
+        kind, shape, actions, hyperparameters, network = CASES[case]
+        observed = ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32")
+        spec = BehaviorSpec(case, (observed,), actions, grouped=kind == "poca")
+        memory = network.get("memory", {}).get("memory_size", 0)
+        batch = rows_of(spec, hyperparameters["buffer_size"], memory, np.random.default_rng(0))
+        trainers = []
+        for decoupled in (False, True):
+            block = {
+                "trainer_type": kind,
+                "hyperparameters": {**hyperparameters, "decoupled": decoupled},
+                "network_settings": network,
+            }
+            trainers.append(make_trainer(TrainerContext(case, BehaviorSettings.model_validate(block), spec)))
+        took = [[learned_in(trainer, batch) for trainer in trainers] for _ in range(asked.updates)]
+        coupled, decoupled_ms = (median(column) for column in zip(*took, strict=True))
+        print(f"{case:>22} {coupled:>9.1f} {decoupled_ms:>9.1f} {decoupled_ms / coupled - 1:>7.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
