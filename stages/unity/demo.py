@@ -90,7 +90,8 @@ class DemoReader:
 
     def _lose(self, at: int, count: int, why: str) -> None:
         total = f" of {self.meta.steps}" if self.meta.steps else ""
-        self.damage = f"{self.path}: cut off or damaged: pair {count + 1}{total}, near byte {at:,}, {why}"
+        hint = "" if count else "; recordings from before ML-Agents 1.0 have another form: record it again"
+        self.damage = f"{self.path}: cut off or damaged: pair {count + 1}{total}, near byte {at:,}, {why}{hint}"
 
     def _read_head(self) -> tuple[DemoMeta, Any, int]:
         try:

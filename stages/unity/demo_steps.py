@@ -1,7 +1,8 @@
 """The content of a demonstration file as arrays: one row for each recorded pair, in the file's order.
 
 A pair is an agent's observation, its reward since the pair before, and its action. The pair that ends an episode has
-the last observation and reward, and a meaningless action.
+the last observation and reward, and a meaningless action. Where a recording was stopped in mid-episode, some of Unity's
+packages write an agent's last pair without an action.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +81,18 @@ def read_demo(path: Path) -> DemoSteps:
     except StageError as error:
         raise _wrong_pair(error) from error
     first.agent_info.id = agent
-    parts = [_decoded([first], decoder, 0, path)]
-    at = 1
-    while chunk := list(islice(pairs, _CHUNK)):
+    parts: list[DemoSteps] = []
+    idle: list[int] = []
+    at = 0
+    for chunk in chain([[first]], iter(lambda: list(islice(pairs, _CHUNK)), [])):
+        idle += [number for number, pair in enumerate(chunk, at) if not (pair.agent_info.done or _acts(pair))]
         parts.append(_decoded(chunk, decoder, at, path))
         at += len(chunk)
     if reader.damage:
         log.warning("%s; what is before it is used", reader.damage)
-    return _joined(parts)
+    steps = _joined(parts)
+    _check_idle(steps, idle, path)
+    return steps
 
 
 def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
@@ -135,10 +140,7 @@ def _decoded(pairs: list[Any], decoder: BehaviorReader, at: int, path: Path) -> 
     except StageError as error:
         raise _wrong_pair(error) from error
     spec = decoder.spec
-    actions = [
-        _action(pair.action_info, spec.actions, end, number, path)
-        for number, (pair, end) in enumerate(zip(pairs, ended.tolist(), strict=True), at + 1)
-    ]
+    actions = [_action(pair.action_info, spec.actions, number, path) for number, pair in enumerate(pairs, at + 1)]
     return DemoSteps(
         spec,
         rows.observations,
@@ -154,13 +156,19 @@ def _decoded(pairs: list[Any], decoder: BehaviorReader, at: int, path: Path) -> 
     )
 
 
-def _action(proto: Any, spec: ActionSpec, end: bool, number: int, path: Path) -> tuple[list[float], list[int]]:
+def _acts(pair: Any) -> bool:
+    action = pair.action_info
+    return bool(action.continuous_actions or action.discrete_actions or action.vector_actions_deprecated)
+
+
+def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list[float], list[int]]:
+    """The action of a pair; zeros where it has none."""
     continuous, discrete = list(proto.continuous_actions), list(proto.discrete_actions)
     branches = len(spec.discrete_branches)
     if not continuous and not discrete:  # recorded before hybrid actions
         old = list(proto.vector_actions_deprecated)
         continuous, discrete = old[: spec.continuous_size], [int(value) for value in old[spec.continuous_size :]]
-    if end and not continuous and not discrete:
+    if not continuous and not discrete:
         return [0.0] * spec.continuous_size, [0] * branches
     if (len(continuous), len(discrete)) != (spec.continuous_size, branches):
         raise StageError(
@@ -168,6 +176,17 @@ def _action(proto: Any, spec: ActionSpec, end: bool, number: int, path: Path) ->
             f"{spec.continuous_size} and {branches}, as the file describes its behaviour; record it again"
         )
     return continuous, discrete
+
+
+def _check_idle(steps: DemoSteps, idle: list[int], path: Path) -> None:
+    """Refuse pairs without an action, by their numbers from 0, that do not end what is recorded of their agent."""
+    last = {agent: number for number, agent in enumerate(steps.agent_ids.tolist())}
+    for number in idle:
+        if last[int(steps.agent_ids[number])] != number:
+            raise StageError(
+                f"{path}: pair {number + 1} has no action, and its agent goes on; expected one in each pair but an "
+                "episode's last; record it again"
+            )
 
 
 def _joined(parts: list[DemoSteps]) -> DemoSteps:

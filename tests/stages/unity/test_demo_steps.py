@@ -146,6 +146,25 @@ def test_actions_of_old_packages_stand_in_another_field(tmp_path, described, vec
     assert not steps.continuous[1].any(), "an ending needs no action"
 
 
+def test_a_recording_that_stopped_in_an_episode_may_end_with_a_pair_without_an_action(tmp_path):
+    stopped = pair([0.9], reward=0.5, agent=3, continuous=())
+    pairs = [*episode(2, agent=3)[:2], stopped, *episode(600, agent=8)[:600], pair([0.8], agent=8, continuous=())]
+    steps = read_demo(unity_file(tmp_path / "a.demo", pairs))
+    assert len(steps) == 604
+    assert not steps.ended.any()
+    for last in (2, 603):
+        assert steps.continuous[last].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("ahead", [1, 600])
+def test_a_pair_without_an_action_within_an_episode_is_named(tmp_path, ahead):
+    pairs = episode(ahead + 2)
+    del pairs[ahead].action_info.continuous_actions[:]
+    path = unity_file(tmp_path / "a.demo", pairs)
+    with pytest.raises(StageError, match=rf"a\.demo: pair {ahead + 1} has no action, and its agent goes on"):
+        read_demo(path)
+
+
 def test_a_pair_with_another_number_of_actions_is_named(tmp_path):
     path = unity_file(tmp_path / "a.demo", [*episode(3), pair([0.0], continuous=(0.1, 0.2))])
     with pytest.raises(StageError, match=r"a\.demo: pair 5: 2 continuous and 0 discrete actions, expected 1 and 0"):
@@ -171,6 +190,15 @@ def test_a_first_pair_that_cannot_be_read_is_named(tmp_path):
     first.agent_info.observations[0].dimension_properties[:] = [2]
     with pytest.raises(StageError, match=r"a\.demo.*pair 1: observation 'state'.*expected a vector"):
         read_demo(unity_file(tmp_path / "a.demo", [first]))
+
+
+def test_a_recording_of_2019_is_refused_with_what_to_do(tmp_path):
+    """What Unity recorded then was an agent's state alone, with its floats in field 1, where a pair has a message."""
+    path = unity_file(tmp_path / "a.demo", [], closed=False)
+    state = b"\x0a\x08" + np.array([0.5, -1.0], "<f4").tobytes() + b"\x3d" + np.array(0.1, "<f4").tobytes()
+    path.write_bytes(path.read_bytes() + 3 * (bytes([len(state)]) + state))
+    with pytest.raises(StageError, match=r"pair 1.*recordings from before ML-Agents 1\.0 have another form: record it"):
+        read_demo(path)
 
 
 def test_a_file_without_a_pair_is_refused(tmp_path):

@@ -47,6 +47,17 @@ def test_the_last_pair_of_a_recording_that_stopped_in_an_episode_is_what_followe
     np.testing.assert_allclose(found.final_observations.vectors[1], [0.12])
 
 
+def test_a_last_pair_without_an_action_is_what_followed_as_well(tmp_path):
+    stopped = pair([0.12], reward=0.7, continuous=())
+    unity_file(tmp_path / "a.demo", [*episode(1), *episode(4, first=10)[:2], stopped])
+    found = load_demonstrations("a.demo", BALL, tmp_path)
+    assert found.lengths.tolist() == [1, 2]
+    assert found.terminated.tolist() == [True, False]
+    np.testing.assert_allclose(found.continuous[:, 0], [0, 0.1, 0.11], rtol=1e-6)
+    np.testing.assert_allclose(found.rewards[-1], 0.7, rtol=1e-6)
+    np.testing.assert_allclose(found.final_observations.vectors[1], [0.12])
+
+
 def test_agents_that_were_recorded_in_between_each_other_are_separated(tmp_path):
     mixed = [each for two in zip(episode(3, agent=9), episode(3, agent=4, first=20), strict=True) for each in two]
     unity_file(tmp_path / "a.demo", [*mixed, *episode(1, agent=9, first=40)])
