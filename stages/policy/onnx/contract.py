@@ -1,14 +1,19 @@
-"""The names of ML-Agents' model format, version 3, by which Unity reads an `.onnx` file.
+"""The names of ML-Agents' model formats, by which Unity reads an `.onnx` file: version 3, and 2 of its packages 1.x.
 
 Unity runs the model once on zeros and reads the constants among the outputs; then it sets the inputs by their names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from config.observation_kinds import OBSERVATION_KINDS
 from queues.specs import ObservationSpec
 
 VERSION = 3
+"""The version that is written."""
+VERSIONS = (2, 3)
+"""The versions that are read."""
 VERSION_NUMBER = "version_number"
 MEMORY_SIZE = "memory_size"
 ACTION_MASKS = "action_masks"
@@ -21,6 +26,13 @@ DISCRETE = "discrete_actions"
 DISCRETE_SIZES = "discrete_action_output_shape"
 DETERMINISTIC_DISCRETE = "deterministic_discrete_actions"
 
+VECTOR_OBSERVATION = "vector_observation"
+"""Of version 2: all vectors side by side."""
+ACTION = "action"
+"""Of version 2, before there were hybrid actions: all of a behaviour's actions."""
+IS_CONTINUOUS = "is_continuous_control"
+"""Of version 2: 0 if `ACTION` has discrete actions."""
+
 FORBIDDEN = 1e8
 """Subtracted from the logits of forbidden choices. A mask of zeros forbids all alike, without NaN."""
 
@@ -28,6 +40,27 @@ FORBIDDEN = 1e8
 def observation_name(index: int) -> str:
     """The input for an observation, by its place in the spec."""
     return f"obs_{index}"
+
+
+def observation_inputs(observations: Sequence[ObservationSpec], version: int) -> dict[str, tuple[int, ...]]:
+    """The names of the inputs for observations, each with the indices of those that stand in it side by side.
+
+    In version 2 all vectors share an input, images are counted by themselves, and sets have the names of version 3.
+    """
+    if version >= VERSION:
+        return {observation_name(index): (index,) for index in range(len(observations))}
+    inputs: dict[str, tuple[int, ...]] = {}
+    images = 0
+    for index, observation in enumerate(observations):
+        kind = OBSERVATION_KINDS[observation.kind]
+        if kind.flat:
+            inputs[VECTOR_OBSERVATION] = (*inputs.get(VECTOR_OBSERVATION, ()), index)
+        elif kind.pixels:
+            inputs[f"visual_observation_{images}"] = (index,)
+            images += 1
+        else:
+            inputs[observation_name(index)] = (index,)
+    return inputs
 
 
 def observation_shape(observation: ObservationSpec) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
-"""Acting by an `.onnx` model: one that was exported here, or by ML-Agents (its format of version 3).
+"""Acting by an `.onnx` model: one that was exported here, or by ML-Agents (its formats of versions 2 and 3).
 
-The model draws its actions itself, so unlike other policies this one does not use the generator that is passed.
+Models draw their actions themselves, but for the discrete ones of version 2: only these depend on the generator that is
+passed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,8 @@ from stages.errors import StageError
 from stages.policy.actions import action_features, policy_actions
 from stages.policy.design import PolicyDesign
 from stages.policy.onnx import contract
-from stages.policy.onnx.runtime import Runtime
+from stages.policy.onnx.action_outputs import ACTIONS, METADATA, ActionOutputs
+from stages.policy.onnx.runtime import Runtime, whole_numbers
 from stages.policy.protocol import Decision, Recall
 from stages.policy.sampling import check_heads
 
@@ -32,11 +35,12 @@ class OnnxPolicy:
 
     Args:
         model: the file, or its content.
-        design: of the behaviour. Its spec says what the model receives; its network settings have no meaning here.
+        design: of the behaviour. Its spec says what the model receives; of its network settings only `deterministic`
+            has a meaning here.
 
     Raises:
-        StageError: if onnxruntime is not installed, the file is not such a model, or it was made for other observations
-            or actions; the message names the file and what differs.
+        StageError: if onnxruntime is not installed, the file is not such a model, it was made for other observations or
+            actions, or it can't be played deterministically as wanted; the message names the file and what differs.
     """
 
     def __init__(self, model: Path | bytes, design: PolicyDesign) -> None:
@@ -44,14 +48,16 @@ class OnnxPolicy:
         self._squashed = design.squashed
         self._where = f"{spec.behavior_id}: {model}" if isinstance(model, Path) else spec.behavior_id
         self._runtime = Runtime(model)
-        constants = self._runtime.constants(
-            (contract.VERSION_NUMBER, contract.MEMORY_SIZE, contract.CONTINUOUS_SIZE, contract.DISCRETE_SIZES)
-        )
-        self._check_version(constants)
-        self.memory_size = max(0, constants.get(contract.MEMORY_SIZE, (0,))[0])
+        stated = self._runtime.on_zeros((contract.VERSION_NUMBER, contract.MEMORY_SIZE, *METADATA, *ACTIONS))
+        version = self._read_version(stated)
+        self._alone = version < contract.VERSION and contract.RECURRENT_IN in self._runtime.shapes
+        self._fed = contract.observation_inputs(spec.observations, version)
+        self.memory_size = self._read_memory_size(stated)
         actions = spec.actions
         self.previous_action_size = actions.continuous_size + actions.mask_size if self.memory_size else 0
-        self._check_actions(constants)
+        self._outputs = ActionOutputs(version, stated, self._runtime.outputs, actions, self._where)
+        if design.settings.deterministic:
+            self._outputs.names(deterministic=True)
         self._check_inputs()
         self.version = -1
 
@@ -76,7 +82,7 @@ class OnnxPolicy:
         """See `ActingPolicy.act`. Log-probabilities are unknown: their column is zeros."""
         d, actions = len(observations[0]), self._spec.actions
         memories = np.zeros((d, self.memory_size), np.float32) if recall is None else recall.memories
-        given, memories = self._decide(observations, masks, deterministic, memories)
+        given, memories = self._decide(observations, masks, random, deterministic, memories)
         columns: dict[str, Array] = {"log_probs": np.zeros((d, actions.log_prob_size), np.float32)}
         if actions.continuous_size:
             columns["continuous_actions"] = policy_actions(actions, given.continuous, self._squashed)
@@ -89,83 +95,83 @@ class OnnxPolicy:
         return Decision(given, columns, Recall(memories, action_features(actions, given.continuous, given.discrete)))
 
     def _decide(
-        self, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None, deterministic: bool, memories: Floats
+        self,
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool,
+        memories: Floats,
     ) -> tuple[ActionBatch, Floats]:
         """Return the actions of d agents, and their memories [d, m] afterwards."""
         d, actions = len(memories), self._spec.actions
-        continuous = np.empty((d, actions.continuous_size), np.float32)
-        discrete = np.empty((d, len(actions.discrete_branches)), np.int32)
         if not d:
-            return ActionBatch(continuous, discrete), memories
-        wanted = self._action_outputs(deterministic)
-        asked = [*wanted, *([contract.RECURRENT_OUT] if self.memory_size else [])]
-        found = dict(zip(asked, self._runtime.run(asked, self._inputs(observations, masks, memories)), strict=True))
-        for name in wanted:
-            array = found[name].reshape(d, -1)
-            if name in (contract.CONTINUOUS, contract.DETERMINISTIC_CONTINUOUS):
-                check_heads(self._where, self.version, array, observations)
-                continuous[:] = array
-            else:
-                discrete[:] = array
-        if self.memory_size:
-            memories = found[contract.RECURRENT_OUT].reshape(d, self.memory_size)
-        return ActionBatch(continuous, discrete), memories
+            nothing = np.empty((0, len(actions.discrete_branches)), np.int32)
+            return ActionBatch(np.empty((0, actions.continuous_size), np.float32), nothing), memories
+        wanted = self._outputs.names(deterministic)
+        found = self._run(
+            [*wanted, *([contract.RECURRENT_OUT] if self.memory_size else [])],
+            self._inputs(observations, masks, memories),
+        )
+        for array in found[: len(wanted)]:
+            check_heads(self._where, self.version, array.reshape(d, -1), observations)
+        given = self._outputs.read(found[: len(wanted)], masks, random, deterministic)
+        return given, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
 
-    def _action_outputs(self, deterministic: bool) -> list[str]:
-        names = []
-        if self._spec.actions.continuous_size:
-            names.append(contract.DETERMINISTIC_CONTINUOUS if deterministic else contract.CONTINUOUS)
-        if self._spec.actions.discrete_branches:
-            names.append(contract.DETERMINISTIC_DISCRETE if deterministic else contract.DISCRETE)
-        return names
+    def _run(self, names: list[str], inputs: dict[str, Floats]) -> list[Array]:
+        """Return outputs [d, …]; recurrent models of version 2 run for each agent, as they were traced for one."""
+        if not self._alone:
+            return self._runtime.run(names, inputs)
+        d = len(inputs[contract.RECURRENT_IN])
+        rows = [
+            self._runtime.run(names, {name: given[row : row + 1] for name, given in inputs.items()}) for row in range(d)
+        ]
+        return [np.concatenate(each) for each in zip(*rows, strict=True)]
 
     def _inputs(
         self, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None, memories: Floats
     ) -> dict[str, Floats]:
-        d, choices = len(memories), self._spec.actions.mask_size
+        d, specs = len(memories), self._spec.observations
         inputs = {}
-        for index, (spec, observation) in enumerate(zip(self._spec.observations, observations, strict=True)):
-            inputs[contract.observation_name(index)] = unity_input(spec, observation)
+        for name, indices in self._fed.items():
+            parts = [unity_input(specs[index], observations[index]) for index in indices]
+            inputs[name] = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         if contract.ACTION_MASKS in self._runtime.shapes:
-            allowed = np.ones((d, choices), np.float32) if masks is None else masks.astype(np.float32)
-            inputs[contract.ACTION_MASKS] = allowed
+            allowed = np.ones((d, self._spec.actions.mask_size), np.float32)
+            inputs[contract.ACTION_MASKS] = allowed if masks is None else masks.astype(np.float32)
         if contract.RECURRENT_IN in self._runtime.shapes:
             inputs[contract.RECURRENT_IN] = memories.reshape(d, 1, self.memory_size)
         return inputs
 
-    def _check_version(self, constants: dict[str, tuple[int, ...]]) -> None:
-        missing = [name for name in (contract.VERSION_NUMBER, contract.MEMORY_SIZE) if name not in constants]
-        if missing:
+    def _read_version(self, stated: Mapping[str, Array]) -> int:
+        if contract.VERSION_NUMBER not in stated:
             raise StageError(
-                f"{self._where}: is no model of ML-Agents' kind: it has no output {missing[0]}, only "
+                f"{self._where}: is no model of ML-Agents' kind: it has no output {contract.VERSION_NUMBER}, only "
                 f"{', '.join(self._runtime.outputs)}; expected a file that Headrace or ML-Agents has exported"
             )
-        version = constants[contract.VERSION_NUMBER][0]
-        if version != contract.VERSION:
+        version = whole_numbers(stated[contract.VERSION_NUMBER])[0]
+        if version not in contract.VERSIONS:
             raise StageError(
-                f"{self._where}: is of ML-Agents' model version {version}, expected {contract.VERSION}; "
-                "export it again with a current version"
+                f"{self._where}: is of ML-Agents' model version {version}, expected "
+                f"{' or '.join(map(str, contract.VERSIONS))}; export it again with a current version"
             )
+        return version
 
-    def _check_actions(self, constants: dict[str, tuple[int, ...]]) -> None:
-        actions = self._spec.actions
-        theirs = (max(0, constants.get(contract.CONTINUOUS_SIZE, (0,))[0]), constants.get(contract.DISCRETE_SIZES, ()))
-        ours = (actions.continuous_size, actions.discrete_branches)
-        if theirs != ours:
+    def _read_memory_size(self, stated: Mapping[str, Array]) -> int:
+        """Return the size that is stated; where it was lost in a conversion, that of the input which is remembered."""
+        size = whole_numbers(stated.get(contract.MEMORY_SIZE))[0]
+        shapes, outputs = self._runtime.shapes, self._runtime.outputs
+        if size <= 0 and contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs:
+            size = shapes[contract.RECURRENT_IN][-1] or 0
+        if size > 0 and not (contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs):
             raise StageError(
-                f"{self._where}: was made for {theirs[0]} continuous actions and discrete branches {list(theirs[1])}, "
-                f"the environment has {ours[0]} and {list(ours[1])}"
+                f"{self._where}: has a memory of {size} numbers, and not both {contract.RECURRENT_IN} and "
+                f"{contract.RECURRENT_OUT}; export it again with a current version"
             )
-        needed = [name for deterministic in (False, True) for name in self._action_outputs(deterministic)]
-        needed += [contract.RECURRENT_OUT] if self.memory_size else []
-        lacking = [name for name in needed if name not in self._runtime.outputs]
-        if lacking:
-            raise StageError(f"{self._where}: has no output {lacking[0]}, only {', '.join(self._runtime.outputs)}")
+        return max(0, size)
 
     def _check_inputs(self) -> None:
-        expected: dict[str, tuple[int, ...]] = {}
-        for index, spec in enumerate(self._spec.observations):
-            expected[contract.observation_name(index)] = contract.observation_shape(spec)
+        specs = self._spec.observations
+        expected = {name: _shape([specs[index] for index in indices]) for name, indices in self._fed.items()}
         optional = {
             contract.ACTION_MASKS: (self._spec.actions.mask_size,),
             contract.RECURRENT_IN: (1, self.memory_size),
@@ -190,11 +196,14 @@ class OnnxPolicy:
             )
 
     def _named(self, name: str) -> str:
-        """Return the environment's name of an input."""
-        for index, spec in enumerate(self._spec.observations):
-            if contract.observation_name(index) == name:
-                return repr(spec.name)
-        return name
+        """Return the environment's names of an input."""
+        specs = self._spec.observations
+        return " and ".join(repr(specs[index].name) for index in self._fed.get(name, ())) or name
+
+
+def _shape(side_by_side: list[ObservationSpec]) -> tuple[int, ...]:
+    shapes = [contract.observation_shape(spec) for spec in side_by_side]
+    return shapes[0] if len(shapes) == 1 else (sum(shape[0] for shape in shapes),)
 
 
 def unity_input(spec: ObservationSpec, observation: Array) -> Floats:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from queues.messages import Array, Floats
 from stages.errors import StageError
+from stages.policy.onnx.messages import ModelProto
 
 MISSING = "playing an .onnx model needs onnxruntime: python -m pip install 'headrace[onnx]'"
 
@@ -55,8 +57,8 @@ class Runtime:
         except Exception as error:  # its errors have no class in common but this one
             raise StageError(f"{self._where}: the model failed: {error}") from error
 
-    def constants(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """Return the whole numbers in these outputs, as far as the model has them, read as Unity reads them."""
+    def on_zeros(self, names: Sequence[str]) -> dict[str, Array]:
+        """Return these outputs, as far as the model has them, for an agent that observes zeros: so Unity reads them."""
         present = [name for name in names if name in self.outputs]
         if not present:
             return {}
@@ -64,8 +66,15 @@ class Runtime:
             name: np.zeros((1, *(1 if n is None else n for n in shape)), np.float32)
             for name, shape in self.shapes.items()
         }
-        found = self.run(present, zeros)
-        return {name: tuple(int(n) for n in array.reshape(-1)) for name, array in zip(present, found, strict=True)}
+        return dict(zip(present, self.run(present, zeros), strict=True))
+
+
+def whole_numbers(constant: Array | None) -> tuple[int, ...]:
+    """The whole numbers of an output that states some; those that are not finite are 0, and so is what is not there."""
+    if constant is None or not constant.size:
+        return (0,)
+    flat = constant.reshape(-1)
+    return tuple(int(n) for n in np.where(np.isfinite(flat), flat, 0).tolist())
 
 
 def load_onnxruntime() -> Any:
@@ -89,9 +98,27 @@ def _session(model: Path | bytes, where: str) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     try:
-        content = model.read_bytes() if isinstance(model, Path) else model
+        content = _without_empty_outputs(model.read_bytes() if isinstance(model, Path) else model)
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except OSError as error:
         raise StageError(f"{where}: can't be read: {error.strerror}") from error
     except Exception as error:
         raise StageError(f"{where}: is no model that onnxruntime can run: {error}") from error
+
+
+def _without_empty_outputs(content: bytes) -> bytes:
+    """Drop outputs that a model declares and no node makes, which Unity's own conversion to its package 3.0 left."""
+    try:
+        model = ModelProto.FromString(content)
+    except DecodeError:
+        return content  # refused by onnxruntime
+    graph = model.graph
+    made = {name for node in graph.node for name in node.output}
+    made |= {given.name for given in (*graph.initializer, *graph.input)}
+    empty = [output for output in graph.output if output.name not in made]
+    if not empty:
+        return content
+    for output in empty:
+        graph.output.remove(output)
+    changed: bytes = model.SerializeToString()
+    return changed
