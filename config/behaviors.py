@@ -43,6 +43,16 @@ def _trainer_type(value: object) -> object:
     raise ValueError(f"'{value}' is no trainer; expected {expected}{suggest(value, TRAINERS) or _NO_PLUGINS}")
 
 
+def _policy_file(value: object) -> object:
+    if isinstance(value, str) and value.endswith(".nn"):
+        raise ValueError(
+            f"'{value}' is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read; expected a .pt or "
+            ".onnx file: where there is none, let Unity play the model, record that as a .demo and imitate it "
+            "(docs/imitation.md)"
+        )
+    return value
+
+
 def _likely_trainer(hyperparameters: dict[str, Any]) -> str:
     """Guess the built-in trainer that these keys are meant for."""
     models = {name: kind.hyperparameters for name, kind in TRAINERS.items() if kind.hyperparameters is not None}
@@ -107,7 +117,7 @@ class BehaviorSettings(Settings):
         description="Accepted for ML-Agents' sake, without effect: the learner always runs apart "
         "(see `pipeline.hosts.learners`). A warning says so.",
     )
-    init_path: Text | None = Field(
+    init_path: Annotated[Text | None, BeforeValidator(_policy_file)] = Field(
         None,
         description="Weights to start from, a `.pt` file: a path, or a file name under "
         "`<results_dir>/<initialize_from>/<behaviour>/`. With `inference`, an `.onnx` model that plays.",

@@ -96,9 +96,12 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
         return newest
     if last.is_file():
         return last
+    old = last.with_suffix(".nn")
+    hint = f" ({old.name} is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read)"
     raise RunError(
-        f"{folder} holds no trained policy ({behavior}-<step>.pt or .onnx), and there is no {last}: train the run "
-        "first, give its name with --run-id, or name a model as the behavior's init_path"
+        f"{folder} holds no trained policy ({behavior}-<step>.pt or .onnx), and there is no {last}"
+        f"{hint if old.is_file() else ''}: train the run first, give its name with --run-id, or name a model as the "
+        "behavior's init_path"
     )
 
 

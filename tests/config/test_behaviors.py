@@ -232,6 +232,10 @@ MISTAKES = [
         "self_play: {play_against_latest_model_ratio: 1.2}",
         "self_play.play_against_latest_model_ratio: 1.2 is out of",
     ),
+    (
+        "init_path: old/Ball.nn",
+        "init_path: 'old/Ball.nn' is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read; expected",
+    ),
     ("self_play: {window: 0}", "self_play.window: 0 is out of range"),
     ("self_play: {save_steps: 0}", "self_play.save_steps: 0 is out of range"),
     ("self_play: {opponents: uniform}", "self_play.opponents: 'uniform' is no way of choosing opponents; expected"),

@@ -221,6 +221,14 @@ def test_the_runs_last_model_plays_where_there_is_nothing_else(tmp_path):
         policy_file(config(), tmp_path, "Test")
 
 
+def test_a_run_folder_whose_models_are_of_barracudas_format_is_refused_with_the_reason(tmp_path):
+    (tmp_path / "Test.nn").write_bytes(b"of ML-Agents 0.20")
+    with pytest.raises(
+        RunError, match=r"Test\.nn is in the format of Barracuda, which only Unity's packages 1\.0 to 2"
+    ):
+        policy_file(config(), tmp_path, "Test")
+
+
 class Refusing(FileOperations):
     """A disk that refuses one operation."""
 
