@@ -6,8 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
-from onnx_samples import session
+from older_models import older_model
+from onnx_samples import run, session
 from runs import Command
+from unity_client.scenes.given import seen
 from unity_runs import BUILD, NoChannels, build, free_port, reports
 
 from stages.unity.actions import action_protos
@@ -126,3 +128,49 @@ async def test_all_three_reach_the_same_score(trained, tmp_path):
         assert np.mean(found) > 0.9
     assert abs(np.mean(by_policy) - np.mean(by_model)) < 0.1
     assert abs(np.mean(by_policy) - np.mean(by_hand)) < 0.1
+
+
+SHAPES = ((2,), (3, 6, 5), (1,))
+"""Of the sensors that the older model below observes: two vectors and an image."""
+
+
+def test_a_model_of_version_2_plays_what_it_says(tmp_path):
+    path = tmp_path / "Older.onnx"
+    path.write_bytes(older_model({"vector_observation": (3,), "visual_observation_0": (3, 6, 5)}, branches=(3, 2)))
+    arguments = [
+        "--scene",
+        "given",
+        "--shapes",
+        *("x".join(map(str, shape)) for shape in SHAPES),
+        "--branches",
+        "3",
+        "2",
+    ]
+    plain = {
+        "env_settings": {
+            "env_path": str(BUILD),
+            "env_args": [*arguments, "--agents", "3", "--report", str(tmp_path / "reports")],
+            "base_port": free_port(),
+            "timeout_wait": 60,
+        },
+        "behaviors": {"Given": {"trainer_type": "ppo", "init_path": str(path), "summary_freq": 50}},
+    }
+    command = Command(tmp_path, plain, "--inference", "--deterministic")
+    try:
+        command.until(lambda: "Step: 150." in command.output, "some episodes")
+        command.interrupt()
+        assert command.wait() == 0, command.output
+    finally:
+        command.end()
+    assert "Given is played by" in command.output
+    (report,) = reports(tmp_path / "reports")
+    assert len(report["told"]) >= 150
+    for agent, clock, _, choices in report["told"]:
+        first, image, second = seen(agent, clock, SHAPES)
+        inputs = {
+            "vector_observation": np.array([[*first, *second]], np.float32),
+            "visual_observation_0": np.array(image, np.float32).reshape(1, 3, 6, 5),
+            "action_masks": np.ones((1, 5), np.float32),
+        }
+        logs = run(path.read_bytes(), inputs)["discrete_actions"][0]
+        assert choices == [logs[:3].argmax(), logs[3:].argmax()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-SCENES = ("simple", "visual", "duel", "crowd", "many", "balance")
+SCENES = ("simple", "visual", "duel", "crowd", "given", "many", "balance")
 MISBEHAVIORS = (
     "die-mid-step",
     "exit-mid-step",
@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     agents.add_argument("--branches", type=int, nargs="*", default=[], help="sizes")
     agents.add_argument("--mask", action="store_true", help="forbid choices from the third on at random")
     agents.add_argument("--vectors", type=int, help="how many vector observations")
+    agents.add_argument("--shapes", nargs="*", help="of the sensors of `given`: 8, 20x23, 3x84x84")
     agents.add_argument("--visuals", type=int, help="how many visual ones")
     agents.add_argument("--picture", choices=("rgb", "gray", "stack", "mapped", "uncompressed"), default="rgb")
     agents.add_argument("--memory", action="store_true", help="show the goal in the first steps only")

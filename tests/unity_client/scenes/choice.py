@@ -11,6 +11,7 @@ from unity_client.report import Report
 from unity_client.scenes.balance import Balance
 from unity_client.scenes.crowd import Crowd
 from unity_client.scenes.duel import Duel
+from unity_client.scenes.given import Given
 from unity_client.scenes.many import Many
 from unity_client.scenes.simple import Simple
 
@@ -23,6 +24,8 @@ def make_scene(options: argparse.Namespace, dice: random.Random, channels: Chann
             return Crowd(options, dice, channels, report)
         case "duel":
             return Duel(options, dice, channels, report)
+        case "given":
+            return Given(options, dice, report)
         case "many":
             return Many(options, dice)
         case _:
