@@ -90,6 +90,19 @@ def test_sac_learns_where_to_go(tmp_path, actions):
     assert last(measures, "Simple?team=0") > 0.9
 
 
+@pytest.mark.slow
+def test_twelve_carts_learn_to_keep_their_poles_up(tmp_path):
+    settings = {
+        "trainer_type": "ppo",
+        "hyperparameters": {"batch_size": 256, "buffer_size": 2048, "num_epoch": 5, "learning_rate": 2e-3},
+        "network_settings": {"hidden_units": 64, "num_layers": 2},
+        "reward_signals": {"extrinsic": {"gamma": 0.98, "strength": 0.1}},
+        "max_steps": 40_000,
+    }
+    measures = play(tmp_path, "Balance", ("--scene", "balance", "--agents", 12), settings, num_envs=1)
+    assert last(measures, "Balance?team=0") > 0.9
+
+
 def test_two_teams_learn_from_each_other_by_self_play(tmp_path):
     ghosts = {"save_steps": 1000, "team_change": 2000, "swap_steps": 500, "window": 5}
     settings = {**PPO, "max_steps": 12000, "self_play": ghosts}

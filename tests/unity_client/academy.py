@@ -112,6 +112,7 @@ class Academy:
         del self._returns[say.behavior, say.agent]
         episodes = self._report.episodes[say.behavior]
         episodes.append(sum(rewards))
+        self._report.ends[say.behavior].append((self._report.agent_steps, time.time()))
         if self._options.stats:
             self._channels.tell_statistic("Client/Average", sum(rewards), side.AVERAGE)
             self._channels.tell_statistic("Client/MostRecent", len(episodes), side.MOST_RECENT)

@@ -23,6 +23,8 @@ class Report:
         self.facts: dict[str, Any] = {"arguments": arguments, "port": port, "pid": os.getpid()}
         self.episodes: dict[str, list[float]] = defaultdict(list)
         """By behaviour, each finished episode's return."""
+        self.ends: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        """By behaviour, of each finished episode: the agent steps that all agents had made by then, and the time."""
         self.measures: dict[str, list[float]] = defaultdict(list)
         """By behaviour, how well each finished episode was played, in the scene's own measure: 1 is perfect."""
         self.agent_steps = 0
@@ -63,7 +65,7 @@ class Report:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{self.facts['port']}-{os.getpid()}.json"
-        counts = ("episodes", "measures", "agent_steps", "messages", "endings_only", "resets")
+        counts = ("episodes", "ends", "measures", "agent_steps", "messages", "endings_only", "resets")
         everything = {**self.facts, **{name: getattr(self, name) for name in counts}}
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps({**everything, "returncode": returncode, "reason": reason}))

@@ -179,6 +179,8 @@ async def test_a_pole_held_for_200_steps_is_enough(start, tmp_path):
     (report,) = reports(tmp_path)
     assert max(report["episodes"][BALANCE]) == 200.0
     assert max(report["measures"][BALANCE]) == 1.0
+    assert [steps for steps, _ in report["ends"][BALANCE]] == sorted(steps for steps, _ in report["ends"][BALANCE])
+    assert report["ends"][BALANCE][-1][0] == report["agent_steps"] == 12 * 200
 
 
 async def test_the_same_seed_gives_the_same_world(start):
