@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -177,3 +180,41 @@ def _handed_on(path: str, tree: ast.Module) -> tuple[set[str], set[str]]:
             case _:
                 raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)}")
     return given, offered
+
+
+PLAIN_RUN = """
+import sys
+from config import RunConfig
+from pipeline.run import run
+from run_configs import INLINE, cartpole
+
+first = {}
+
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("grpc", "google.protobuf"):
+            frame = sys._getframe(1)
+            while frame.f_globals["__name__"].partition(".")[0] in ("importlib", "google"):
+                frame = frame.f_back
+            first[name] = frame.f_globals["__name__"]
+
+
+sys.meta_path.insert(0, Watch())
+plain = cartpole(**INLINE, behaviors__CartPole__max_steps=600)
+run(RunConfig.from_plain({**plain, "checkpoint_settings": {"results_dir": sys.argv[1], "run_id": "run"}}))
+print(first)
+"""
+
+
+def test_a_run_without_unity_imports_no_grpc_and_protobuf_for_its_files_alone(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_RUN, tmp_path],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    importers = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert "grpc" not in importers
+    assert importers["google.protobuf"].startswith(("tensorboard.", "stages.policy.onnx.")), importers

@@ -97,6 +97,22 @@ def test_drop_short_trajectories_spares_pieces_that_go_on_in_another_batch():
     assert kept.lengths.tolist() == [1, 3]
 
 
+def test_the_example_of_contributing_drops_short_trajectories_one_by_one_and_takes_empty_batches():
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class DropShort" in code]
+    written: dict[str, type] = {}
+    exec(example, written)
+    stage = written["DropShort"](min_steps=2)
+    batch = two_trajectories()
+    (kept,) = stage.process(batch)
+    assert (kept.lengths.tolist(), kept.rewards.tolist()) == ([3], [-3, 0.5, 0])
+    (spared,) = stage.process(batch.replace(terminated=np.array([False, False])))
+    assert spared.lengths.tolist() == [1, 3]
+    (empty,) = stage.process(batch.select(np.zeros(2, bool)))
+    assert (empty.num_trajectories, empty.num_rows) == (0, 0)
+    assert empty.episodes["episode_returns"].tolist() == [3]
+
+
 def test_drop_short_trajectories_counts_on_after_a_resume():
     stage, resumed = (make("DropShortTrajectories", min_steps=2) for _ in range(2))
     list(stage.process(two_trajectories()))
