@@ -132,8 +132,9 @@ def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) 
 def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     """Convert `train_interval` and `num_update`, which are one number now, and those of the signals."""
     notes, hyper = target.notes, "hyperparameters"
-    interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", "num_update"))
-    pair = [flat[key] for key in ("train_interval", "num_update") if key in flat]
+    count = next((key for key in flat_keys.UPDATES if key in flat), "num_update")
+    interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", count))
+    pair = [flat[key] for key in ("train_interval", count) if key in flat]
     if "steps_per_update" in flat:
         for old in pair:  # left in many files; from the version on that has steps_per_update they have no effect
             message = "has no effect beside 'steps_per_update', which has the same meaning: left out"
@@ -142,7 +143,7 @@ def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     else:
         steps = integral(interval / updates)
         for old in pair:
-            message = f"is '{hyper}.steps_per_update' now, which is train_interval / num_update"
+            message = f"is '{hyper}.steps_per_update' now, which is train_interval / {count}"
             notes.warn(old.place, str(old.path[-1]), message)
         target.put(f"{hyper}.steps_per_update", steps, pair[0] if pair else section)
     signals = flat.get("reward_signals")

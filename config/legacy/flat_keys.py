@@ -35,11 +35,13 @@ _MEMORY = ("use_recurrent", "sequence_length", "memory_size")
 _REWARDS = ("reward_signals", "gamma", "use_curiosity", "curiosity_strength", "curiosity_enc_size")
 _CLONING = ("pretraining", "behavioral_cloning")
 _ALL = ("trainer", "curriculum", *_MEMORY)
+UPDATES = ("num_update", "updates_per_train")
+"""SAC's updates at a time, by the name of its released versions and by that before them."""
 
 CONVERTED = {
     "ppo": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING),
     "poca": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING),
-    "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", "num_update"),
+    "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", *UPDATES),
     "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
 }
 """Keys that need more than another place, by trainer."""

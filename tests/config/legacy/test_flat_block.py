@@ -140,6 +140,7 @@ def test_sac_with_a_schedule_keeps_it(take):
         ("num_update: 1", 1, 1),
         ("num_update: -", 1, 1),
         ("train_interval: 6\nnum_update: 4", 1.5, 1.5),
+        ("train_interval: 6\nnum_update: -\nupdates_per_train: 3", 2, 2),
         ("train_interval: 6\nreward_signals: {reward_signal_num_update: 3, curiosity: {strength: 1, gamma: 1}}", 6, 2),
         ("num_update: -\nsteps_per_update: 9", 9, 9),
         ("train_interval: 6\nnum_update: 4\nsteps_per_update: 3", 3, 3),
