@@ -156,15 +156,14 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         OSError: if the file can't be read.
         ValueError: if it is not such an export.
     """
-    content = _load(path)
+    content = read_tensors(path)
     try:
         if not isinstance(content, Mapping):
             raise ValueError(f"it holds a {type(content).__name__}, not a map")
-        _check_tensors(path, content)
+        check_tensors(path, content)
         if "Policy" in content:
             raise ValueError(
-                "it was written by ML-Agents, whose networks are built differently; train a policy here, or play the "
-                ".onnx file beside it with --inference"
+                "it is a checkpoint of ML-Agents, which --resume, --initialize-from, init_path and --inference take"
             )
         tensors = {name: tensor.numpy() for name, tensor in content["weights"].items()}
         spec = BehaviorSpec.from_plain(content["spec"])
@@ -189,7 +188,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         ) from error
 
 
-def _load(path: Path) -> Any:
+def read_tensors(path: Path) -> Any:
     """Return what a `.pt` file holds, without running code; torch's advice to allow that is not passed on.
 
     Raises:
@@ -236,7 +235,7 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
         raise _OversizedError(f"its content claims {unpacked:,} bytes, the file has {size:,}")
 
 
-def _check_tensors(path: Path, content: Mapping[str, Any]) -> None:
+def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
     """Check that the tensors have no more elements than the file has room for: they may be views of a few bytes.
 
     Raises:

@@ -10,10 +10,12 @@ import numpy as np
 from config import RunConfig
 from pipeline.common.errors import RunError
 from pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
+from pipeline.policies.ml_agents import MLAgentsCheckpoint
 from pipeline.policies.onnx_export import SUFFIX
 from pipeline.run_folder.folder import folder_name
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec
+from stages.errors import StageError
 from stages.policy.design import design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
@@ -71,8 +73,8 @@ def plays_given_models(config: RunConfig) -> bool:
 def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
     """Return the file to play: an `.onnx` file that `init_path` names, else the run's newest policy of either kind.
 
-    Of a `.pt` and an `.onnx` file of the same step it is the `.pt`, unless ML-Agents wrote it: so its run folders can
-    be played too.
+    Of a `.pt` and an `.onnx` file of the same step it is the `.pt`. One that ML-Agents wrote is played only where there
+    is no `.onnx`, as that can be a perceptron's alone.
 
     Raises:
         RunError: if there is none.
@@ -85,13 +87,13 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
             raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}")
         return path
     folder = run_folder / folder_name(behavior)
+    newest, last = folder / NEWEST, run_folder / f"{folder_name(behavior)}{SUFFIX}"
     exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
-    found = [path for path in exports if is_export(path) or not path.with_suffix(SUFFIX).is_file()]
+    found = [path for path in exports if is_export(path) or not (models or last.is_file())]
     if found and (not models or step_in_name(found[-1]) >= step_in_name(models[-1])):
         return found[-1]
     if models:
         return models[-1]
-    newest, last = folder / NEWEST, run_folder / f"{folder_name(behavior)}{SUFFIX}"
     if newest.is_file() and (is_export(newest) or not last.is_file()):
         return newest
     if last.is_file():
@@ -114,8 +116,8 @@ def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
     if _is_model(path):
         return PolicyUpdate(behavior, 0, np.empty(0, np.float32), (), step_in_name(path))
     try:
-        return read_export(path).update
-    except (OSError, ValueError) as error:
+        return read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
+    except (OSError, ValueError, StageError) as error:
         raise RunError(str(error)) from error
 
 

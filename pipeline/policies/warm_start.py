@@ -1,17 +1,26 @@
-"""Warm starts: the policies that a fresh run's trainers start from, given as `init_path` or `initialize_from`."""
+"""Warm starts: the policies that a fresh run's trainers start from, given as `init_path` or `initialize_from`.
+
+They are exports of ours or checkpoints of ML-Agents; the latter are resumed from as well.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from config import BehaviorSettings, RunConfig
 from pipeline.common.errors import RunError
-from pipeline.policies.export import NEWEST, Export, exports_by_step, read_export
+from pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export
+from pipeline.policies.ml_agents import MLAgentsCheckpoint
 from pipeline.run_folder.folder import folder_name
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.policy.design import design_of
 from stages.trainer.protocol import Trainer
+
+log = logging.getLogger(__name__)
 
 
 def initial_policy(config: RunConfig, behavior: str) -> Path | None:
@@ -56,31 +65,91 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
 def warm_start(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None
 ) -> None:
-    """Initialize a trainer from an export: all of its networks if the export is of its type, else the policy alone.
+    """Initialize a trainer from an export, or from a checkpoint of ML-Agents.
+
+    All of its networks, if that is of the trainer's type, else the policy alone.
 
     Args:
         trainer: the trainer.
-        path: the export.
+        path: the export or checkpoint.
         spec: the behaviour's observations and actions.
         settings: the behaviour's settings.
         folder: the YAML's folder.
 
     Raises:
-        StageError: if the export does not fit; the message names the file and the difference.
+        StageError: if it does not fit; the message names the file and the difference.
     """
+    if not is_export(path):
+        _warm_start_from_ml_agents(trainer, path, spec, settings, folder)
+        return
     try:
         export = read_export(path)
     except (OSError, ValueError) as error:
         raise StageError(str(error)) from error
-    try:
+    with _naming(path, "can't be used as a start"):
         _check_spec(export.design.spec, spec)
-        _check_form(export, spec, settings, folder)
+        _check_form(export.design.squashed, export.trainer_type, spec, settings, folder)
         if export.learner and export.trainer_type == settings.trainer_type:
             trainer.warm_start(export.learner)
         else:
             trainer.take_weights(export.update.tensors())
+
+
+def _warm_start_from_ml_agents(
+    trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
+) -> None:
+    theirs = MLAgentsCheckpoint(path)
+    with _naming(path, "can't be used as a start"):
+        _check_form(theirs.squashed, theirs.trainer_type, spec, settings, folder)
+        theirs.check(design_of(spec, settings, folder))
+        if theirs.trainer_type == settings.trainer_type != "poca":
+            trainer.warm_start(theirs.warm_state(trainer.warm_state(), list(settings.signals)))
+            taken = "actor, critics and normaliser"
+        else:
+            trainer.take_weights(theirs.acting_tensors())
+            taken = "actor and normaliser alone"
+    log.info("%s: took the %s of ML-Agents' %s from %s.", spec.name, taken, theirs.trainer_type, path)
+
+
+def resume_from_ml_agents(
+    trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
+) -> None:
+    """Continue from a checkpoint of ML-Agents: actor, critics, optimizers, normaliser and count of steps.
+
+    Args:
+        trainer: a new trainer.
+        path: the checkpoint.
+        spec: the behaviour's observations and actions.
+        settings: the behaviour's settings.
+        folder: the YAML's folder.
+
+    Raises:
+        StageError: if it does not fit; the message names the file and the difference.
+    """
+    theirs = MLAgentsCheckpoint(path)
+    with _naming(path, "can't be resumed from"):
+        if theirs.trainer_type != settings.trainer_type or theirs.trainer_type == "poca":
+            raise StageError(
+                f"it is of ML-Agents' {theirs.trainer_type}, and the trainer is {settings.trainer_type}; ppo and sac "
+                "resume from their own. Begin another run from its policy, with init_path or --initialize-from"
+            )
+        theirs.check(design_of(spec, settings, folder))
+        trainer.load_state_dict(theirs.resumed_state(trainer.state_dict(), list(settings.signals)))
+    left = [f"the networks of its {', '.join(theirs.unused)}"] if theirs.unused else []
+    warning = trainer.load_bulk(path.parent)
+    if warning is not None:
+        left.append(warning)
+    if left:
+        log.warning("%s: not taken over from %s: %s.", spec.name, path, "; ".join(left))
+
+
+@contextmanager
+def _naming(path: Path, problem: str) -> Iterator[None]:
+    """Put the file before the message of a `StageError` that is raised within."""
+    try:
+        yield
     except StageError as error:
-        raise StageError(f"{path} can't be used as a start: {error}") from error
+        raise StageError(f"{path} {problem}: {error}") from error
 
 
 def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
@@ -90,17 +159,19 @@ def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
         raise StageError(f"it was trained with other actions: {theirs.actions}; the environment now has {ours.actions}")
 
 
-def _check_form(export: Export, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None) -> None:
+def _check_form(
+    theirs: bool, trainer_type: str, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
+) -> None:
     """Refuse a policy with another distribution of continuous actions, before its tensors are found not to fit."""
     squashed = design_of(spec, settings, folder).squashed
-    if not spec.actions.continuous_size or export.design.squashed == squashed:
+    if not spec.actions.continuous_size or theirs == squashed:
         return
     forms = {
         False: "a plain Gaussian's, with one spread for all states (as ppo, poca and bc have it)",
         True: "the tanh of a Gaussian with a spread for each state (as sac has it)",
     }
     raise StageError(
-        f"its policy{f' ({export.trainer_type})' if export.trainer_type else ''} draws continuous actions as "
+        f"its policy{f' ({trainer_type})' if trainer_type else ''} draws continuous actions as "
         f"{forms[not squashed]}, that of {settings.trainer_type} as {forms[squashed]}; start from an export of a "
         "trainer of the same form"
     )

@@ -1,0 +1,290 @@
+"""Checkpoints of ML-Agents (`<Behavior>/checkpoint.pt`): its perceptrons of PPO and SAC, in the form of our trainers.
+
+Such a file holds a `state_dict` of torch's for each module: `Policy` is the actor, `global_step` the count of steps,
+`Optimizer:<name>` a critic or an Adam. An Adam knows the parameters by their numbers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.common.errors import RunError
+from pipeline.policies.export import NEWEST, check_tensors, exports_by_step, is_export, read_tensors
+from pipeline.policies.ml_agents_networks import (
+    COEFFICIENTS,
+    MLAgentsNetwork,
+    Named,
+    as_ppo,
+    as_sac,
+    check_perceptron,
+    normalizer_of,
+    parameters_of,
+)
+from pipeline.run_folder.folder import folder_name
+from queues.messages import Array, PolicyUpdate
+from queues.specs import ActionSpec
+from stages.error_text import error_summary
+from stages.errors import StageError
+from stages.policy.design import PolicyDesign
+from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
+from stages.policy.observations import ObservationLayout
+
+_TRAINERS = {"Optimizer:q_network": "sac", "Optimizer:adam": "poca", "Optimizer:value_optimizer": "ppo"}
+"""A module that tells a trainer's checkpoints; the first that a file has counts."""
+_LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
+    "ppo": {"Optimizer:value_optimizer": ("Policy", "Optimizer:critic")},
+    "sac": {
+        "Optimizer:policy_optimizer": ("Policy",),
+        "Optimizer:value_optimizer": ("Optimizer:q_network", "Optimizer:value_network"),
+        "Optimizer:entropy_optimizer": (COEFFICIENTS,),
+    },
+}
+"""The modules whose parameters an Adam numbers, in this order."""
+
+
+def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
+    """Return the checkpoint of a behaviour in a run's folder that ML-Agents would resume from; None if it left none.
+
+    Where a run here has overwritten `checkpoint.pt`, it is the newest that has its step in its name.
+    """
+    folder = run_folder / folder_name(behavior)
+    found = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
+    return next((path for path in found if path.is_file() and not is_export(path)), None)
+
+
+def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
+    """Return the steps of the checkpoints that ML-Agents left in a run's folder, by behaviour folder.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        but: behaviours that resume from elsewhere.
+
+    Raises:
+        RunError: naming one that can't be resumed from.
+    """
+    passed = {folder_name(name) for name in but}
+    names = sorted(path.parent.name for path in run_folder.glob(f"*/{NEWEST}"))
+    found = {name: left_checkpoint(run_folder, name) for name in names if name not in passed}
+    try:
+        return {name: MLAgentsCheckpoint(path).step for name, path in found.items() if path is not None}
+    except StageError as error:
+        raise RunError(f"--resume: {error}") from error
+
+
+@contextmanager
+def _taking_over() -> Iterator[None]:
+    """Name what a file lacks that each such file has."""
+    try:
+        yield
+    except (KeyError, ValueError) as error:
+        raise StageError(f"it is not whole ({error_summary(error)})") from error
+
+
+class MLAgentsCheckpoint:
+    """A checkpoint of one behaviour.
+
+    Attributes:
+        step: agent steps that it has been trained for.
+        trainer_type: `ppo`, `sac` or `poca`.
+        squashed: true if continuous actions are drawn as sac draws them.
+        unused: what no trainer here takes: networks of reward signals.
+
+    Raises:
+        StageError: if the file can't be read, is none of these, or its actor is no perceptron.
+    """
+
+    def __init__(self, path: Path) -> None:
+        content = _read(path)
+        try:
+            self.trainer_type = next(kind for module, kind in _TRAINERS.items() if module in content)
+            (step,) = content["global_step"].values()
+            self.step = int(step)
+            for part in content.values():  # one by one, as a shared critic is the policy once more
+                check_tensors(path, part)
+            self._adams = {name: part for name, part in content.items() if "param_groups" in part}
+            self._weights = {
+                name: {key: tensor.numpy() for key, tensor in part.items()}
+                for name, part in content.items()
+                if name not in self._adams
+            }
+            policy = self._weights["Policy"]
+            check_perceptron(policy)
+            self._actor = MLAgentsNetwork(policy)
+            self._normalizer = normalizer_of(policy)
+        except StageError as error:
+            raise StageError(f"{path}: {error}") from error
+        except (StopIteration, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StageError(f"{path}: is no checkpoint of ML-Agents' ppo, sac or poca") from error
+        self.squashed = self._actor.squashed
+        self.unused = [name.removeprefix("Module:") for name in self._weights if name.startswith("Module:")]
+
+    def check(self, design: PolicyDesign) -> None:
+        """Check that the actor is one of this design.
+
+        Raises:
+            StageError: if it isn't; the message says what each of them is.
+        """
+        if not design.plain or design.settings.activation != "swish":
+            raise StageError(
+                "it holds a perceptron over vectors with swish; the behaviour's network has other layers (a memory, "
+                "images, buffer sensors, a goal, network or activation in network_settings)"
+            )
+        theirs, ours = self._shape(), _shape_of(design)
+        if theirs != ours:
+            raise StageError(
+                f"it was trained with {theirs}; the behaviour now has {ours}. Let observations, actions and "
+                "network_settings be what they were"
+            )
+
+    @_taking_over()
+    def acting_tensors(self) -> dict[str, Array]:
+        """The actor and its normaliser, by the names of `PolicyUpdate.layout`."""
+        tensors: dict[str, Array] = {}
+        for number, (weight, bias) in enumerate(self._actor.layers):
+            tensors[f"body.{number}.weight"], tensors[f"body.{number}.bias"] = weight.T, bias
+        weight, bias = self._actor.action_heads
+        tensors["action.weight"], tensors["action.bias"] = weight.T, bias
+        if self._actor.log_sigma is not None:
+            tensors["log_sigma"] = self._actor.log_sigma
+        state = self._normalizer
+        if state is not None:
+            tensors[NORMALIZER_MEAN] = state["mean"].astype(np.float32)
+            tensors[NORMALIZER_INVERSE_STD] = np.sqrt(state["steps"] / state["squares"]).astype(np.float32)
+        return tensors
+
+    def acting_policy(self, behavior: str) -> PolicyUpdate:
+        """The policy to play."""
+        tensors = self.acting_tensors()
+        weights = np.concatenate([tensor.reshape(-1) for tensor in tensors.values()]).astype(np.float32)
+        return PolicyUpdate(
+            behavior, 0, weights, tuple((name, each.shape) for name, each in tensors.items()), self.step
+        )
+
+    @_taking_over()
+    def warm_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
+        """The state for `Trainer.warm_start`: actor, critics and normaliser.
+
+        Args:
+            own: the trainer's `warm_state()`.
+            signals: names of its reward signals, in its order.
+
+        Raises:
+            StageError: if the file does not have what the trainer has.
+        """
+        self._check_signals(signals)
+        normalizer = self._normalizer
+        state = {} if normalizer is None else {"normalizer": normalizer}
+        if self.trainer_type == "ppo":
+            return {**state, "weights": as_ppo(self._weights, signals, own["weights"])}
+        networks = own["networks"]
+        return {**state, "networks": {**networks, **as_sac(self._weights, signals, networks)}}
+
+    @_taking_over()
+    def resumed_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
+        """The state for `Trainer.load_state_dict`: as `warm_state`, with step and optimizers.
+
+        Args:
+            own: the trainer's `state_dict()`, whose other entries are kept.
+            signals: names of its reward signals, in its order.
+
+        Raises:
+            StageError: if the file does not have what the trainer has.
+        """
+        self._check_signals(signals)
+        moments = {"first_moment": self._moments("exp_avg"), "second_moment": self._moments("exp_avg_sq")}
+        state = {**own, "step": self.step, "normalizer": self._normalizer}
+        if self.trainer_type == "ppo":
+            made = {name: as_ppo(each, signals, own["weights"]) for name, each in moments.items()}
+            optimizer = {"steps": self._updates("Optimizer:value_optimizer"), **made}
+            return {**state, "weights": as_ppo(self._weights, signals, own["weights"]), "optimizer": optimizer}
+        weights = own["update"]["weights"]
+        taken = {name: as_sac(each, signals, weights) for name, each in moments.items()}
+        adams = {"actor": "policy", "critics": "value", COEFFICIENTS: "entropy"}
+        optimizers = {
+            group: {
+                "steps": self._updates(f"Optimizer:{adam}_optimizer"),
+                **{name: each[group] for name, each in taken.items()},
+            }
+            for group, adam in adams.items()
+        }
+        return {
+            **state,
+            "update": {
+                "weights": {**weights, **as_sac(self._weights, signals, weights)},
+                "optimizers": optimizers,
+            },
+        }
+
+    def _shape(self) -> _Shape:
+        actor = self._actor
+        continuous, branches = actor.actions
+        normalizes = self._normalizer is not None
+        first = actor.layers[0][0]
+        return _Shape(first.shape[1], len(actor.layers), len(first), continuous, branches, normalizes)
+
+    def _check_signals(self, signals: Sequence[str]) -> None:
+        critic = self._weights["Optimizer:value_network" if self.trainer_type == "sac" else "Optimizer:critic"]
+        theirs = MLAgentsNetwork(critic).signals
+        if sorted(theirs) != sorted(signals):
+            raise StageError(
+                f"it was trained with reward_signals {', '.join(theirs)}; the behaviour now has {', '.join(signals)}"
+            )
+
+    def _moments(self, moment: str) -> dict[str, Named]:
+        """One of Adam's moments (`exp_avg`, `exp_avg_sq`) for each parameter of each module that is learned."""
+        _, branches = self._actor.actions
+        # The file lacks the coefficients themselves, but has the moments.
+        coefficients = {"discrete": np.zeros(len(branches), np.float32), "continuous": np.zeros(1, np.float32)}
+        modules = {**self._weights, COEFFICIENTS: coefficients}
+        found: dict[str, dict[str, Array]] = {}
+        for adam, learned in _LEARNED[self.trainer_type].items():
+            state, numbers = self._adams[adam]["state"], self._adams[adam]["param_groups"][0]["params"]
+            parameters = [(module, name) for module in learned for name in parameters_of(modules[module])]
+            if len(parameters) != len(numbers):  # a shared critic is the actor, which is learned once
+                parameters = [(module, name) for module, name in parameters if module == "Policy"]
+            for number, (module, name) in zip(numbers, parameters, strict=True):
+                weight = modules[module][name]
+                kept = state[number][moment].numpy() if number in state else np.zeros_like(weight)
+                found.setdefault(module, {})[name] = kept.reshape(weight.shape)
+        return {"Optimizer:critic": found["Policy"], **found}
+
+    def _updates(self, adam: str) -> int:
+        return max((int(each["step"]) for each in self._adams[adam]["state"].values()), default=0)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What an actor observes, is and does."""
+
+    inputs: int
+    layers: int
+    units: int
+    continuous: int
+    branches: tuple[int, ...]
+    normalizes: bool
+
+    def __str__(self) -> str:
+        layers = f"{self.layers} hidden layer{'s' * (self.layers > 1)} of {self.units} units"
+        inputs = f"{self.inputs} number{'s' * (self.inputs > 1)} ({'' if self.normalizes else 'not '}normalised)"
+        return f"{inputs}, {layers}, {ActionSpec(self.continuous, self.branches)}"
+
+
+def _shape_of(design: PolicyDesign) -> _Shape:
+    settings, actions = design.settings, design.spec.actions
+    inputs = ObservationLayout(design.spec).vector_size
+    sizes = actions.continuous_size, actions.discrete_branches
+    return _Shape(inputs, settings.num_layers, settings.hidden_units, *sizes, settings.normalize)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        content = read_tensors(path)
+    except (OSError, ValueError) as error:
+        raise StageError(str(error)) from error
+    return content if isinstance(content, Mapping) else {}
