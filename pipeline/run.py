@@ -26,6 +26,7 @@ from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import check_players
 from pipeline.policies.clip import write_final_clips
 from pipeline.policies.inference import plays_given_models
+from pipeline.policies.ml_agents import left_steps
 from pipeline.reporting.progress import Progress, ProgressSnapshot
 from pipeline.run_folder.changed_settings import changed_settings
 from pipeline.run_folder.checkpoint import Checkpoint
@@ -116,8 +117,8 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
 async def _run(config: RunConfig, options: RunOptions) -> RunResult:
     check_run(config)
     with _open_folder(config) as folder:
-        checkpoint = _open_checkpoint(config, folder)
-        plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint)
+        checkpoint, left = _open_checkpoint(config, folder)
+        plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
             log.info("%s", version_information())
         watch = nullcontext() if options.watched else LoopWatch(config.pipeline.supervision.main)
@@ -151,20 +152,21 @@ def _open_folder(config: RunConfig) -> RunFolder:
     return folder
 
 
-def _open_checkpoint(config: RunConfig, folder: RunFolder) -> Checkpoint | None:
-    """Return the checkpoint that the run resumes from, or whose policies it plays; None if there is none."""
+def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint | None, dict[str, int]]:
+    """Return the checkpoint that the run resumes from, or whose policies it plays, and `RunPlan.left`."""
     settings = config.checkpoint_settings
     if not (settings.resume or settings.inference):
-        return None
+        return None, {}
     checkpoint = choose_checkpoint(folder.checkpoints, playing=settings.inference)
     if settings.inference:
-        return checkpoint
+        return checkpoint, {}
     folder.put_broken_status_aside()
-    if checkpoint is None:
-        log.warning("%s ended before its first checkpoint was whole: starting from step 0.", folder.path)
-    else:
+    left = left_steps(folder.path, () if checkpoint is None else checkpoint.steps)
+    if checkpoint is not None:
         check_players(config, checkpoint)
-    return checkpoint
+    elif not left:
+        log.warning("%s ended before its first checkpoint was whole: starting from step 0.", folder.path)
+    return checkpoint, left
 
 
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:

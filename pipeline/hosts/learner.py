@@ -18,8 +18,9 @@ from pipeline.hosts.runtime import Host
 from pipeline.hosts.sizes import agents_of, kind_of_trainer
 from pipeline.hosts.stream_taps import InletTap, recorded_here
 from pipeline.policies.export import export_policy
+from pipeline.policies.ml_agents import left_checkpoint
 from pipeline.policies.onnx_export import OnnxExporter
-from pipeline.policies.warm_start import initial_policy, warm_start
+from pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
 from pipeline.run_folder.checkpoint import unfinished_folder
 from pipeline.run_folder.file_guard import FileGuard
 from pipeline.run_folder.folder import folder_name
@@ -120,8 +121,10 @@ class LearnerHost(Host):
         return make_trainer(context)
 
     def _restore(self, stage: TrainerStage) -> None:
-        """Resume from the checkpoint, if there is one; else start from the weights that the YAML names, if any."""
+        """Resume from a checkpoint, ours or ML-Agents', if there is one; else start from what the YAML names."""
         state = self.stages.saved_state(TRAINER)
+        resume = self.config.checkpoint_settings.resume
+        theirs = left_checkpoint(self.plan.folder, self.plan.behavior) if state is None and resume else None
         if state is not None:
             assert self.checkpoint is not None, "the state was read from it"
             try:
@@ -135,6 +138,8 @@ class LearnerHost(Host):
             warning = stage.trainer.load_bulk(self.checkpoint.folder)
             if warning is not None:
                 self.stages.context(TRAINER).log.warning("%s: %s", self.plan.behavior, warning)
+        elif theirs is not None:
+            resume_from_ml_agents(stage.trainer, theirs, self._spec, self._settings, self.config.source_folder)
         elif self.checkpoint is None:
             path = initial_policy(self.config, self.plan.behavior)
             if path is not None:

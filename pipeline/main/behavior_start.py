@@ -129,11 +129,11 @@ class BehaviorStarter:
         state = self.behaviors[name] = BehaviorState(name, spec, settings, self._path(name))
         step = plan.step_before(name)
         state.start_at(step)
-        if plan.resumed is not None and step:
+        if step:
             status = plan.folder.read_training_status().behaviors.get(name)
             entries = status.checkpoints if status is not None else ()
             state.exports = [entry.within(plan.folder.path) for entry in entries]
-            log.info("Resuming from %s.", plan.resumed.folder)
+            log.info("Resuming from %s.", plan.origin(name))
             log.info("Resuming training from step %d.", step)
             if step >= settings.max_steps:
                 block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
@@ -150,7 +150,8 @@ class BehaviorStarter:
         way = plan.route(behavior)
         if way.self_play and self.self_play is None:
             seed = derive_seed(plan.seed, GHOST)
-            self.self_play = SelfPlay(plan.config, self._stages, publisher, seed, self._bystanders)
+            ratings = plan.ratings_left()
+            self.self_play = SelfPlay(plan.config, self._stages, publisher, seed, self._bystanders, ratings)
         self_play = self.self_play if way.self_play else None
         return TrajectoryPath(
             way, plan.config, self._stages, publisher, self_play, partial(self._evaluation.take, behavior)

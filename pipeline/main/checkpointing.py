@@ -62,7 +62,7 @@ class Checkpointing:
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
         self._files = FileGuard(log)
-        self._before = plan.folder.read_training_status().behaviors if plan.resumed is not None else {}
+        self._before = plan.folder.read_training_status().behaviors if plan.resumes else {}
         self._lost: set[str] = set()
         """Behaviours that were not seen again before their parts were removed from the disk."""
         self._assembler = CheckpointAssembler(

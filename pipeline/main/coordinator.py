@@ -75,14 +75,11 @@ class Coordinator:
         self.interrupted = False
         self._plan = plan
         self._config = plan.config
-        resumed = plan.resumed
-        self._curricula = Curricula(plan.config.environment_parameters)
-        if resumed is not None and "curricula" in resumed.progress:
-            self._curricula.load_state_dict(resumed.progress["curricula"])
+        self._curricula = _curricula(plan)
         self._collector = StatisticsCollector(plan.seed)
         self._timers = timers = Timers()
         training = not plan.playing
-        writers = open_writers(plan.config, plan.folder.path, timers, resumed is not None) if training else []
+        writers = open_writers(plan.config, plan.folder.path, timers, plan.resumes) if training else []
         self.reporter = Reporter(self._collector, writers, progress, plan.elapsed_before_s, training, console)
         self._tasks = asyncio.TaskGroup()
         self._running = RunningHosts(plan.config, self._tasks, self._listen_later)
@@ -407,3 +404,13 @@ class Coordinator:
                 with self._failing():
                     on_progress(self.reporter.snapshot())
             self._silence.look(now)
+
+
+def _curricula(plan: RunPlan) -> Curricula:
+    """The run's curricula, at the lessons that it goes on from."""
+    curricula = Curricula(plan.config.environment_parameters)
+    if plan.resumed is not None and "curricula" in plan.resumed.progress:
+        curricula.load_state_dict(plan.resumed.progress["curricula"])
+    elif plan.resumes:
+        curricula.begin_at(plan.folder.read_training_status().lessons)
+    return curricula

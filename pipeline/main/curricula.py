@@ -132,9 +132,9 @@ class Curricula:
             "news": sorted(self._reported),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a checkpoint; parameters that it lacks begin with their first lesson."""
-        for name, lesson in state["lessons"].items():
+    def begin_at(self, lessons: Mapping[str, int]) -> None:
+        """Begin at these lessons, from 0; other parameters with their first one."""
+        for name, lesson in lessons.items():
             if name in self._lessons:
                 last = len(self._courses[name]) - 1
                 if lesson > last:
@@ -142,6 +142,10 @@ class Curricula:
                         "'%s' was at lesson %d and has only %d now: it takes the last", name, lesson + 1, last + 1
                     )
                 self._lessons[name] = min(lesson, last)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a checkpoint; parameters that it lacks begin with their first lesson."""
+        self.begin_at(state["lessons"])
         self._generation = int(state["generation"])
         for behavior, returns in state["returns"].items():
             if behavior in self._returns:

@@ -14,7 +14,8 @@ from config.environment_kinds import load_entry
 from pipeline.common.errors import RunError
 from pipeline.common.graph import offline_demonstrations
 from pipeline.main.named_code import names_of_main
-from pipeline.policies.export import NEWEST, is_export
+from pipeline.policies.export import NEWEST
+from pipeline.policies.ml_agents import left_checkpoint, left_steps
 from pipeline.policies.warm_start import initial_policy
 from pipeline.run_folder.checkpoint import holds_checkpoint
 from pipeline.run_folder.folder import unusable
@@ -39,7 +40,7 @@ def check_run(config: RunConfig) -> None:
         _check_streams(config.replay.streams)
     elif not offline:
         _check_environment(config)
-    if config.checkpoint_settings.resume:
+    if config.checkpoint_settings.resume and not config.checkpoint_settings.inference:
         _check_origin(Path(config.checkpoint_settings.results_dir) / config.checkpoint_settings.run_id)
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
         for name in config.behaviors:
@@ -62,18 +63,16 @@ def _check_origin(run_folder: Path) -> None:
     """Check that there is a checkpoint if the run to resume has trained: else training would start over its files."""
     try:
         exports = sorted(run_folder.glob(f"*/{NEWEST}"))
-        if not exports or holds_checkpoint(run_folder / "checkpoints"):
+        ours = [path for path in exports if left_checkpoint(run_folder, path.parent.name) is None]
+        if holds_checkpoint(run_folder / "checkpoints"):
+            return
+        if not ours:
+            left_steps(run_folder)  # refuses what can't be resumed from before anything is written
             return
     except OSError as error:
         raise unusable(run_folder, error) from error
-    theirs = [path for path in exports if not is_export(path)]
-    if theirs:
-        raise RunError(
-            f"{run_folder} is a run of ML-Agents, which can't be resumed here: {theirs[0]} holds networks that "
-            "are built differently. Start a run of its own with another --run-id; --inference plays its .onnx files"
-        )
     raise RunError(
-        f"{run_folder} has trained policies ({exports[0]}), but {run_folder / 'checkpoints'} holds no checkpoint: none "
+        f"{run_folder} has trained policies ({ours[0]}), but {run_folder / 'checkpoints'} holds no checkpoint: none "
         "could be written, or they were removed. Resuming would train from step 0, over the policies. "
         f"Restore the checkpoints from a copy; or begin another --run-id with --initialize-from={run_folder.name}, "
         "which is its newest policy; or start over with --force, which archives this run"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from config import RunConfig
 from pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
+from pipeline.policies.ml_agents import left_checkpoint
 from pipeline.run_folder.checkpoint import Checkpoint
-from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.folder import RunFolder, folder_name
 from stages.replay.recording import recorded_behaviors, recorded_edge
 from stages.replay.source import TRAINER_EDGE
 
@@ -24,6 +26,8 @@ class RunPlan:
     seed: int
     resumed: Checkpoint | None
     """The checkpoint that it resumes from, or whose policies are played; None for a fresh run."""
+    left: Mapping[str, int] = field(default_factory=dict)
+    """Steps of the checkpoints of ML-Agents that behaviours resume from, by the name of their folder."""
 
     @property
     def playing(self) -> bool:
@@ -58,9 +62,30 @@ class RunPlan:
             float(self.resumed.progress.get("elapsed_s", 0.0)) if self.resumed is not None and not self.playing else 0.0
         )
 
+    @property
+    def resumes(self) -> bool:
+        """True if a run goes on, whose files are kept."""
+        return not self.playing and (self.resumed is not None or bool(self.left))
+
     def step_before(self, behavior: str) -> int:
         """The step from which a behaviour's training goes on."""
-        return self.resumed.steps.get(behavior, 0) if self.resumed is not None and not self.playing else 0
+        if not self.resumes:
+            return 0
+        steps = self.resumed.steps if self.resumed is not None else {}
+        return steps.get(behavior, self.left.get(folder_name(behavior), 0))
+
+    def origin(self, behavior: str) -> Path | None:
+        """What a behaviour's training goes on from; None if from nothing."""
+        if self.resumed is not None and behavior in self.resumed.steps:
+            return self.resumed.folder
+        return left_checkpoint(self.folder.path, behavior) if folder_name(behavior) in self.left else None
+
+    def ratings_left(self) -> dict[str, float]:
+        """The ratings that ML-Agents left of the behaviours that go on from its checkpoints."""
+        if not self.left:
+            return {}
+        behaviors = self.folder.read_training_status().behaviors.items()
+        return {name: each.elo for name, each in behaviors if each.elo is not None and folder_name(name) in self.left}
 
     def route(self, behavior: str) -> Route:
         """The way of a behaviour's trajectories; what was recorded at a trainer's inlet goes straight there."""

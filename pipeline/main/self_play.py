@@ -45,6 +45,7 @@ class SelfPlay:
         publisher: sends matchups to the actors.
         seed: of the choice of opponents.
         bystanders: behaviour ids that take no part; the collection may grow.
+        ratings: ratings to begin with in place of `initial_elo`, by behaviour.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class SelfPlay:
         publisher: PolicyPublisher,
         seed: int,
         bystanders: Collection[str] = (),
+        ratings: Mapping[str, float] | None = None,
     ) -> None:
         self._config = config
         self._main = stages
+        self._ratings = ratings or {}
         self._publisher = publisher
         self.controller = GhostController(np.random.default_rng(seed), bystanders)
         state = stages.saved_state(GHOST)
@@ -74,7 +77,9 @@ class SelfPlay:
         settings = self._config.behavior_settings(behavior)
         assert settings.self_play is not None, "its route says so"
         sampler = make_sampler(self._config, behavior)
-        self.controller.add_history(behavior, settings.self_play, sampler, settings.max_steps)
+        rating = self._ratings.get(behavior, settings.self_play.initial_elo)
+        self_play = settings.self_play.model_copy(update={"initial_elo": rating})
+        self.controller.add_history(behavior, self_play, sampler, settings.max_steps)
 
     def add_behavior(self, behavior_id: str) -> None:
         """Add a behaviour id, a new team of such a behaviour."""

@@ -141,12 +141,12 @@ def test_a_run_may_start_from_checkpoint_pt_by_its_name_and_the_runs(run, tmp_pa
     assert told == f"Initializing from {tmp_path / 'run' / 'CartPole' / 'checkpoint.pt'}."
 
 
-def test_what_ml_agents_wrote_is_neither_gone_on_with_nor_written_over(tmp_path):
+def test_what_ml_agents_wrote_and_does_not_fit_is_neither_gone_on_with_nor_written_over(tmp_path):
     theirs = tmp_path / "theirs" / "CartPole"
     theirs.mkdir(parents=True)
     torch.save({"Policy": {"weight": torch.zeros(2)}, "global_step": {}}, theirs / "checkpoint.pt")
-    with pytest.raises(RunError, match="is a run of ML-Agents"):
+    with pytest.raises(RunError, match="is no checkpoint of ML-Agents' ppo, sac or poca"):
         run_here(cartpole(**INLINE), tmp_path, "theirs", resume=True)
-    with pytest.raises(RunFailed, match="it was written by ML-Agents"):
+    with pytest.raises(RunFailed, match="is no checkpoint of ML-Agents' ppo, sac or poca"):
         run_here(cartpole(**INLINE), tmp_path, "ours", initialize_from="theirs")
     assert [path.name for path in (tmp_path / "theirs").rglob("*")] == ["CartPole", "checkpoint.pt"]

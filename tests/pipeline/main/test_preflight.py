@@ -27,12 +27,28 @@ def test_what_a_run_lacks_is_named_before_it_starts(plain, message):
         check_run(RunConfig.from_plain(plain))
 
 
-def test_a_run_of_ml_agents_is_not_resumed(tmp_path):
-    (tmp_path / "ppo" / "Ball").mkdir(parents=True)
-    torch.save({"Policy": {}}, tmp_path / "ppo" / "Ball" / "checkpoint.pt")
-    settings = {"run_id": "ppo", "results_dir": str(tmp_path), "resume": True}
-    with pytest.raises(RunError, match="is a run of ML-Agents, which can't be resumed here"):
+@pytest.fixture
+def left(tmp_path):
+    """Asks about a run that ML-Agents left, with this checkpoint."""
+
+    def check(content, **how):
+        (tmp_path / "ppo" / "Ball").mkdir(parents=True)
+        torch.save(content, tmp_path / "ppo" / "Ball" / "checkpoint.pt")
+        settings = {"run_id": "ppo", "results_dir": str(tmp_path), "resume": True, **how}
         check_run(RunConfig.from_plain({**PENDULUM, "behaviors": {"Ball": {}}, "checkpoint_settings": settings}))
+
+    return check
+
+
+def test_a_run_of_ml_agents_that_can_not_be_resumed_is_refused_before_anything_is_written(left):
+    with pytest.raises(
+        RunError, match=r"--resume: .*Ball/checkpoint\.pt: is no checkpoint of ML-Agents' ppo, sac or poca"
+    ):
+        left({"Policy": {}})
+
+
+def test_a_run_of_ml_agents_is_played_whatever_its_checkpoint_holds(left):
+    left({"Policy": {}}, inference=True)
 
 
 def test_demonstrations_need_no_environment():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from pipeline.main.self_play import SelfPlay, check_players, check_samplers, mak
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder, write_part
 from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.training_status import BehaviorStatus, TrainingStatus
 from stages.errors import LoadError
 from stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
+from stages.ghost.policy_history import NEWEST
 from stages.publisher import PolicyPublisher, PublisherPort
 from stages.trainer.stage import TrainerReport
 
@@ -124,6 +127,18 @@ def test_a_resumed_run_takes_up_its_part(self_play, plan):
     for name in ("Hider", "Seeker"):
         again.add(name)
     assert repr(again.controller.state_dict()) == repr(self_play.controller.state_dict())
+
+
+def test_a_rating_that_ml_agents_left_takes_the_place_of_the_initial_one(plan):
+    plan.folder.write_training_status(
+        TrainingStatus({name: BehaviorStatus(elo=1310.0) for name in ("Hider", "Seeker")})
+    )
+    assert plan.ratings_left() == {}
+    left = replace(plan, left={"Hider": 100}).ratings_left()
+    again = SelfPlay(plan.config, host_of(StageHost, plan, lambda part: None), PolicyPublisher(), 2, ratings=left)
+    for name in ("Hider", "Seeker"):
+        again.add(name)
+    assert [history.records[NEWEST].rating for history in again.controller.histories.values()] == [1310, 1200]
 
 
 def test_a_player_that_is_gone_when_all_have_been_announced_is_played_without(self_play, plan, assigned):
