@@ -28,6 +28,6 @@ def test_what_is_linked_to_is_there_with_the_tests_that_are_named(path):
     file = DOCS / path
     assert file.is_file()
     named = {name for target, name in LINK.findall(PAGE) if target == path and name}
-    if named:
+    if named and file.suffix == ".py":  # else it is a heading
         nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         assert named <= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
