@@ -78,7 +78,7 @@ class ObservationLayout:
         arrays: dict[int, Array] = dict(zip(self.others, encoded.others, strict=True))
         for index, columns in self.vectors:
             spec = self._specs[index]
-            arrays[index] = encoded.vectors[:, columns].reshape(-1, *spec.shape).astype(spec.dtype)
+            arrays[index] = encoded.vectors[:, columns].reshape(len(encoded.vectors), *spec.shape).astype(spec.dtype)
         return [arrays[index] for index in range(len(self._specs))]
 
     def write_vectors(self, observations: Sequence[Array], out: NDArray[np.float32]) -> None:

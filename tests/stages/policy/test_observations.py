@@ -42,6 +42,16 @@ def test_vectors_lie_side_by_side_in_the_order_of_the_spec():
     assert out.tolist() == [[1.0, 2.0, 3.0, 4.0]]
 
 
+def test_a_vector_without_numbers_comes_back_as_it_was():
+    """Unity's own `testdcvis.demo` has one beside its image."""
+    layout = ObservationLayout(
+        BehaviorSpec("B", (ObservationSpec("none", (0,)), ObservationSpec("x", (2,))), ActionSpec(1))
+    )
+    seen = [np.zeros((3, 0), np.float32), np.arange(6, dtype=np.float32).reshape(3, 2)]
+    for given, found in zip(seen, layout.decode(layout.encode(seen)), strict=True):
+        np.testing.assert_array_equal(given, found)
+
+
 def test_images_and_sets_stay_what_they_are():
     seen = mixed(7)
     encoded = layout(*MIXED).encode(seen)
