@@ -8,6 +8,7 @@ Axis letters: N rows (agent steps), K trajectories, E episodes, G games, T teams
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -234,7 +235,7 @@ class PolicyUpdate:
         Raises:
             ShapeError: if the layout's tensors have more or fewer elements together.
         """
-        sizes = [int(np.prod(shape, dtype=np.int64)) for _, shape in self.layout]
+        sizes = [math.prod(shape) for _, shape in self.layout]
         if sum(sizes) != self.weights.size:
             raise ShapeError(
                 f"policy version {self.version} of {self.behavior_id} has {self.weights.size} weights, "

@@ -7,6 +7,7 @@ who may write to which slab.
 
 from __future__ import annotations
 
+import math
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,7 +165,7 @@ class _PieceSizes:
 
 
 def _bytes_per_entry(columns: Columns) -> list[int]:
-    return [c.dtype.itemsize * int(np.prod(c.shape[1:], dtype=np.int64)) for c in columns.values()]
+    return [c.dtype.itemsize * math.prod(c.shape[1:]) for c in columns.values()]
 
 
 def _aligned(size: int) -> int:

@@ -11,6 +11,7 @@ C channels.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -250,7 +251,7 @@ def _flattened(space: Space) -> tuple[int, np.dtype[Any], Extractor]:
         return _one_hot(np.array([space.n]), np.array([space.start]))
     if isinstance(space, spaces.MultiDiscrete):
         return _one_hot(space.nvec.ravel(), np.ravel(space.start))
-    size = int(np.prod(space.shape or ()))
+    size = math.prod(space.shape or ())
     dtype = _number(space) if isinstance(space, spaces.Box) else np.dtype(np.float32)
     return size, dtype, _cast(dtype, (size,))
 

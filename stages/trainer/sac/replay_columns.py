@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -35,7 +36,7 @@ class LazyColumn:
         self.name = column.name
         self.dtype = np.dtype(column.dtype)
         self.shape = column.shape
-        row_bytes = max(1, self.dtype.itemsize * int(np.prod(column.shape, dtype=np.int64)))
+        row_bytes = max(1, self.dtype.itemsize * math.prod(column.shape))
         self._capacity = capacity
         self._rows = max(1, min(capacity, block_bytes // row_bytes))
         self._blocks: list[Array] = []

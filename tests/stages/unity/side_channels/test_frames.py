@@ -88,7 +88,10 @@ def test_two_channels_of_one_id_are_refused():
             "expected a message of 2 bytes, as its head says, at byte 41, and 1 bytes are left of 42",
         ),
         (lambda data: data[:30], "expected 20 bytes of its head at byte 21, and 9 bytes are left of 30"),
-        (lambda data: data[:16] + b"\xff\xff\xff\xff" + data[20:], "expected a message of -1 bytes"),
+        (
+            lambda data: data[:16] + b"\xff\xff\xff\xff" + data[20:],
+            "expected a message of less than no bytes, as its head says, at byte 20",
+        ),
     ],
 )
 def test_bytes_that_are_no_messages_are_reported_and_nobody_gets_any(damage, problem):
