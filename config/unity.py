@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -37,6 +37,12 @@ class EnvSettings(Settings):
         1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: without limit."
     )
     restarts_rate_limit_period_s: Int = Field(60, gt=0, description="Period of that limit, in seconds.")
+    on_close: Literal["end", "restart"] = Field(
+        "end",
+        description="What follows when Unity closes in order (a build that quits by itself, the Editor's Stop): `end`: "
+        "the others go on, and the run ends with the last; `restart`: a build is started again, within the limits "
+        "above, and the Editor is waited for. Not in ML-Agents.",
+    )
     listen: Listen = Field(
         LOCALHOST,
         description="Where to wait for Unity: `localhost` (this machine alone), an address of this machine (besides "

@@ -22,9 +22,10 @@ from queues.specs import BehaviorSpec
 from stages.environment.factory import EnvironmentRequest, make_group
 from stages.environment.parameters import EpisodeParameters, connect_parameters
 from stages.environment.protocol import EnvironmentGroup
+from stages.errors import EnvironmentEnded, StageError
 from stages.evaluation import EvaluationResult, EvaluationStage
 from stages.evaluation.opponents import make_opponents
-from stages.loop import Nowhere, StageRunner
+from stages.loop import Nowhere, StageFailure, StageRunner
 from stages.policy.design import design_of
 
 NAME = "evaluation"
@@ -65,6 +66,10 @@ class EvaluationHost(Host):
         try:
             async with self._limit:
                 await runner.run()
+        except StageFailure as failure:
+            if isinstance(failure.cause, EnvironmentEnded):
+                raise StageError(f"its environments have closed: {failure.cause}") from failure
+            raise
         except TimeoutError:
             log.warning(
                 "Evaluation: the last policies were still being played %.0f s after the end of training, and have no "

@@ -101,6 +101,7 @@ class Coordinator:
             behaviors,
             self._running,
             self._broadcaster,
+            actor_names(plan.config),
             self.checkpointing,
             None if plan.playing else lambda: self._begin_checkpoint(then_stop=True),
             self.checkpointing.save_now,
@@ -183,6 +184,7 @@ class Coordinator:
 
     async def _restart_actor(self, slot: ActorSlot) -> None:
         self._grant(self.ledger.remove_source(slot.source))
+        self.shutdown.source_replaced(slot.handle.plan.name)
         await self._start_actor(slot.replica, slot.handle.plan.name, slot)
 
     def _listen_later(self, host: HostHandle) -> None:
@@ -261,7 +263,6 @@ class Coordinator:
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.SourceEnded():
                 self.shutdown.source_ended(host.plan.name)
-                self.shutdown.finish()
             case control.HostFailed() if host.plan.role == "evaluation":
                 self.evaluation.fail(message.message)
             case control.HostFailed():

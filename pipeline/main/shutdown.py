@@ -24,6 +24,11 @@ SOURCES_SHARE = 1 / 6
 
 _LOOK_S = 1.0
 
+_NOTHING_SEEN = (
+    "the environments closed before an agent asked for a decision, so nothing was learned. In Unity, does the scene "
+    "have agents with a Decision Requester, whose Behavior Type is Default?"
+)
+
 
 class Shutdown:
     """Ends the run once, at the first cause.
@@ -32,6 +37,7 @@ class Shutdown:
         behaviors: the open behaviours, by name.
         running: the hosts.
         broadcaster: reaches the sources.
+        sources: names of all sources that the run has, or will have once they have been started.
         checkpointing: the run's checkpoints.
         last_checkpoint: begins the checkpoint behind which the sources stop; None where nothing is saved.
         save_trainers: saves without barriers what the checkpoint under way, or a new one, still lacks.
@@ -48,6 +54,7 @@ class Shutdown:
         behaviors: Mapping[str, BehaviorState],
         running: RunningHosts,
         broadcaster: Broadcaster,
+        sources: Iterable[str],
         checkpointing: Checkpointing,
         last_checkpoint: Callable[[], None] | None,
         save_trainers: Callable[[], None],
@@ -59,6 +66,7 @@ class Shutdown:
         self._behaviors = behaviors
         self._running = running
         self._broadcaster = broadcaster
+        self._sources = frozenset(sources)
         self._checkpointing = checkpointing
         self._last_checkpoint = last_checkpoint
         self._save_trainers = save_trainers
@@ -66,6 +74,8 @@ class Shutdown:
         self._sources_s = grace_s if deterministic else grace_s * SOURCES_SHARE
         self._owing: set[str] = set()
         """Sources that were told to stop and have not said that they do."""
+        self._exhausted: set[str] = set()
+        """Sources that produce no more; others may."""
         self._any_stopped = False
         self._without_barriers = False
         self._begun_s = self._moved_s = 0.0
@@ -113,10 +123,22 @@ class Shutdown:
         self._release_learners()
 
     def source_ended(self, name: str) -> None:
-        """A source produces no more; if it was told to stop, its barrier is in the stream."""
+        """A source produces no more; the run ends with the last. If it was told to, its barrier is in the stream."""
+        self._exhausted.add(name)
         if name in self._owing:
             self._owing.remove(name)
             self._any_stopped = True
+        if self.begun or not self._exhausted >= self._sources:
+            return
+        if self._behaviors:
+            log.info("No more experience comes. The run ends.")
+            self.finish()
+        else:
+            self.fail(HostFailed(_NOTHING_SEEN, "", name))
+
+    def source_replaced(self, name: str) -> None:
+        """A source was started in the place of a dead one: it produces, whatever the other has said."""
+        self._exhausted.discard(name)
 
     def host_ended(self, name: str, how: str, in_order: bool) -> None:
         """A host has ended as the run does; `how` says how, for a message if that was not in order."""

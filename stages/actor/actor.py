@@ -38,7 +38,7 @@ class ActorPort:
     announce: Callable[[BehaviorSpec], None] = lambda spec: None
     """A behaviour id was seen for the first time."""
     ended: Callable[[str], None] = lambda reason: None
-    """The environments have ended in order, for this reason: nothing more is emitted, and the run should end."""
+    """The environments have ended in order, for this reason: what was made is emitted, and then no more comes."""
     stopped: Callable[[], None] = lambda: None
     """The last item was taken, after a stop was requested; what is left is to close the environments."""
 
@@ -208,7 +208,7 @@ class Actor(Source[Item]):
             Act.ASK: (self._ask, self._sleep),
             Act.RESUME: (self._decide_again, self._advance),
             Act.RENEW: (None, self._renew),
-            Act.CLOSE: (self._processor.close_all, self._sleep),
+            Act.CLOSE: (self._close, self._sleep),
         }
         if not self._resets_at_checkpoints:
             del cues[Cue.RENEWAL_DUE]
@@ -295,6 +295,9 @@ class Actor(Source[Item]):
             dropped = self._processor.drop_environments(lost)
             if dropped:
                 self._context.log.warning("%d steps of half-made trajectories are dropped with it.", dropped)
+        closed = self._environment.closed
+        if closed is not None:
+            self._processor.close_environments(closed)
         if len(self._environment.specs) > len(self._known):
             self._announce()
         await asyncio.sleep(0)  # let policies, credits and commands in
@@ -302,6 +305,12 @@ class Actor(Source[Item]):
     def _stand_still(self) -> Iterable[TrajectoryBatch]:
         yield from self._processor.flush()
         self._asked_for = None
+        self._ask()
+
+    def _close(self) -> Iterable[TrajectoryBatch]:
+        """Emit all that was made, and give back what it leaves to other actors."""
+        yield from self._processor.close_all()
+        self._learners = ()
         self._ask()
 
     def _ask(self) -> None:
@@ -383,7 +392,8 @@ class Actor(Source[Item]):
     def _end(self, end: EnvironmentEnded) -> State:
         """Report that the environments have ended in order."""
         why = str(end)
-        self._context.log.info("%s. The run ends.", why[:1].upper() + why[1:])
+        self._context.log.info("%s.", why[:1].upper() + why[1:])
+        self._asked_for = None
         self._port.ended(why)
         return State.ENDED
 

@@ -49,7 +49,7 @@ class Act(Enum):
     ASK = auto()  # ask for credits if other behaviours need them than before, wait for the host
     RESUME = auto()  # have newer policies decide again, step the environments
     RENEW = auto()  # reset the environments with the seed of the checkpoint
-    CLOSE = auto()  # close and emit all trajectories, wait for the host
+    CLOSE = auto()  # close and emit all trajectories, give back all credits, wait for the host
 
 
 class Transition(NamedTuple):

@@ -131,9 +131,16 @@ class Assembler:
         decisions = {name: values[known] for name, values in step.decisions.items()}
         self._pages.write_decisions(self._cursor[slots[known]], decisions, step.policy_versions[known])
 
-    def close(self, *, truncated: bool) -> None:
-        """Close half-made trajectories where they stand and forget all agents with their open decisions."""
+    def close(self, *, truncated: bool, env_ids: Numbers | None = None) -> None:
+        """Close half-made trajectories where they stand and forget agents with their open decisions.
+
+        Args:
+            truncated: the mark of the trajectories.
+            env_ids: of the agents in these environments; None: of all.
+        """
         slots = self._slots.used()
+        if env_ids is not None:
+            slots = self._agents.living_in(slots, env_ids)
         self._leave(slots, truncated=truncated)
         self._forget(slots)
         if self._mates is not None:

@@ -146,6 +146,12 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             assembler.close(truncated=truncated)
         return _emit(self._assemblers.values())
 
+    def close_environments(self, env_ids: ArrayLike) -> None:
+        """Forget the agents of instances that have closed; as `close_all`, but all is emitted with what comes next."""
+        closed = np.asarray(env_ids, np.int64)
+        for assembler in self._assemblers.values():
+            assembler.close(truncated=True, env_ids=closed)
+
     def drop_environments(self, env_ids: ArrayLike) -> int:
         """Forget the agents of crashed instances, with their half-made trajectories.
 

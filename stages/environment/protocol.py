@@ -92,6 +92,10 @@ class StepResult:
     lost: NDArray[np.int32] | None = None
     """Instances that broke and that the group itself restarts: the episodes of their agents never end. New episodes may
     come with this tick or a later one. None for none."""
+    closed: NDArray[np.int32] | None = None
+    """Instances that have closed in order and are not started again: no more rows of their agents come. From `step`,
+    those that have since the last tick; from `reset`, all. When the last one closes, the group raises
+    `EnvironmentEnded` instead. None for none."""
 
 
 @runtime_checkable

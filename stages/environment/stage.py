@@ -90,6 +90,11 @@ class EnvironmentStage(Source[StepBatch]):
         return self._result.lost
 
     @property
+    def closed(self) -> NDArray[np.int32] | None:
+        """The instances that have closed in order at the last tick; None for none."""
+        return self._result.closed
+
+    @property
     def lineups(self) -> Lineups:
         """The policies of each game."""
         return self._lineups
@@ -155,8 +160,9 @@ class EnvironmentStage(Source[StepBatch]):
         self._tick += 1
         if len(self.specs) > len(self._known):
             self._announce()
-        if self._result.lost is not None:
-            self._lose(self._result.lost)
+        for gone in (self._result.lost, self._result.closed):
+            if gone is not None:
+                self._lose(gone)
         named = type(self._group).__name__
         self._game_columns = self._tracker.finish(self._result, named) if self._lineups.self_play else {}
         if self._result.statistics:
@@ -185,7 +191,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._lineups.update(update)
 
     def _lose(self, env_ids: NDArray[np.int32]) -> None:
-        """Begin new games in instances that restarted. Memories need nothing: they are kept by episode."""
+        """Begin new games in instances that are restarted, if ever. Memories need nothing: they are kept by episode."""
         self._tracker.forget(env_ids)
         self._lineups.restart_games(env_ids)
 

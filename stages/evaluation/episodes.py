@@ -27,7 +27,8 @@ class CountedEpisodes:
     """Counts the episodes of one behaviour id: in each instance a fixed share, the first ones to *begin*.
 
     The first ones to end would be the short ones, which often have another return. An episode that never ends does not
-    count: of an instance that broke, another one takes its place; of an agent without a row for `PATIENCE` ticks, none.
+    count: of an instance that broke, another one takes its place; of one that closed for good, one of another instance;
+    of an agent without a row for `PATIENCE` ticks, none.
 
     Args:
         wanted: how many.
@@ -42,6 +43,8 @@ class CountedEpisodes:
         self._open = wanted
         self._left = np.full(num_envs, wanted // num_envs)
         self._left[: wanted % num_envs] += 1
+        self._instances = list(range(num_envs))
+        """Those that have not closed."""
         self._running: dict[int, _Episode] = {}
         self._tick = 0
 
@@ -50,9 +53,13 @@ class CountedEpisodes:
         """True if all that count have ended."""
         return not self._open
 
-    def add(self, steps: AgentSteps | None, lost: NDArray[np.int32] | None) -> None:
-        """Add a tick: the rows of the behaviour id, if it has any, and the instances that broke."""
+    def add(
+        self, steps: AgentSteps | None, lost: NDArray[np.int32] | None, closed: NDArray[np.int32] | None = None
+    ) -> None:
+        """Add a tick: the rows of the behaviour id, if it has any, and the instances that broke or closed for good."""
         self._tick += 1
+        if closed is not None:
+            self._share_anew({int(env_id) for env_id in closed})
         if steps is not None:
             self._add_rows(steps)
         if lost is not None:
@@ -81,6 +88,15 @@ class CountedEpisodes:
                 self._open -= 1
                 self.returns.append(episode.total)
                 self.lengths.append(episode.length)
+
+    def _share_anew(self, closed: set[int]) -> None:
+        """Let the other instances play what these have not; a group without others has ended."""
+        self._forget(closed)
+        self._instances = [env_id for env_id in self._instances if env_id not in closed]
+        for env_id in closed:
+            left, self._left[env_id] = int(self._left[env_id]), 0
+            for number in range(left):
+                self._left[self._instances[number % len(self._instances)]] += 1
 
     def _forget(self, lost: set[int]) -> None:
         for agent, episode in [*self._running.items()]:

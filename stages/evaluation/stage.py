@@ -195,7 +195,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         )
         while True:
             for behavior_id, episodes in counted.items():
-                episodes.add(result.steps.get(behavior_id), result.lost)
+                episodes.add(result.steps.get(behavior_id), result.lost, result.closed)
             if all(episodes.complete for episodes in counted.values()):
                 return
             actions = {i: seating.player(i)(steps) for i, steps in result.steps.items()}

@@ -34,4 +34,4 @@ class ChannelMisused(UnityRefused):
 
 
 class UnityEnded(StageError):
-    """Unity closed the connection regularly: its Editor was stopped, or its window was closed."""
+    """Unity closed in order: its Editor was stopped, its window was closed, or the game quit by itself."""

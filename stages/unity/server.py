@@ -119,6 +119,8 @@ class ExchangeServer:
         """By address, the greetings of callers until the server belongs to one of them."""
         self._server: grpc.aio.Server | None = None
         self._call: _Call | None = None
+        self._reading = 0
+        """Messages that are arriving."""
         self._news = asyncio.Event()
         self._interruption: Exception | None = None
         self._farewell: bytes | None = None
@@ -168,6 +170,12 @@ class ExchangeServer:
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         return server
+
+    @property
+    def between_calls(self) -> bool:
+        """True if all that Unity has asked for so far was answered, and no call is arriving."""
+        in_call = self._call is not None or self._reading or self._interruption is not None
+        return self._owner is not None and not in_call
 
     async def receive(self) -> bytes:
         """Return the unanswered call, or wait for the next one; there is no timeout, and cancellation loses nothing.
@@ -237,7 +245,11 @@ class ExchangeServer:
         if self._farewell is not None:
             self._news.set()
             return self._farewell
-        request = await self._read(caller, context)
+        self._reading += 1
+        try:
+            request = await self._read(caller, context)
+        finally:
+            self._reading -= 1
         self._admit(caller)  # much may have happened while the message arrived
         if self._owner is None:
             ours = self._greet(request)

@@ -122,7 +122,7 @@ class UnityWorker:
         Raises:
             UnityRefused: if the port is in use, there is no such executable, or its version is not compatible.
             UnityBroken: if it ends or is silent before it has connected.
-            UnityEnded: if the Editor is stopped.
+            UnityEnded: if it closes in order, as when the Editor is stopped.
         """
         try:
             await self._connect()
@@ -138,7 +138,7 @@ class UnityWorker:
 
         Raises:
             UnityBroken: if it died, did not answer, dropped the connection, or broke the protocol.
-            UnityEnded: if the Editor was stopped.
+            UnityEnded: if it has closed in order.
         """
         return await self._exchange(messages.RESET, {})
 
@@ -154,7 +154,7 @@ class UnityWorker:
 
         Raises:
             UnityBroken: if it died, did not answer, dropped the connection, or broke the protocol.
-            UnityEnded: if the Editor was stopped.
+            UnityEnded: if it has closed in order.
         """
         return await self._exchange(messages.STEP, actions)
 
@@ -336,7 +336,11 @@ class UnityWorker:
 
     def _on_exit(self, returncode: int) -> None:
         assert self._server is not None
-        self._server.interrupt(self._death(returncode))
+        if returncode == 0 and self._server.between_calls:  # the game has quit, without the protocol's goodbye
+            self._ended = True
+            self._server.interrupt(UnityEnded(f"{self.name} has quit, with return code 0"))
+        else:
+            self._server.interrupt(self._death(returncode))
 
     def _death(self, returncode: int) -> UnityBroken:
         connected = "" if self.greeting is not None else " before it had connected"

@@ -19,7 +19,6 @@ from pipeline.run_folder.checkpoint import newest_checkpoint
 MENDED = {
     "die-mid-step": "ended with signal SIGKILL",
     "exit-mid-step": "ended with return code 3",
-    "stop": "has closed the connection",
     "garbage": "doesn't keep to the protocol",
     "empty-message": "doesn't keep to the protocol",
     "nan-reward": "agent 0: its reward is nan",
@@ -42,6 +41,71 @@ def test_one_program_s_trouble_is_mended_by_a_restart_of_it_alone(start, tmp_pat
     assert restarts(command) == 1
     assert "the others go on" in command.output
     assert "Traceback" not in command.output
+    command.assert_left_nothing()
+    assert_saved(command, 1000)
+
+
+# What closes in order has not failed. ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quits", "words"),
+    [("stop", "has closed the connection"), pytest.param("quit-in-step", "has quit", marks=pytest.mark.slow)],
+)
+def test_the_others_go_on_without_a_program_that_quits(start, tmp_path, quits, words):
+    command = start(unity(tmp_path, "--misbehave", quits, "--at-step", 40, "--once", tmp_path / "once", **INLINE))
+    assert command.wait() == 0, command.output
+    assert f"{words}" in command.output
+    assert "The others go on." in command.output
+    assert restarts(command) == 0
+    command.assert_left_nothing()
+    assert_saved(command, 1000)
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        {"num_envs": 2, **INLINE},
+        {"num_envs": 1, "pipeline__hosts__actors__replicas": 2},
+        pytest.param({"num_envs": 1, **INLINE, "pipeline__deterministic": True}, marks=pytest.mark.slow),
+    ],
+    ids=["one actor", "two actors", "deterministic"],
+)
+def test_the_run_ends_with_the_last_program_also_in_the_middle_of_checkpoints(start, tmp_path, many):
+    quits = tmp_path / "quits"
+    plain = unity(tmp_path, "--quits", quits, **LONG, behaviors__Simple__checkpoint_interval=1, **many)
+    command = start(plain)
+    command.until_checkpoint(3)
+    quits.touch()
+    assert command.wait() == 0, command.output
+    assert "No more experience comes. The run ends." in command.output
+    assert restarts(command) == 0
+    command.assert_left_nothing()
+    assert_saved(command)
+
+
+def test_actors_go_on_with_the_credits_of_one_whose_program_has_quit(start, tmp_path):
+    """With a lag of 0 the trainer needs all credits for its next update."""
+    plain = unity(tmp_path, "--misbehave", "stop", "--at-step", 20, "--once", tmp_path / "once", num_envs=1)
+    command = start(changed(plain, {"pipeline__hosts__actors__replicas": 2, "pipeline__max_policy_lag": 0}))
+    assert command.wait() == 0, command.output
+    assert "has closed the connection" in command.output
+    assert_saved(command, 1000)
+
+
+def test_a_program_that_quits_before_an_agent_has_shown_is_no_success(start, tmp_path):
+    command = start(unity(tmp_path, "--misbehave", "quit-at-start", num_envs=1, **INLINE))
+    assert command.wait() == 1, command.output
+    assert "closed before an agent asked for a decision, so nothing was learned" in command.output
+    assert "--resume" not in command.output
+    command.assert_left_nothing()
+
+
+def test_a_program_that_quits_is_started_again_if_that_is_wanted(start, tmp_path):
+    arguments = ("--misbehave", "stop", "--at-step", 40, "--once", tmp_path / "once")
+    command = start(unity(tmp_path, *arguments, num_envs=1, env_settings__on_close="restart", **INLINE))
+    assert command.wait() == 0, command.output
+    assert "has closed the connection: starting it again (restart 1)" in command.output
     command.assert_left_nothing()
     assert_saved(command, 1000)
 

@@ -70,7 +70,7 @@ class Academy:
         while True:
             begun = time.perf_counter()
             self._obey(order)
-            self._trouble.on_first_order()
+            self._trouble.on_first_order(self._connection)
             self._trouble.in_step(self._channels)
             says = self._scene.advance()
             self._note(says)

@@ -24,6 +24,7 @@ class Misbehavior:
         self._at = options.at_step
         self._size = int(options.huge_mib * 2**20)
         self._exchanges = 0
+        self._quits = options.quits
         if self._kind and options.once and not _first(options.once):
             self._kind = None
         options.misbehave = self._kind
@@ -36,9 +37,11 @@ class Misbehavior:
         if self._kind == "refuses-us":
             hang()
 
-    def on_first_order(self) -> None:
+    def on_first_order(self, connection: Connection) -> None:
         if self._kind == "never-asks":
             hang()
+        if self._kind == "quit-at-start":
+            _say_goodbye(connection)
 
     def in_step(self, channels: Channels) -> None:
         """While Unity computes."""
@@ -49,6 +52,8 @@ class Misbehavior:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self._kind == "exit-mid-step":
             os._exit(CRASHED)
+        elif self._kind == "quit-in-step":
+            os._exit(0)
         elif self._kind == "hang":
             hang()
         elif self._kind == "huge-message":
@@ -56,10 +61,13 @@ class Misbehavior:
 
     def send(self, connection: Connection, output: Any) -> Any:
         """Exchange, with trouble or without."""
+        if self._quits is not None and self._quits.exists():
+            _say_goodbye(connection)
         if self._exchanges == self._at:
             if self._kind == "stop":
-                connection.stop()
-                raise Closed("Unity has closed the connection")
+                _say_goodbye(connection)
+            if self._kind == "quit-in-call":
+                signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
             if self._kind == "garbage":
                 connection.raw(b"\xff" * 100)
             if self._kind == "empty-message":
@@ -81,6 +89,16 @@ class Misbehavior:
             infos.append(infos[-1])
         elif self._kind == "unknown-behavior":
             said.agentInfos["Stranger?team=0"].CopyFrom(said.agentInfos[name])
+
+
+def _say_goodbye(connection: Connection) -> None:
+    """End as a game that quits by itself.
+
+    Raises:
+        Closed: always.
+    """
+    connection.stop()
+    raise Closed("Unity has closed the connection")
 
 
 def hang() -> None:

@@ -9,6 +9,9 @@ SCENES = ("simple", "visual", "duel", "crowd", "given", "many", "balance")
 MISBEHAVIORS = (
     "die-mid-step",
     "exit-mid-step",
+    "quit-in-step",
+    "quit-at-start",
+    "quit-in-call",
     "hang",
     "stop",
     "garbage",
@@ -36,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
     unity.add_argument("--scene", choices=SCENES, default="simple")
     unity.add_argument("--report", type=Path, help="folder for <port>-<pid>.json, written at the end")
+    unity.add_argument("--quits", type=Path, help="ask before each step whether this file is there, and quit if it is")
     unity.add_argument("--companions", type=int, default=1, help="play only once so many of a run are connected")
     unity.add_argument("--communication-version", help="1.5.0, or one that nobody speaks if it is to be wrong")
     unity.add_argument("--package-version", default="3.0.0")

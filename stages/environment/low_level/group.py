@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.low_level.conversion import behavior_spec, read_steps
@@ -47,6 +49,9 @@ class LowLevelGroup:
         self._episodes: list[dict[str, EpisodeTracker]] = [{} for _ in envs]
         self._asked: dict[int, dict[str, slice]] = {}
         self._closed = False
+        self._left: set[int] = set()
+        """The objects that have ended; the others go on."""
+        self._just_left: list[int] = []
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Send parameters over the environments' side channels."""
@@ -64,24 +69,31 @@ class LowLevelGroup:
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or returns what does not fit its specs.
-            EnvironmentEnded: if it has ended normally.
+            EnvironmentEnded: if the last one has ended in order.
         """
         self._send_parameters()
-        for index, env in enumerate(self._envs):
+        for index, env in self._playing():
             for episodes in self._episodes[index].values():
                 episodes.clear()
-            self._call(index, "reset()", env.reset)
+            try:
+                self._call(index, "reset()", env.reset)
+            except EnvironmentEnded as end:
+                self._leave_out(index, end)
+        self._just_left = [*self._left]
         return self._read()
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Advance all environments by one step; raises as `reset`."""
         self._send_parameters()
-        for index, env in enumerate(self._envs):
-            for behavior_id, place in self._asked.get(index, {}).items():
-                batch = actions[behavior_id]
-                chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
-                self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
-            self._call(index, "step()", env.step)
+        for index, env in self._playing():
+            try:
+                for behavior_id, place in self._asked.get(index, {}).items():
+                    batch = actions[behavior_id]
+                    chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
+                    self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
+                self._call(index, "step()", env.step)
+            except EnvironmentEnded as end:
+                self._leave_out(index, end)
         return self._read()
 
     def close(self) -> None:
@@ -95,13 +107,29 @@ class LowLevelGroup:
             except Exception as error:  # one that fails to close must not hinder the others
                 log.debug("%s: its close() failed: %s", self._label(index), error)
 
+    def _playing(self) -> list[tuple[int, Any]]:
+        return [(index, env) for index, env in enumerate(self._envs) if index not in self._left]
+
+    def _leave_out(self, index: int, end: EnvironmentEnded) -> None:
+        """An object has ended: go on with the others.
+
+        Raises:
+            EnvironmentEnded: if there are no others.
+        """
+        self._left.add(index)
+        if len(self._left) == self.num_envs:
+            raise end
+        log.info("%s. The others go on.", end)
+        self._just_left.append(index)
+
     def _send_parameters(self) -> None:
         for bridge in self._bridges:
             bridge.update()
 
     def _read(self) -> StepResult:
+        left, self._just_left = self._just_left, []
         parts: dict[str, list[IndexedRows]] = {}
-        for index, env in enumerate(self._envs):
+        for index, env in self._playing():
             for behavior_id, spec in self._call(index, "behavior_specs", _specs_of, env).items():
                 rows = self._rows(index, env, behavior_id, spec)
                 if len(rows.columns):
@@ -110,6 +138,7 @@ class LowLevelGroup:
         return StepResult(
             {behavior_id: agent_steps(found, self._specs[behavior_id]) for behavior_id, found in parts.items()},
             statistics=merged_statistics(bridge.statistics() for bridge in self._bridges),
+            closed=np.array(left, np.int32) if left else None,
         )
 
     def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> InstanceRows:

@@ -1,6 +1,7 @@
 """Several Unity programs, or the Editor, as one environment group: each is stepped on its own, none waits for another.
 
-A tick holds the agents of the programs that have answered. A broken program is restarted alone, the others go on.
+A tick holds the agents of the programs that have answered. A broken program is restarted alone, the others go on; so
+they do where one has closed in order, until the last one closes.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ class UnityGroup:
         make: makes an instance, from its number in the group and the environment parameters (None without any).
         num_envs: instances.
         restarts: makes an instance's restart limits.
-        editor: True for the Unity Editor, which ends the run when its user stops it.
+        editor: True for the Unity Editor, which its user starts and stops.
+        on_close: what follows when an instance closes in order, as `env_settings.on_close`.
         in_step: True if each tick waits for all instances, so that runs are reproducible.
         clock: seconds, for the restart limits.
     """
@@ -55,6 +57,7 @@ class UnityGroup:
         num_envs: int,
         restarts: Callable[[], RestartBudget],
         editor: bool = False,
+        on_close: str = "end",
         in_step: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,6 +70,12 @@ class UnityGroup:
         self._announced_by: dict[str, str] = {}
         self._budgets = [restarts() for _ in range(num_envs)]
         self._editor = editor
+        self._on_close = on_close
+        self._closed: dict[int, asyncio.Task[None]] = {}
+        """The instances that have closed in order for good, with what waits for the end of each program."""
+        self._lost: list[int] = []
+        self._gone: list[int] = []
+        """The instances that were restarted, and that closed for good, since the last tick."""
         self._in_step = in_step
         self._clock = clock
         self._under_way: dict[asyncio.Task[Answer], int] = {}
@@ -88,7 +97,7 @@ class UnityGroup:
 
         Raises:
             StageError: if an instance can't be used, or broke too often.
-            EnvironmentEnded: if the Editor was stopped.
+            EnvironmentEnded: if the last instance has closed in order.
         """
         if self._given_up is None:
             self._given_up = asyncio.get_running_loop().create_future()
@@ -98,11 +107,13 @@ class UnityGroup:
             await self._gather(everyone=True)
         self._asked = {}
         for index, instance in enumerate(self._instances):
-            self._send(index, instance.reset() if instance.connected else instance.begin())
+            if index not in self._closed:
+                self._send(index, instance.reset() if instance.connected else instance.begin())
         answers: dict[int, Answer] = {}
         while self._under_way:
-            answers |= (await self._gather(everyone=True))[0]
-        return self._result(dict(sorted(answers.items())), [])
+            answers |= await self._gather(everyone=True)
+        self._lost, self._gone = [], [*self._closed]  # all others begin anew
+        return self._result(dict(sorted(answers.items())))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Send actions to the instances that asked for them, and wait until at least one has answered.
@@ -111,12 +122,12 @@ class UnityGroup:
 
         Raises:
             StageError: if an instance broke too often.
-            EnvironmentEnded: if the Editor was stopped.
+            EnvironmentEnded: if the last instance has closed in order.
         """
         asked, self._asked = self._asked, {}
         for index, places in asked.items():
             self._send(index, self._instances[index].step(self._orders(actions, places)))
-        return self._result(*await self._gather(everyone=self._in_step))
+        return self._result(await self._gather(everyone=self._in_step))
 
     def request_stop(self) -> None:
         """Let the group end regularly if its steps take much longer, as the run is to end."""
@@ -134,6 +145,8 @@ class UnityGroup:
         for task in tasks:
             if not task.cancelled() and task.exception() is not None:
                 log.debug("an exchange under way failed: %s", task.exception())
+        if self._closed:
+            await asyncio.wait(self._closed.values())
         async with asyncio.TaskGroup() as closing:
             for index, instance in enumerate(self._instances):
                 closing.create_task(instance.close(_HUNG_S if index in stepping else _END_S))
@@ -155,26 +168,30 @@ class UnityGroup:
             for behavior_id, place in places.items()
         }
 
-    async def _gather(self, everyone: bool) -> tuple[dict[int, Answer], list[int]]:
-        """Wait for one answer, or for everyone's; returns all answers, and the instances that broke."""
+    async def _gather(self, everyone: bool) -> dict[int, Answer]:
+        """Wait for one answer, or for everyone's; returns all answers by instance.
+
+        Raises:
+            EnvironmentEnded: if the last instance has closed, or the run is to end and an instance hangs.
+            StageError: if an instance can't be used, or broke too often.
+        """
         done = await self._some_done(everyone)
         answers: dict[int, Answer] = {}
-        broken: list[int] = []
         for task in sorted(done, key=lambda task: self._under_way[task]):
             index = self._under_way[task]
             error = task.exception()
             if error is None:
                 del self._under_way[task]
                 answers[index] = task.result()
-            elif isinstance(error, UnityEnded) and self._editor:
-                raise EnvironmentEnded(str(error)) from error
             elif isinstance(error, BrokenEnvironmentError | UnityEnded):
-                self._restart(index, error)
                 del self._under_way[task]
-                broken.append(index)
+                if isinstance(error, UnityEnded):
+                    self._on_closed(index, error)
+                else:
+                    self._restart(index, error)
             else:
                 raise error
-        return answers, broken
+        return answers
 
     async def _some_done(self, everyone: bool) -> set[asyncio.Task[Answer]]:
         """Wait until one exchange is done, or all are.
@@ -206,16 +223,41 @@ class UnityGroup:
         if refusal is not None:
             raise StageError(f"{error}\nIt is not restarted again: {refusal}.") from error
         budget.spend(self._clock())
-        log.warning(
-            "%s\nRestarting %s (restart %d)%s.",
-            error,
-            instance.name,
-            budget.count,
-            "; the others go on" if self.num_envs > 1 else "",
-        )
+        others = "; the others go on" if self._others_play(index) else ""
+        log.warning("%s\nRestarting %s (restart %d)%s.", error, instance.name, budget.count, others)
+        self._lost.append(index)
         self._send(index, instance.begin())
 
-    def _result(self, answers: Mapping[int, Answer], broken: Sequence[int]) -> StepResult:
+    def _on_closed(self, index: int, end: UnityEnded) -> None:
+        """An instance has closed in order: start it again if that is wanted, else go on with the others.
+
+        Raises:
+            EnvironmentEnded: if there are no others.
+        """
+        instance, budget = self._instances[index], self._budgets[index]
+        refusal = None
+        if self._on_close == "restart":
+            refusal = None if self._editor else budget.refusal(self._clock())  # a person starts the Editor
+            if refusal is None:
+                budget.spend(self._clock())
+                again = "waiting for its next Play" if self._editor else f"starting it again (restart {budget.count})"
+                log.info("%s: %s, as env_settings.on_close is restart.", end, again)
+                self._lost.append(index)
+                self._send(index, instance.begin())
+                return
+        why = f"{end}" if refusal is None else f"{end}, and is not started again: {refusal}"
+        self._closed[index] = asyncio.create_task(instance.close(_END_S))
+        if not self._others_play(index):
+            raise EnvironmentEnded(why)
+        log.info("%s. The others go on.", why)
+        self._gone.append(index)
+
+    def _others_play(self, index: int) -> bool:
+        return any(other not in self._closed for other in range(self.num_envs) if other != index)
+
+    def _result(self, answers: Mapping[int, Answer]) -> StepResult:
+        lost, self._lost = self._lost, []
+        gone, self._gone = self._gone, []
         self._announce(answers)
         parts: dict[str, list[IndexedRows]] = {}
         for behavior_id in self.behavior_specs:
@@ -231,7 +273,8 @@ class UnityGroup:
         return StepResult(
             {behavior_id: agent_steps(found, self.behavior_specs[behavior_id]) for behavior_id, found in parts.items()},
             statistics=merged_statistics(answer.statistics for answer in answers.values()),
-            lost=np.array(broken, np.int32) if broken else None,
+            lost=np.array(lost, np.int32) if lost else None,
+            closed=np.array(gone, np.int32) if gone else None,
         )
 
     def _announce(self, indices: Iterable[int]) -> None:

@@ -48,6 +48,7 @@ def make_unity_group(request: EnvironmentRequest) -> UnityGroup:
             settings.max_lifetime_restarts, settings.restarts_rate_limit_n, settings.restarts_rate_limit_period_s
         ),
         editor=settings.env_path is None,
+        on_close=settings.on_close,
         in_step=config.pipeline.deterministic,
     )
 

@@ -40,11 +40,12 @@ class Ending:
         path = TrajectoryPath(plan.route("Ball"), config, stages, broadcaster.publisher)
         ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
         self.asked: list[str] = []
-        behaviors = {"Ball": ball}
+        self.behaviors = behaviors = {"Ball": ball}
         self.shutdown = Shutdown(
             behaviors,
             self.running,
             broadcaster,
+            ["actor-0", "actor-1"],
             Checkpointing(plan, behaviors, Timers(), dict, dict, stages, lambda problem: None),
             lambda: self.asked.append("last checkpoint"),
             lambda: self.asked.append("save now"),
@@ -77,6 +78,28 @@ async def test_the_first_failure_is_the_one_that_counts(tmp_path, caplog):
         assert ending.shutdown.failure == HostFailed("the first", "", "actor")
         assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["the first"]
         assert ending.asked == [], "there is no learner that could save"
+
+
+async def test_a_run_ends_with_the_last_of_its_sources(tmp_path):
+    async with ending_in(tmp_path) as ending:
+        for name in ("actor-0", "actor-0"):
+            ending.shutdown.source_ended(name)
+            assert not ending.shutdown.begun
+        ending.shutdown.source_replaced("actor-0")
+        ending.shutdown.source_ended("actor-1")
+        assert not ending.shutdown.begun, "a new actor-0 produces"
+        ending.shutdown.source_ended("actor-0")
+        assert (ending.shutdown.begun, ending.shutdown.failure) == (True, None)
+        assert ending.asked == ["last checkpoint"]
+
+
+async def test_sources_that_end_before_anybody_was_seen_are_a_failure(tmp_path):
+    async with ending_in(tmp_path) as ending:
+        ending.behaviors.clear()
+        ending.shutdown.source_ended("actor-0")
+        ending.shutdown.source_ended("actor-1")
+        assert ending.shutdown.failure is not None
+        assert "closed before an agent asked for a decision" in ending.shutdown.failure.message
 
 
 async def test_a_failed_checkpoint_is_a_failure_only_if_it_is_the_last_one(tmp_path):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes import Cast, Counters, CountingGroup, EchoPolicy, check_trajectories, policy_update
 from virtual_time import until_blocked
@@ -586,6 +589,37 @@ async def test_environments_that_end_in_order_end_the_run_with_all_that_was_made
         rig.actor.request_stop()
         assert [type(item) for item in await rig.ended()] == [Barrier]
         assert rig.groups[0].closed == 1
+
+
+async def test_what_an_instance_made_that_closes_is_emitted_and_all_else_goes_on():
+    class Closing(CountingGroup):
+        async def step(self, actions):
+            stepping = super().step(actions)
+            assert inspect.isawaitable(stepping), "it takes a second"
+            result = await stepping
+            return replace(result, closed=np.array([1], np.int32)) if self.tick == 4 else result
+
+    async with Rig(FOREVER, group_class=Closing, num_envs=2) as rig:
+        rig.actor.receive_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=100)
+        await asyncio.sleep(4.5)
+        (batch,) = rig.take()
+        assert (batch.num_trajectories, batch.truncated.all(), rig.ends) == (2, True, [])
+
+
+async def test_an_actor_whose_environments_have_ended_gives_back_its_credits_to_others():
+    async with Rig(FOREVER, ends_at=5) as rig:
+        rig.actor.receive_policy(policy_update("Walker", 0))
+        await until_blocked()
+        rig.grant(Walker=100)
+        await asyncio.sleep(20)
+        _, used, wants, gives_back = rig.asked
+        assert (used, wants, gives_back) == ({"Walker": 8}, [], ["Walker"])
+        before = len(rig.requests)
+        rig.actor.receive_policy(policy_update("Walker", 1))
+        await until_blocked()
+        assert len(rig.requests) == before, "once is enough"
 
 
 async def test_environments_that_end_before_they_have_begun_end_the_run_too():

@@ -476,6 +476,16 @@ def test_drop_environments_forgets_their_agents_and_says_what_is_lost() -> None:
     assert batch.trajectories["agent_ids"].tolist() == [1]
 
 
+def test_close_environments_forgets_their_agents_and_keeps_what_they_made() -> None:
+    processor = make()
+    run(processor, *(step(Row(1, env=0), Row(2, env=1)) for _ in range(3)))
+    processor.close_environments([1, 7])
+    assert (processor.pending("Ball"), processor.open_agents("Ball")) == (4, 1)
+    (batch,) = run(processor, step(Row(1, env=0)))
+    assert (batch.trajectories["agent_ids"].tolist(), batch.lengths.tolist()) == ([2], [2])
+    assert (batch.truncated.tolist(), batch.terminated.tolist()) == ([True], [False])
+
+
 def test_dropped_agents_may_come_back_as_new_ones() -> None:
     processor = make()
     run(processor, *(step(Row(1, obs=i), Row(2)) for i in range(3)))

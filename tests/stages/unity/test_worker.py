@@ -497,6 +497,31 @@ async def test_a_unity_that_closes_the_connection_is_left_to_end_by_itself(make,
     assert reports(tmp_path)[0]["reason"] == "Unity has closed the connection"
 
 
+async def test_a_unity_that_quits_between_two_calls_without_a_goodbye_has_closed_in_order(make):
+    worker = make("--misbehave", "quit-in-step")
+    await worker.start()
+    with pytest.raises(UnityEnded, match="Unity worker 0 .* has quit, with return code 0"):
+        await play(worker, steps=10)
+    await worker.close()
+
+
+async def test_a_unity_that_exits_while_its_call_waits_has_broken_whatever_its_return_code(make):
+    worker = make("--misbehave", "quit-in-call")
+    await worker.start()
+    actor = Actor()
+    output = await play(worker, 2, actor)
+    os.kill(worker.pid, signal.SIGTERM)
+    assert await worker._process.exited(PATIENCE_S)
+    with pytest.raises(UnityBroken, match="ended with return code 0"):
+        await worker.step(actor(output))
+
+
+async def test_a_unity_that_exits_before_it_has_connected_has_broken_whatever_its_return_code(make):
+    worker = make(executable=Executable(Path("/bin/true"), ()))
+    with pytest.raises(UnityBroken, match="ended with return code 0 before it had connected"):
+        await worker.start()
+
+
 async def test_close_kills_what_does_not_end(make, caplog):
     worker = make("--misbehave", "never-ends")
     await worker.start()

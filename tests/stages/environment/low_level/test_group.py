@@ -218,10 +218,25 @@ def test_an_environment_that_raises_is_broken():
         group(ScriptedEnv(VECTOR, OSError("unplugged"))).reset()
 
 
-def test_one_that_stops_in_order_ends_the_run():
-    class UnityCommunicatorStoppedException(Exception):
-        """As ML-Agents has it."""
+class UnityCommunicatorStoppedException(Exception):
+    """As ML-Agents has it."""
 
+
+def test_one_that_stops_in_order_leaves_the_run_to_the_others():
+    class Quits(GuessEnv):
+        def step(self):
+            raise UnityCommunicatorStoppedException("bye")
+
+    both = group(Quits(agents=2, length=3), GuessEnv(agents=1, length=30))
+    result = both.step(choose(both.reset()))
+    assert result.closed.tolist() == [0]
+    assert set(result.steps[BRAIN].env_ids.tolist()) == {1}
+    result = both.step(choose(result))
+    assert (result.closed, set(result.steps[BRAIN].env_ids.tolist())) == (None, {1})
+    assert both.reset().closed.tolist() == [0]
+
+
+def test_one_that_stops_in_order_ends_the_run():
     with pytest.raises(EnvironmentEnded, match="has ended: bye"):
         group(ScriptedEnv(VECTOR, UnityCommunicatorStoppedException("bye"))).reset()
 

@@ -241,10 +241,79 @@ async def test_what_no_restart_mends_is_not_restarted():
     await world.group.close()
 
 
-async def test_an_executable_that_ends_in_order_is_started_again():
-    world = World([FakeUnity([first(asks(0)), UnityEnded("closed")]), FakeUnity(walking(0))])
+# Closing in order. ---------------------------------------------------------------------------------------------------
+
+
+def closing(after=1):
+    """A program that closes in order after some messages."""
+    messages = [first(asks(0)), *(says(asks(0)) for _ in range(after - 1))]
+    return [*messages, UnityEnded(f"it has quit after {after}")]
+
+
+async def test_one_that_closes_is_left_out_and_the_group_ends_with_the_last(caplog):
+    caplog.set_level("INFO")
+    world = World(closing(1), closing(3))
     await world.reset()
-    assert (await world.step()).lost.tolist() == [0]
+    result = await world.step()
+    assert (result.closed.tolist(), result.lost) == ([0], None)
+    steps = [*result.steps.values()] or [*(await world.step()).steps.values()]
+    assert steps[0].agent_ids.tolist() == [ONE]
+    await asyncio.sleep(0)
+    assert [each[0].closed for each in world.unities] == [1, 0], "its program is released at once"
+    assert "it has quit after 1. The others go on." in caplog.text
+    with pytest.raises(EnvironmentEnded, match="it has quit after 3"):
+        while True:
+            await world.step()
+    await world.group.close()
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+async def test_all_may_close_at_once(in_step):
+    world = World(closing(1), closing(1), in_step=in_step)
+    await world.reset()
+    with pytest.raises(EnvironmentEnded, match="it has quit after 1"):
+        while True:
+            await world.step()
+    await world.group.close()
+
+
+async def test_a_reset_passes_over_those_that_have_closed_and_names_them():
+    world = World(closing(1), walking(0))
+    await world.reset()
+    await world.step()
+    result = await world.reset()
+    assert (result.steps[WALKER].agent_ids.tolist(), result.closed.tolist()) == ([ONE], [0])
+    await world.group.close()
+
+
+async def test_one_that_closes_as_it_starts_leaves_the_group_to_the_others():
+    world = World([FakeUnity([], UnityEnded("closed"))], walking(0))
+    result = await world.reset()
+    assert (result.steps[WALKER].agent_ids.tolist(), result.closed.tolist()) == ([ONE], [0])
+    await world.group.close()
+
+
+async def test_one_that_breaks_when_the_others_have_closed_is_restarted():
+    broken = [first(asks(0)), says(asks(0)), says(asks(0)), UnityBroken("gone")]
+    world = World(closing(1), [FakeUnity(broken), FakeUnity(closing(2))])
+    await world.reset()
+    lost = []
+    with pytest.raises(EnvironmentEnded, match="it has quit after 2"):
+        while True:
+            lost.append((await world.step()).lost)
+    assert [each.tolist() for each in lost if each is not None] == [[1]]
+    await world.group.close()
+
+
+async def test_if_wanted_one_that_closes_is_started_again_within_the_limits_and_is_no_fault_beyond_them(caplog):
+    caplog.set_level("INFO")
+    world = World([FakeUnity(closing(1)), FakeUnity(closing(2))], walking(0), on_close="restart")
+    await world.reset()
+    results = [await world.step() for _ in range(8)]
+    assert [each.lost.tolist() for each in results if each.lost is not None] == [[0]]
+    assert [each.closed.tolist() for each in results if each.closed is not None] == [[0]]
+    assert "it has quit after 1: starting it again (restart 1), as env_settings.on_close is restart." in caplog.text
+    assert "it has quit after 2, and is not started again: it was restarted once (env_settings." in caplog.text
     await world.group.close()
 
 
@@ -254,6 +323,18 @@ async def test_the_editor_being_stopped_is_the_end():
     with pytest.raises(EnvironmentEnded, match="the Unity Editor has closed"):
         await world.step()
     await world.group.close()
+
+
+async def test_if_wanted_the_editor_is_waited_for_as_often_as_it_is_stopped():
+    visits = [FakeUnity(closing(1)) for _ in range(4)]
+    world = World([*visits, FakeUnity(walking(0))], editor=True, on_close="restart")
+    await world.reset()
+    results = [await world.step() for _ in range(8)]
+    assert [each.lost.tolist() for each in results if each.lost is not None] == [[0]] * 4
+    await world.group.close()
+
+
+# The Editor. ---------------------------------------------------------------------------------------------------------
 
 
 async def test_an_editor_that_never_came_is_not_waited_for_again():
