@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 
 from config import ConfigError, RunConfig, load_config
 from config.load import convert
@@ -86,6 +87,11 @@ def _warn(warnings: Sequence[str]) -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
+def _say(level: str, text: str) -> None:
+    """Write lines to the standard error, in the form of the log's."""
+    print(indent(text.rstrip(), f"[{level}] ", lambda line: True), file=sys.stderr)
+
+
 def _convert(old: str, request: Request) -> int:
     """Print a file in today's form."""
     converted = convert(old, **request.old_files)
@@ -135,14 +141,14 @@ def _run(config: RunConfig) -> int:
         return _refuse(error)
     except RunFailed as error:
         if config.debug and error.detail:
-            print(error.detail, file=sys.stderr)
-        print(f"{program()}: the run has failed: {error}", file=sys.stderr)
+            _say("ERROR", error.detail)
+        _say("ERROR", f"{program()}: the run has failed: {error}")
         return 1
     except Interrupted as error:  # what held the event loop was no stage
-        print(f"{program()}: the run has failed: {error}", file=sys.stderr)
+        _say("ERROR", f"{program()}: the run has failed: {error}")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print(f"{program()}: ended at once; what was not checkpointed is lost", file=sys.stderr)
+        _say("WARNING", f"{program()}: ended at once; what was not checkpointed is lost")
         return 130
 
 
@@ -164,7 +170,7 @@ async def _run_with_signals(config: RunConfig) -> int:
     try:
         for name, behavior in result.behaviors.items():
             if behavior.export is not None:
-                print(f"{name}: {behavior.step} steps, policy in {behavior.export}", flush=True)
+                print(f"[INFO] {name}: {behavior.step} steps, policy in {behavior.export}", flush=True)
     except OSError:  # the console has said so; the run is whole all the same
         _close_output()
     return 0

@@ -41,7 +41,7 @@ LONG = {"behaviors__Simple__max_steps": 10**7}
 
 
 def restarts(command):
-    return command.output.count("\nRestarting Unity worker")
+    return command.output.count("Restarting Unity worker")
 
 
 def player_of(command, worker):

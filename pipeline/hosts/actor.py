@@ -16,7 +16,7 @@ from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
-from pipeline.hosts.runtime import Host, contained
+from pipeline.hosts.runtime import ACTOR, Host, contained
 from pipeline.hosts.sizes import agents_of, kind_of_trainer, rows_per_batch
 from pipeline.hosts.stages import LOCAL_BOUND, chain
 from pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
@@ -104,7 +104,7 @@ class ActorHost(Host):
             if self._tap is not None:
                 outlet = self._tap.before(outlet)
             await self._parameters_set.wait()  # the first episodes need their parameters
-            await run_source(self._actor, outlet, self.stages.context("actor"))
+            await run_source(self._actor, outlet, self.stages.context(ACTOR))
             if runners:
                 await asyncio.wait(runners)
             policies.cancel()

@@ -26,6 +26,8 @@ from stages.error_text import describe_error, raised_in_user_code
 from stages.errors import StageError, is_failure
 from stages.loop import StageFailure
 
+ACTOR = "actor"
+"""Name of the actor's stage."""
 REPORT_EVERY_S = 1.0
 """Seconds between two reports of a host: statistics, and a sign of life."""
 
@@ -142,7 +144,9 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     stage = error.stage if isinstance(error, StageFailure) else ""
     cause = error.cause if isinstance(error, StageFailure) else error
     settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # whichever stage came upon it
-    blamed = cause if settings_are_wrong else error
+    # An actor's own errors name the environment at fault, which says more than the actor that came upon it.
+    named = stage == ACTOR and isinstance(cause, StageError | SpecError)
+    blamed = cause if settings_are_wrong or named else error
     plain = settings_are_wrong or isinstance(error, StageError | SpecError)
     return HostFailed(
         str(blamed) if plain else describe_error(error),

@@ -111,7 +111,7 @@ class Shutdown:
             log.debug("a further failure: %s", failure.message)
             return
         self.failure = failure
-        log.error("%s", failure.message.partition("\n")[0])  # all of it is shown as the run ends
+        log.error("%s has failed. The run saves what it can, and says at its end what was wrong.", failure.stage)
         log.debug("%s", failure.traceback)
         self._begin()
         if self._trainers_are_sound(failure.stage):

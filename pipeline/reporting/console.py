@@ -53,6 +53,15 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
+class LevelledLines(logging.Formatter):
+    """Begins each line of a warning or error with its level; others, such as the hyperparameters, are one block."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        text = super().format(record)
+        return text if record.levelno < logging.WARNING else text.replace("\n", f"\n[{record.levelname}] ")
+
+
 def configure_logging(debug: bool = False, stream: TextIO | None = None) -> ConsoleHandler:
     """Let the loggers of our four packages, and no others, write lines.
 
@@ -63,7 +72,9 @@ def configure_logging(debug: bool = False, stream: TextIO | None = None) -> Cons
         stream: where to write; standard output by default.
     """
     handler = ConsoleHandler(stream)
-    handler.setFormatter(logging.Formatter(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(LevelledLines(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
+    if logging.lastResort is not None:  # by which the warnings of other libraries are written
+        logging.lastResort.setFormatter(LevelledLines(PLAIN_FORMAT))
     for name in OUR_LOGGERS:
         logger = logging.getLogger(name)
         for earlier in [old for old in logger.handlers if isinstance(old, ConsoleHandler)]:

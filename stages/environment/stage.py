@@ -6,6 +6,7 @@ queue between them, because the environment may write over its observation array
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from logging import Logger
@@ -21,7 +22,7 @@ from stages.environment.lineup import Lineup, LineupPlayer, Lineups, no_behavior
 from stages.environment.parameters import EpisodeParameters, connect_parameters
 from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, Punctual, StepResult, Stoppable
 from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
 from stages.policy.memories import AgentMemories
 from stages.policy.protocol import ActingPolicy, Decision, Recall
 from stages.stage import Source, StageContext
@@ -30,6 +31,8 @@ LineupRows = list[tuple[Lineup, NDArray[np.intp] | None]]
 """The rows of a tick by lineup; None for all of them."""
 _ACTING = 1
 """Makes the random numbers of decisions differ from all others of the same seed."""
+_EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
+"""What an environment should not raise, beside errors."""
 
 
 class EnvironmentStage(Source[StepBatch]):
@@ -219,6 +222,10 @@ class EnvironmentStage(Source[StepBatch]):
             raise
         except Exception as error:
             raise BrokenEnvironmentError(f"the environment's {what}() failed: {describe_error(error)}") from error
+        except BaseException as error:
+            if type(error) not in _EXITS or not is_failure(error):
+                raise
+            raise StageError(f"the environment's {what}() asked for an exit: {describe_error(error)}") from error
         return result  # type: ignore[no-any-return]
 
     def _announce(self) -> None:

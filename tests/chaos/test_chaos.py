@@ -20,8 +20,8 @@ from chaos_table import (
 )
 
 BLAMED = {
-    "environment": r"actor-0|stage actor|environment factory",
-    "game": r"actor-0|stage actor|environment factory",
+    "environment": r"actor-0|stage actor|the environment's|environment factory",
+    "game": r"actor-0|stage actor|the environment's|environment factory",
     "ActorStage": r"ActorStage|actor-0",
     "MainStage": r"MainStage",
     "trainer": r"stage trainer|learner-CartPole|misbehaving_trainer:Learns|policy version",
@@ -68,7 +68,7 @@ def assert_told(cell: Cell, found: Outcome) -> None:
     if cell.place != "game":  # whose own words are its own
         assert "Traceback" not in found.output
     if found.status == 1:
-        (told,) = re.findall("run-pipeline: the run has failed: (.*)", found.output)
+        (told,) = re.findall("the run has failed: (.*)", found.output)
         assert re.search(blamed, told), told
     if not is_silent(cell):
         told = "\n".join(re.findall(r"(?:\[WARNING\]|\[ERROR\]|run-pipeline:).*", found.output))

@@ -35,7 +35,8 @@ def test_an_actor_whose_process_exits_with_status_0_is_replaced(start, tmp_path)
 def test_an_environment_that_asks_its_process_to_exit_ends_the_run_which_names_it_and_is_saved(start, trouble):
     command = start(troubled(trouble=trouble, after=300), beside=BESIDE)
     assert command.wait() == 1, command.output
-    assert f"stage actor failed while producing: {NAMED[trouble]}" in command.output
+    assert f"the run has failed: the environment's step() asked for an exit: {NAMED[trouble]}" in command.output
+    assert command.output.count("CancelledError" if trouble == "cancel" else "GeneratorExit") == 1, "said once"
     assert "did not end within" not in command.output
     assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] > 1000
     command.assert_left_nothing()

@@ -22,9 +22,15 @@ def test_a_mistake_in_what_was_asked_for_is_not_blamed_on_the_stage_that_came_up
     assert (told.message, told.stage) == (str(mistake), "actor")
 
 
+def test_an_environment_s_failure_names_the_environment_and_not_the_actor_that_came_upon_it():
+    failure = StageFailure("actor", "while producing", StageError("Unity worker 0 hangs"))
+    told = describe_failure("actor-0", failure)
+    assert (told.message, told.stage) == ("Unity worker 0 hangs", "actor")
+
+
 def test_a_stage_s_own_failure_names_it():
-    told = describe_failure("actor-0", StageFailure("actor", "while starting", StageError("the port is taken")))
-    assert told.message == "stage actor failed while starting: the port is taken"
+    told = describe_failure("main", StageFailure("Clips", "while starting", StageError("there is no room")))
+    assert told.message == "stage Clips failed while starting: there is no room"
 
 
 def test_of_a_failure_that_nobody_foresaw_the_kind_is_reported():
@@ -33,7 +39,7 @@ def test_of_a_failure_that_nobody_foresaw_the_kind_is_reported():
 
 def test_a_malformed_behaviour_id_is_reported_without_its_kind():
     told = describe_failure("actor-0", StageFailure("actor", "while starting", SpecError("behaviour id 'B?team=x'")))
-    assert told.message == "stage actor failed while starting: behaviour id 'B?team=x'"
+    assert told.message == "behaviour id 'B?team=x'"
 
 
 def test_a_failure_tells_which_key_is_to_blame_and_whether_a_user_s_code_raised_it():

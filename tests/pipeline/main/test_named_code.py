@@ -207,5 +207,5 @@ def test_what_an_actor_does_not_find_is_reported_with_its_line_too(environment, 
         f"checkpoint_settings: {{results_dir: '{tmp_path}/results'}}\n",
         encoding="utf-8",
     )
-    with pytest.raises(RunFailed, match=f"^{path}:{place}: stage actor failed while starting: .*{message}"):
+    with pytest.raises(RunFailed, match=f"^{path}:{place}: .*{message}"):
         run(load_config(path))

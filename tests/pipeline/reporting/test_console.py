@@ -82,6 +82,17 @@ def test_lines_are_plain_by_default():
     )
 
 
+def test_each_line_of_a_warning_has_its_level_and_blocks_of_information_stay_as_they_are():
+    out = io.StringIO()
+    configure_logging(stream=out)
+    logging.getLogger("stages.x").warning("it has died\nIts last words:\n\nhelp")
+    logging.getLogger("stages.x").info("Hyperparameters:\n\tlambd: 1")
+    assert out.getvalue() == (
+        "[WARNING] it has died\n[WARNING] Its last words:\n[WARNING] \n[WARNING] help\n"
+        "[INFO] Hyperparameters:\n\tlambd: 1\n"
+    )
+
+
 def test_debug_lines_carry_time_and_place():
     out = io.StringIO()
     configure_logging(debug=True, stream=out)
@@ -96,6 +107,15 @@ def test_configuring_twice_says_everything_once():
     configure_logging(stream=second)
     logging.getLogger("queues").warning("full")
     assert (first.getvalue(), second.getvalue()) == ("", "[WARNING] full\n")
+
+
+def test_what_other_libraries_warn_of_has_its_level_too(monkeypatch):
+    err = io.StringIO()
+    configure_logging(stream=io.StringIO())
+    other = logging.Logger("somebody.else")  # not below the root, to which pytest adds handlers
+    monkeypatch.setattr("sys.stderr", err)
+    other.warning("old\nand slow")
+    assert err.getvalue() == "[WARNING] old\n[WARNING] and slow\n"
 
 
 def test_other_loggers_are_left_alone():
