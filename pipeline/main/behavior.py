@@ -54,18 +54,15 @@ class BehaviorState:
         self.step = step
         self._schedule(step)
 
-    def saved(self) -> None:
-        """A checkpoint is whole: the next one is due where a run that resumes from it would make it."""
-        self.start_at(self.step)
+    def checkpoint_begun(self) -> None:
+        """A checkpoint begins: the next one is due at the next multiple of `checkpoint_interval`, as in ML-Agents."""
+        self._schedule(self.step)
 
     def receive_report(self, report: TrainerReport) -> bool:
-        """Keep what a trainer reports; return True if a checkpoint is due: each `checkpoint_interval` steps."""
+        """Keep what a trainer reports; return True if a checkpoint is due, until one begins."""
         self.step, self.version, self.done = report.step, report.version, report.done
         self.recent_return = report.recent_return
-        if self.step < self.next_checkpoint:
-            return False
-        self._schedule(self.step)
-        return True
+        return self.step >= self.next_checkpoint
 
     def _schedule(self, step: int) -> None:
         interval = self.settings.checkpoint_interval

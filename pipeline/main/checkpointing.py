@@ -89,6 +89,8 @@ class Checkpointing:
     def begin(self, sources: Iterable[HostHandle], then_stop: bool = False) -> None:
         """Let the sources put a barrier into their streams, and stop behind it if asked to."""
         number = self._announce(self._expected())
+        for state in self._behaviors.values():
+            state.checkpoint_begun()
         for host in sources:
             host.control.send(BeginCheckpoint(number))
             if then_stop:
@@ -210,8 +212,9 @@ class Checkpointing:
         except OSError as error:
             self._failed(number, str(error))
             return
-        for state in self._behaviors.values():
-            state.saved()
+        if self._plan.deterministic:  # the next one is due where a run that resumes from this one would make it
+            for state in self._behaviors.values():
+                state.checkpoint_begun()
         if self._unseen():  # they start from this one: that which was resumed from may be removed by now
             self._stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is whole", number)

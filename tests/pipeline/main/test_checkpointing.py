@@ -64,13 +64,27 @@ async def test_sources_are_sent_the_barrier_and_stop_behind_it(made):
     assert [message async for message in theirs.receive()] == [BeginCheckpoint(0), Stop(), BeginCheckpoint(0)]
 
 
-def test_a_checkpoint_is_whole_with_its_last_part_and_the_next_is_due_an_interval_later(made):
+def reported(step: int) -> TrainerReport:
+    return TrainerReport("Ball", step, 2, False, None, 0, {})
+
+
+def test_a_checkpoint_is_whole_with_its_last_part_and_the_next_is_due_at_the_next_multiple_of_the_interval(made):
+    assert [made.ball.receive_report(reported(step)) for step in (99, 130)] == [False, True]
     made.checkpointing.begin([])
-    assert made.ball.receive_report(TrainerReport("Ball", 130, 2, False, None, 0, {}))
+    assert made.ball.next_checkpoint == 200
+    assert not made.ball.receive_report(reported(199))
     made.checkpointing.receive(made.part(0))
     assert (made.checkpointing.newest, made.checkpointing.busy, made.ended) == (0, False, [None])
     assert made.ball.next_checkpoint == 200
     assert made.plan.folder.read_training_status().behaviors.keys() == {"Ball"}
+
+
+def test_a_checkpoint_that_becomes_due_while_another_is_under_way_is_not_passed_over(made):
+    made.ball.receive_report(reported(130))
+    made.checkpointing.begin([])
+    assert made.ball.receive_report(reported(210))
+    made.checkpointing.receive(made.part(0))
+    assert made.ball.receive_report(reported(220)), "the one of step 200 is still due"
 
 
 def test_the_list_of_exports_is_written_before_the_manifest_so_that_it_is_never_behind(made):
