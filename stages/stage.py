@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from stages.activity import Activity
+from stages.timings import Timings
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -62,6 +63,8 @@ class StageContext:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("stages"))
     activity: Activity = field(default_factory=Activity)
     """Marked by the loop that runs the stage."""
+    timings: Timings = field(default_factory=Timings)
+    """Receives the times of work that `timers.json` shows."""
 
 
 class Stage(Generic[In, Out]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.control.credits import CreditRequest, Grant
@@ -86,6 +86,8 @@ class StatisticsReport:
     queues: tuple[Mapping[str, Any], ...] = ()
     silent_s: float = 0.0
     """For how long a stage of the host has been at something of which nothing comes, although its event loop runs."""
+    timings: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """By kind of work, seconds and count since the last report."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,9 @@ class Host(ABC):
     def report(self) -> None:
         """Send the statistics gathered since the last report, and the counts of queues."""
         queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
-        self.control.send(StatisticsReport(self.statistics.drain(), queues, self.stages.silent_s()))
+        self.control.send(
+            StatisticsReport(self.statistics.drain(), queues, self.stages.silent_s(), self.stages.timings.drain())
+        )
 
     async def _report_periodically(self) -> None:
         while True:

@@ -19,6 +19,7 @@ from queues.ends import ItemSink, ItemSource
 from stages.activity import Activity, most_silent
 from stages.loop import StageHooks, StageRunner
 from stages.stage import Stage, StageContext
+from stages.timings import Timings
 
 LOCAL_BOUND = 2
 """Batches between two stages of one host: one being made while one is worked on."""
@@ -50,6 +51,7 @@ class StageHost:
         send: Callable[[ControlMessage], None],
     ) -> None:
         self.statistics = statistics
+        self.timings = Timings()
         self.checkpoint = checkpoint
         self._host = host
         self._run_folder = run_folder
@@ -81,6 +83,7 @@ class StageHost:
             statistics=self.statistics,
             log=logging.getLogger(f"stages.{stage}"),
             activity=activity,
+            timings=self.timings,
         )
 
     def hooks(self, stage: str) -> StageHooks:

@@ -246,6 +246,7 @@ class Coordinator:
             case control.StatisticsReport():
                 self._supervisor.alive(host.plan.name, time.monotonic(), message.silent_s)
                 self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
+                self._timers.add_work(message.timings)
                 slot = self._launcher.slot_of(host)
                 if slot is not None:
                     self.starter.heartbeat(slot)

@@ -1,7 +1,7 @@
 """Timers and gauges: `run_logs/timers.json`, in ML-Agents' form.
 
-`Timers` counts and adds up the times of named blocks of code, nested as they ran; `GaugeWriter` adds each summary's
-mean and sum. Live figures are in `progress`.
+`Timers` counts and adds up the times of named blocks of code, nested as they ran, and the times of work that other
+hosts report; `GaugeWriter` adds each summary's mean and sum. Live figures are in `progress`.
 """
 
 from __future__ import annotations
@@ -11,26 +11,45 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pipeline.common.versions import version_of
 from pipeline.reporting.statistics import Summary
 from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from stages.timings import ACTING, LEARNING, STEPPING
+from stages.unity.versions import COMMUNICATION_VERSION
 
 FORMAT_VERSION = "0.1.0"
 
+_MAIN_LOOP = ("TrainerController.start_learning", "TrainerController.advance")
+_PLACES = {
+    ACTING: (*_MAIN_LOOP, "env_step", "SubprocessEnvManager._take_step"),
+    STEPPING: (*_MAIN_LOOP, "env_step", "workers", "worker_root", "UnityEnvironment.step"),
+    LEARNING: (*_MAIN_LOOP, "trainer_advance", "_update_policy"),
+}
+"""Where ML-Agents' tree has the work that hosts report."""
+
 
 class _TimerNode:
-    __slots__ = ("children", "count", "root", "total")
+    __slots__ = ("children", "count", "is_parallel", "root", "total")
 
     def __init__(self, root: _TimerNode | None = None) -> None:
         self.root = root or self
         self.total = 0.0
         self.count = 0
+        self.is_parallel = False
+        """True if it ran in other processes, so that it may add up to more than what it stands in."""
         self.children: dict[str, _TimerNode] = {}
+
+    def child(self, name: str) -> _TimerNode:
+        """Return the node of a block of code in this one."""
+        if name not in self.children:
+            self.children[name] = _TimerNode(self.root)
+        return self.children[name]
 
     def as_dict(self) -> dict[str, Any]:
         inside = sum(child.total for child in self.children.values())
@@ -40,6 +59,8 @@ class _TimerNode:
             # Children that ran in concurrent tasks may add up to more than the elapsed time.
             "self": max(0.0, self.total - inside),
         }
+        if self.is_parallel:
+            result["is_parallel"] = True
         if self.children:
             result["children"] = {name: child.as_dict() for name, child in self.children.items()}
         return result
@@ -94,6 +115,11 @@ class Timers:
             "python_version": sys.version,
             "platform": platform.platform(),
             "command_line_arguments": " ".join(sys.argv),
+            "mlagents_version": f"headrace {version_of('headrace', 'unknown')}",
+            "mlagents_envs_version": f"headrace {version_of('headrace', 'unknown')}",
+            "communication_protocol_version": COMMUNICATION_VERSION,
+            "pytorch_version": version_of("torch", "unknown"),
+            "numpy_version": version_of("numpy", "unknown"),
         }
 
     def timer(self, name: str) -> _RunningTimer:
@@ -101,10 +127,26 @@ class Timers:
         parent = _current.get()
         if parent is None or parent.root is not self._root:
             parent = self._root
-        node = parent.children.get(name)
-        if node is None:
-            node = parent.children[name] = _TimerNode(self._root)
-        return _RunningTimer(node, self._clock)
+        return _RunningTimer(parent.child(name), self._clock)
+
+    def add_work(self, work: Mapping[str, tuple[float, int]]) -> None:
+        """Add work of another host: seconds and count, by the names of `stages.timings`."""
+        for kind, (seconds, count) in work.items():
+            node = self._root
+            for name in _PLACES[kind]:
+                node = node.child(name)
+                if name not in _MAIN_LOOP:
+                    node.is_parallel = True
+                    node.total += seconds
+            node.count += count
+            if kind != ACTING:  # as many as there are steps and updates
+                self._count_loop(_PLACES[kind], count)
+
+    def _count_loop(self, place: Sequence[str], count: int) -> None:
+        node = self._root
+        for name in place[:-1]:
+            node = node.children[name]
+            node.count = 1 if name == _MAIN_LOOP[0] else node.count + count
 
     def set_gauge(self, name: str, value: float) -> None:
         """Record a value; the file has the last, the smallest, the largest and their number."""
@@ -119,6 +161,10 @@ class Timers:
     def as_dict(self) -> dict[str, Any]:
         """Return the file's content; the root's total is the time since these timers were made."""
         self._root.total, self._root.count = self._clock() - self._started, 1
+        node = self._root
+        for name in _MAIN_LOOP if _MAIN_LOOP[0] in node.children else ():
+            node = node.child(name)
+            node.total = self._root.total
         metadata = {**self._metadata, "end_time_seconds": str(int(self._wall_clock()))}
         return {"name": "root", "gauges": self._gauges, "metadata": metadata, **self._root.as_dict()}
 

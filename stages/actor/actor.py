@@ -24,6 +24,7 @@ from stages.environment.stage import EnvironmentStage
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.restarts import RestartBudget
 from stages.stage import Source, StageContext
+from stages.timings import ACTING, STEPPING
 
 _LESSON, _TURN = 1, 2
 """Reasons for a reset in mid-play, a part of its seed: a lesson that requires it, or another team's turn to learn."""
@@ -254,7 +255,10 @@ class Actor(Source[Item]):
         adopted, self._adopted = self._adopted, {}
         self._changed = False
         self._end_turn()
-        for step in self._environment.decide():
+        began = time.perf_counter()
+        steps = self._environment.decide()
+        self._context.timings.add(ACTING, time.perf_counter() - began)
+        for step in steps:
             yield from self._processor.process(step)
         # Trajectories that an older policy began are emitted: until this actor acts by a version it is granted no
         # credits for the next one, so the trainer can't be ahead by more than its window.
@@ -286,10 +290,12 @@ class Actor(Source[Item]):
             self._gate.look_ahead(self._used, self._learners)
 
     async def _advance(self) -> None:
+        began = time.perf_counter()
         try:
             await self._environment.advance()
         except BrokenEnvironmentError as error:
             await self._recover(error)
+        self._context.timings.add(STEPPING, time.perf_counter() - began)
         lost = self._environment.lost
         if lost is not None:
             dropped = self._processor.drop_environments(lost)

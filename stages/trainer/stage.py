@@ -16,6 +16,7 @@ import numpy as np
 
 from queues.messages import Array, PolicyUpdate, TrajectoryBatch
 from stages.stage import Stage, StageContext
+from stages.timings import LEARNING
 from stages.trainer.protocol import Trainer
 
 RECENT_EPISODES = 100
@@ -184,6 +185,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         began = time.perf_counter()
         used = self.trainer.learn()
         took = time.perf_counter() - began
+        self._context.timings.add(LEARNING, took)
         add = self._context.statistics.add
         add(self._behavior, "Pipeline/Update Duration", took)
         add(self._behavior, "Pipeline/Update Experiences", float(used))

@@ -10,13 +10,10 @@ from google.protobuf.message import DecodeError
 
 from stages.unity.errors import UnityRefused
 from stages.unity.messages import OK, UnityMessageProto, UnityRLCapabilitiesProto, UnityRLInitializationInputProto
+from stages.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
 
 log = logging.getLogger(__name__)
 
-COMMUNICATION_VERSION = "1.5.0"
-"""The version of the protocol."""
-PACKAGE_VERSION = "1.1.0"
-"""The release of the Python package `mlagents` that this one stands for; Unity only shows it."""
 CAPABILITIES = tuple(field.name for field in UnityRLCapabilitiesProto.DESCRIPTOR.fields)
 """All capabilities of the protocol; all are supported."""
 _BASE = "baseRLCapabilities"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 
+import numpy as np
 import pytest
 
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.reporting.timers import GaugeWriter, Timers
+from stages.timings import ACTING, LEARNING, STEPPING
 
 
 class Clock:
@@ -52,6 +54,39 @@ def test_a_timer_whose_body_fails_counts_and_ends():
         clock.now += 1
     assert timers.as_dict()["children"].keys() == {"a", "b"}
     assert timers.as_dict()["children"]["a"]["total"] == 1
+
+
+def test_the_work_of_other_hosts_stands_where_ml_agents_has_it():
+    clock = Clock()
+    timers = Timers(clock)
+    for _ in range(2):
+        timers.add_work({ACTING: (1.0, 10), STEPPING: (3.0, 10), LEARNING: (5.0, 2)})
+    clock.now += 9
+    loop = timers.as_dict()["children"]["TrainerController.start_learning"]["children"]["TrainerController.advance"]
+    assert (loop["total"], loop["count"]) == (9, 24)
+    tree = loop["children"]
+    assert {name: (node["total"], node["count"]) for name, node in tree.items()} == {
+        "env_step": (8, 20),
+        "trainer_advance": (10, 4),
+    }
+    assert tree["env_step"]["children"]["SubprocessEnvManager._take_step"] == {
+        "total": 2,
+        "count": 20,
+        "self": 2,
+        "is_parallel": True,
+    }
+    update = tree["trainer_advance"]["children"]["_update_policy"]
+    assert (update["total"], update["count"]) == (10, 4)
+    step = tree["env_step"]["children"]["workers"]["children"]["worker_root"]["children"]["UnityEnvironment.step"]
+    assert (step["total"], step["count"]) == (6, 20)
+
+
+def test_the_metadata_has_the_versions_that_ml_agents_writes():
+    written = Timers().as_dict()["metadata"]
+    of_ml_agents = {"mlagents_version", "mlagents_envs_version", "pytorch_version", "numpy_version"}
+    assert of_ml_agents | {"communication_protocol_version"} <= written.keys()
+    assert written["communication_protocol_version"] == "1.5.0"
+    assert written["numpy_version"] == np.__version__
 
 
 async def test_tasks_that_take_turns_do_not_nest_in_one_another():
