@@ -148,7 +148,7 @@ def _run(config: RunConfig) -> int:
         _say("ERROR", f"{program()}: the run has failed: {error}")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        _say("WARNING", f"{program()}: ended at once; what was not checkpointed is lost")
+        _say("ERROR", f"{program()}: ended at once; what was not checkpointed is lost")
         return 130
 
 

@@ -115,7 +115,7 @@ class _Receiver:
 def end_process(words: str, status: int) -> None:
     """End this process without a further step in its other threads, which may never come; its hosts die with it."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"{program()}: {words}\n")
+        sys.stderr.write(f"[ERROR] {program()}: {words}\n")
         sys.stderr.flush()
         sys.stdout.flush()
     os._exit(status)

@@ -48,7 +48,7 @@ class ConsoleHandler(logging.Handler):
             if not self._failed:
                 self._failed = True
                 with suppress(OSError, AttributeError):  # there may be no other place to say it
-                    sys.stderr.write(f"The output can't be written: {error.strerror}. Training goes on.\n")
+                    sys.stderr.write(f"[WARNING] The output can't be written: {error.strerror}. Training goes on.\n")
         except Exception:  # as every handler of the standard library does: a log line never ends the program
             self.handleError(record)
 

@@ -162,6 +162,38 @@ class Shared(Staircase):
         return StepResult({"Walker": replace(steps, rewards=0 * steps.rewards, **groups)})
 
 
+class Quitting(Staircase):
+    """Instance 0 closes at the first step and does not come back."""
+
+    gone = False
+
+    def reset(self, seed=None):
+        result = super().reset(seed)
+        return self.without(result) if self.gone else result
+
+    def step(self, actions):
+        self._taken += 1
+        result = self.without(self.result(self._taken > np.arange(self.num_envs)))
+        closed, self.gone = result.closed if not self.gone else None, True
+        return replace(result, closed=closed)
+
+    def without(self, result):
+        steps = result.steps["Walker"]
+        left = steps.env_ids > 0
+        ending = left[: steps.ended]
+        kept = {name: getattr(steps, name)[left] for name in ("agent_ids", "env_ids", "episode_ids", "rewards")}
+        flags = {name: getattr(steps, name)[ending] for name in ("terminated", "truncated")}
+        observed = (steps.observations[0][left],)
+        rows = AgentSteps(**kept, **flags, observations=observed, ended=int(ending.sum()))
+        return StepResult({"Walker": rows}, closed=np.array([0], np.int32))
+
+
+def test_what_an_instance_that_closes_has_not_played_is_played_by_the_others_now_and_later():
+    stage, reports = evaluation(Quitting(num_envs=2), episodes=4)
+    play(stage, 100, 200)
+    assert [(report.episodes, report.length) for report in reports] == [(4, 2.0), (4, 2.0)]
+
+
 def test_what_a_group_gets_counts_for_its_members():
     _, (report,) = played(Shared(2), episodes=4)
     assert report.mean == 1.5
