@@ -65,7 +65,7 @@ def test_the_others_go_on_without_a_program_that_quits(start, tmp_path, quits, w
 @pytest.mark.parametrize(
     "many",
     [
-        {"num_envs": 2, **INLINE},
+        pytest.param({"num_envs": 2, **INLINE}, marks=pytest.mark.slow),
         {"num_envs": 1, "pipeline__hosts__actors__replicas": 2},
         pytest.param({"num_envs": 1, **INLINE, "pipeline__deterministic": True}, marks=pytest.mark.slow),
     ],
