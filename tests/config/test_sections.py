@@ -28,7 +28,8 @@ def test_the_sections_of_ml_agents_have_its_defaults():
         "restarts_rate_limit_period_s": 60,
         "side_channels": (),
         "listen": "localhost",
-        "max_message_mib": 512,  # of ours
+        "max_message_mib": 512,  # these three are ours
+        "on_close": "end",
     }
     assert EngineSettings().model_dump() == {
         "width": 84,
