@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from stages.unity.versions import COMMUNICATION_VERSION
-
 
 def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
     """Return the version of an installed distribution; a checkout may be run without being installed."""
@@ -17,6 +15,8 @@ def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
 
 def version_information() -> str:
     """Return the versions that a bug report should state, in lines as ML-Agents has them."""
+    from stages.unity.versions import COMMUNICATION_VERSION
+
     parts = {
         "headrace": version_of("headrace"),
         "Communicator API": COMMUNICATION_VERSION,
