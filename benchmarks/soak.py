@@ -2,10 +2,10 @@
 
 Trains a small self-play run by the real command, at a game's pace, and kills (`kill -9`) an actor every so many seconds
 if asked to. Every few seconds it samples main and each host: memory, descriptors, threads, shared memory, steps per
-second, and the CPU time of a step, in proportion to that of a fixed computation in the same minute: other programs on
-the machine slow down both. Writes `soak.csv` and `soak.svg` to --out and says whether each series is flat: Theil-Sen's
-slope, the median of the slopes between all pairs of samples after the warm-up, is compared with a tolerance. The exit
-status is 1 if one is not flat. `--plot OUT.svg A B …` draws several such folders side by side instead.
+second, and the CPU time of a step, which other programs on the machine change less. Writes `soak.csv` and `soak.svg` to
+--out and says whether each series is flat: Theil-Sen's slope, the median of the slopes between all pairs of samples
+after the warm-up, is compared with a tolerance. The exit status is 1 if one is not flat. `--plot OUT.svg A B …` draws
+several such folders side by side instead.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ RUN: dict[str, Any] = {
 UNITS = {"MB": 4.0, "descriptors": 2.0, "threads": 1.0, "steps/s": 0.1, "µs": 0.1}
 """By unit: the change over the measured time that still counts as flat; of rates and costs a part of the median."""
 CPU_TIME = "CPU time so far of "
-YARDSTICK = "CPU time of a fixed computation [ms]"
 
 
 class PacedVolley(VolleyGroup):
@@ -119,7 +118,6 @@ def soak(folder: Path, seconds: float, kill_every_s: float) -> tuple[Series, int
                     kills += 1
         for key, value in sample(command.pid):
             series.setdefault(key, []).append((now, value))
-        series.setdefault(YARDSTICK, []).append((now, fixed_computation_ms()))
         time.sleep(max(0.0, min(SAMPLE_EVERY_S - (time.monotonic() - began - now), next_kill - now)))
     command.send_signal(signal.SIGINT)
     status = command.wait(120)
@@ -127,7 +125,7 @@ def soak(folder: Path, seconds: float, kill_every_s: float) -> tuple[Series, int
     series["steps per second [steps/s]"] = [(t, (n - m) / (t - s)) for (s, m), (t, n) in pairwise(steps)]
     for key in [key for key in series if key.startswith(CPU_TIME)]:
         name = key.removeprefix(CPU_TIME).partition(" ")[0]
-        series[f"CPU time per step of {name} [µs]"] = [*per_step(series.pop(key), steps, series[YARDSTICK])]
+        series[f"CPU time per step of {name} [µs]"] = [*per_step(series.pop(key), steps)]
     return series, status, kills
 
 
@@ -182,30 +180,13 @@ def summaries(log: str) -> list[tuple[float, int]]:
     return points
 
 
-def fixed_computation_ms() -> float:
-    """The CPU time of some Python and some linear algebra, always the same."""
-    began = time.thread_time()
-    weights, x = np.full((64, 64), 0.01, np.float32), np.ones((256, 64), np.float32)
-    for _ in range(50):
-        x = np.tanh(x @ weights)
-    total = 0
-    for i in range(100_000):
-        total += i
-    return (time.thread_time() - began) * 1e3
-
-
-def per_step(
-    cpu_s: list[tuple[float, float]], steps: list[tuple[float, int]], yardstick: list[tuple[float, float]]
-) -> Iterator[tuple[float, float]]:
-    """Yield the CPU time of each step over windows of a minute, in microseconds of the machine's usual speed."""
+def per_step(cpu_s: list[tuple[float, float]], steps: list[tuple[float, int]]) -> Iterator[tuple[float, float]]:
+    """Yield the CPU time of each step, in microseconds, over windows of a minute."""
     times, used = zip(*cpu_s, strict=True)
-    usual = statistics.median(value for _, value in yardstick)
     began, count = steps[0]
     for t, n in steps:
         if t - began >= 60 and t <= times[-1]:
-            spent_s = float(np.interp(t, times, used) - np.interp(began, times, used))
-            speed = usual / statistics.mean(value for at, value in yardstick if began <= at <= t)
-            yield t, spent_s * speed / (n - count) * 1e6
+            yield t, float(np.interp(t, times, used) - np.interp(began, times, used)) / (n - count) * 1e6
             began, count = t, n
 
 
@@ -216,7 +197,7 @@ def judge(series: Series) -> list[bool]:
     print(f"{'after the warm-up of ' + format(WARM_UP * end, '.0f') + ' s':46} median       change over the rest")
     for key, points in series.items():
         points = [(t, v) for t, v in points if t >= WARM_UP * end]
-        if len(points) < 10 or key == YARDSTICK or key.startswith("share of the machine"):  # others change these, too
+        if len(points) < 10 or key.startswith("share of the machine"):  # which other programs change, too
             continue
         level = statistics.median(v for _, v in points)
         change = slope(points) * (1 - WARM_UP) * end
