@@ -258,7 +258,7 @@ def _panel(x: int, y: int, title: str, series: Series, top: float) -> Iterator[s
     end = max((t for points in series.values() for t, _ in points), default=1.0)
     yield f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#bbb"/>'
     yield f'<text x="{x}" y="{y - 6}">{title}</text>'
-    yield f'<text x="{x - 4}" y="{y + 9}" text-anchor="end">{top:.0f}</text>'
+    yield f'<text x="{x - 4}" y="{y + 9}" text-anchor="end">{top:.3g}</text>'
     yield f'<text x="{x - 4}" y="{y + HEIGHT}" text-anchor="end">0</text>'
     yield f'<text x="{x + WIDTH}" y="{y + HEIGHT + 13}" text-anchor="end">{end / 60:.0f} min</text>'
     for index, (key, points) in enumerate(sorted(series.items())):
