@@ -40,6 +40,8 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
     plain = unity(
         tmp_path,
         "--stats",
+        "--step-ms",
+        10,  # so that statistics, which hosts send once a second, come before the last summary
         "--companions",
         2,
         engine_settings={"width": 90, "height": 60, "time_scale": 7.0},
