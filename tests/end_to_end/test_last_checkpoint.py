@@ -75,7 +75,10 @@ def test_it_is_made_when_a_long_update_is_under_way(start):
     assert_it_goes_on(command, plain)
 
 
-@pytest.mark.parametrize("twice", [False, True], ids=["in order", "then a second signal"])
+@pytest.mark.parametrize(
+    "twice",
+    [pytest.param(False, id="in order", marks=pytest.mark.slow), pytest.param(True, id="then a second signal")],
+)
 def test_it_has_time_as_long_as_the_file_grows(start, twice):
     plain = slow(6.0, behaviors__CartPole__checkpoint_interval=10**7)
     command = start(plain, beside=BESIDE, environment={"DISK_S": "12"})

@@ -26,6 +26,7 @@ SOON = {"warn_s": 2, "end_s": 5}
 LIMITS = {f"pipeline__supervision__{role}": SOON for role in ("actors", "learners", "main")}
 
 
+@pytest.mark.slow  # tests/chaos has it too
 def test_a_learner_that_is_stopped_is_named_and_ends_the_run(start):
     command = start(cartpole(behaviors__CartPole__max_steps=10**7, **LIMITS))
     command.until(lambda: "Step: 1000." in command.output, "the first summary")
@@ -77,7 +78,8 @@ def test_a_stage_that_awaits_for_ever_is_named_and_ended(start, host, key):
     command.assert_left_nothing()
 
 
-@pytest.mark.parametrize("how", [pytest.param("compute", marks=pytest.mark.slow), "sleep"])
+@pytest.mark.slow  # tests/chaos has it too
+@pytest.mark.parametrize("how", ["compute", "sleep"])
 def test_a_stage_that_holds_mains_event_loop_is_named_and_fails_by_name(start, how):
     stage = {"use": "hanging_stages:Hangs", "host": "main", "with": {"how": how}}
     command = start(cartpole(pipeline__stages=[stage], **LIMITS), beside=[HANGING])

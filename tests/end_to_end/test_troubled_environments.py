@@ -54,6 +54,7 @@ def test_one_that_can_not_even_be_made_is_named(tmp_path):
         run_here(plain, tmp_path, "run")
 
 
+@pytest.mark.slow  # tests/chaos has it too
 def test_one_that_hangs_is_killed_and_replaced(start, tmp_path):
     plain = troubled(trouble="hang", once=str(tmp_path / "happened"))
     command = start(changed(plain, {"env_settings__timeout_wait": 4}), beside=[TROUBLED_ENV])
