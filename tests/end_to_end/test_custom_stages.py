@@ -264,7 +264,7 @@ def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
         r"ValueError: this one is too hot \(at .*\.py:\d+, in process\)$",
         told[0],
     )
-    assert told[1] == "--debug shows the whole traceback."
+    assert told[1] == "[ERROR] --debug shows the whole traceback."
     assert command.output.count("--debug") == 1
     assert told[2].endswith("--run-id run --resume")
     assert "Traceback" not in command.output
