@@ -5,8 +5,9 @@
 
 The build is that of the tests with the scene `balance`: agents that each keep a pole up for 200 steps. The sides run
 in turn, so that they meet the same machine, and the stand-in itself counts agent steps and returns, in the same way for
-both. `learning` prints the mean return of the episodes that ended in the last 2,000 agent steps before each mark;
-`--lags` adds runs with these values of `pipeline.max_policy_lag` to those with the default.
+both. `learning` prints the mean return of the episodes that ended in the last 2,000 agent steps before each mark
+(with more than 12 agents in as many steps of the scene); `--lags` adds runs with these values of
+`pipeline.max_policy_lag` to those with the default.
 
 `speed` leaves out start-up and the first fifth of the steps. The CPU time is that of all processes and threads but the
 stand-in's. What other programs took meanwhile is printed as the number of cores, as they slow both sides.
@@ -52,7 +53,7 @@ RUN: dict[str, Any] = {
 """The rest is what both have as default."""
 MARKS = (10_000, 20_000, 30_000)
 WINDOW = 2_000
-"""Agent steps before a mark whose episodes count."""
+"""Agent steps before a mark whose episodes count, for 12 agents; as many steps of the scene for more."""
 WARM_UP = 0.2
 """Part of the steps that `speed` leaves out."""
 SAMPLE_EVERY_S = 0.1
@@ -84,9 +85,9 @@ class Outcome:
     seconds: float
     """Of the whole command."""
 
-    def mean_return(self, mark: int) -> float:
+    def mean_return(self, mark: int, window: int) -> float:
         """Of the episodes that ended in the window before so many agent steps."""
-        return float(self.returns[(self.steps > mark - WINDOW) & (self.steps <= mark)].mean())
+        return float(self.returns[(self.steps > mark - window) & (self.steps <= mark)].mean())
 
     def speed(self) -> tuple[float, float, float]:
         """After the warm-up: agent steps per second, µs of CPU per agent step, cores that other programs used."""
@@ -157,14 +158,15 @@ def sides(official: Path | None, lags: list[str], changes: list[str]) -> list[Si
     return found if official is None else [Side("ML-Agents", (str(official),)), *found]
 
 
-def learning(players: list[Side], agents: int, seeds: list[int]) -> None:
+def learning(players: list[Side], agents: int, seeds: list[int], marks: list[int]) -> None:
     """Mean returns at the marks by side and seed; at the end how far each side is from the first."""
+    window = max(WINDOW, WINDOW * agents // 12)
     reached: dict[str, list[list[float]]] = {side.name: [] for side in players}
-    print(f"{'seed':>4}  {'side':<10}" + "".join(f"{mark:>9,}" for mark in MARKS) + f" {'seconds':>9}")
+    print(f"{'seed':>4}  {'side':<10}" + "".join(f"{mark:>9,}" for mark in marks) + f" {'seconds':>9}")
     for place, seed in enumerate(seeds):
         for side in players if place % 2 == 0 else players[::-1]:
-            outcome = play(side, agents, MARKS[-1] + WINDOW, seed)
-            reached[side.name].append([outcome.mean_return(mark) for mark in MARKS])
+            outcome = play(side, agents, marks[-1] + window, seed)
+            reached[side.name].append([outcome.mean_return(mark, window) for mark in marks])
             scores = "".join(f"{score:>9.1f}" for score in reached[side.name][-1])
             print(f"{seed:>4}  {side.name:<10}{scores} {outcome.seconds:>9.1f}", flush=True)
     for name, rows in reached.items():
@@ -209,6 +211,7 @@ def main() -> None:
     parser.add_argument("--official", type=Path, help="mlagents-learn of the official package")
     parser.add_argument("--agents", type=int, help="default: 12 to learn, 64 for speed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--marks", type=int, nargs="+", default=MARKS, help="agent steps at which learning is judged")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=100_000, help="of a run for speed")
     parser.add_argument("--lags", nargs="*", default=[], help="of further runs of Headrace")
@@ -217,7 +220,7 @@ def main() -> None:
     players = sides(asked.official, asked.lags, asked.set)
     print(f"{_cpu_model()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     if asked.what == "learning":
-        learning(players, asked.agents or 12, asked.seeds)
+        learning(players, asked.agents or 12, asked.seeds, sorted(asked.marks))
     else:
         speed(players, asked.agents or 64, asked.steps, asked.pairs)
 
