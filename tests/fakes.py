@@ -414,7 +414,7 @@ class RememberingTrainer(Trainer):
     Args:
         behavior: the behaviour name.
         rows_per_update: rows at which it learns.
-        uses_all: it uses up all rows that it holds, as PPO does; else exactly `rows_per_update`.
+        uses_all: it uses up all rows that it holds, as SAC does; else exactly `rows_per_update`, as PPO does.
 
     Attributes:
         held: batches added and not learned from yet (the first of them perhaps in part).

@@ -56,6 +56,29 @@ class TrainerPort:
     report: Callable[[TrainerReport], None] = lambda report: None
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """The rows of a batch that were added and not learned from yet."""
+
+    source: int
+    rows: int
+    credits: int
+    version: float | None = None
+    """Mean over the batch's rows of the version that began their trajectory; None for rows from before a resume."""
+
+    @classmethod
+    def of(cls, batch: TrajectoryBatch) -> _Waiting:
+        begun_by = float(batch.trajectories["first_version"] @ batch.lengths.astype(np.int64))
+        return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)
+
+    def use(self, rows: int) -> int:
+        """Take away the first of its rows; returns their share of the credits."""
+        share = self.credits * rows // self.rows
+        self.rows -= rows
+        self.credits -= share
+        return share
+
+
 class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     """Drives one trainer.
 
@@ -91,7 +114,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._port = port or TrainerPort()
         self._reports_each = reports_each
         self._context = StageContext("trainer")
-        self._unlearned: deque[tuple[int, int]] = deque()
+        self._unlearned: deque[_Waiting] = deque()
         self._returned: dict[int, int] = {}
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._returns: deque[float] = deque(maxlen=kept_returns)
@@ -107,8 +130,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     @property
     def held_rows(self) -> int:
-        """Rows added and not learned from yet."""
-        return sum(amount for _, amount in self._unlearned)
+        """Flow credits of rows added and not learned from yet."""
+        return sum(waiting.credits for waiting in self._unlearned)
 
     @property
     def recent_return(self) -> float | None:
@@ -125,16 +148,15 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if self.done:
             self._give_back(item.source, item.credits)
         elif item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
-            if not self.trainer.imitates:  # versions are of its own policy
-                lag = self.trainer.version - item.trajectories["first_version"]
-                self._context.statistics.add(self._behavior, "Policy/Lag", float(np.mean(lag)))
             self.trainer.add(item)
-            self._unlearned.append((item.source, item.credits))
+            self._unlearned.append(_Waiting.of(item))
             while self.trainer.ready():
                 yield self._learn()
                 self._unreported_rows = self.trainer.rows_per_update
         if self.done:
-            self._give_back_learned(self.held_rows)
+            while self._unlearned:
+                waiting = self._unlearned.popleft()
+                self._give_back(waiting.source, waiting.credits)
         # A report costs main and this host a wake-up, and has little news between two updates.
         self._unreported_rows += item.num_rows
         if self._reports_each or self.done or 2 * self._unreported_rows >= self.trainer.rows_per_update:
@@ -177,12 +199,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         )
         self._unlearned.clear()
         if state["held_rows"]:
-            self._unlearned.append((RESTORED_SOURCE, int(state["held_rows"])))
+            self._unlearned.append(_Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
         self._recent.extend(float(value) for value in state["recent_returns"])
         self._episodes = int(state["episodes"])
 
     def _learn(self) -> PolicyUpdate:
-        began = time.perf_counter()
+        began, version = time.perf_counter(), self.trainer.version
         used = self.trainer.learn()
         took = time.perf_counter() - began
         self._context.timings.add(LEARNING, took)
@@ -191,18 +213,30 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         add(self._behavior, "Pipeline/Update Experiences", float(used))
         if self._recent:
             add(self._behavior, "Pipeline/Update Mean Return", float(np.mean(self._recent)))
-        self._give_back_learned(used)
+        known, age = self._use_up(used, version)
+        if known and not self.trainer.imitates:  # versions are of its own policy
+            add(self._behavior, "Policy/Lag", age / known)
         self._policy = self.trainer.policy()
         return self._policy
 
-    def _give_back_learned(self, rows: int) -> None:
-        """Return the credits of rows, which are used up in order of arrival."""
+    def _use_up(self, rows: int, version: int) -> tuple[int, float]:
+        """Return the credits of rows, which are used up in order of arrival by the update after `version`.
+
+        Returns:
+            Number of the rows whose own version is known, and the sum of the updates since.
+        """
+        known, age = 0, 0.0
         while rows > 0 and self._unlearned:
-            source, amount = self._unlearned.popleft()
-            self._give_back(source, min(rows, amount))
-            if amount > rows:
-                self._unlearned.appendleft((source, amount - rows))
-            rows -= amount
+            waiting = self._unlearned[0]
+            used = min(rows, waiting.rows)
+            rows -= used
+            self._give_back(waiting.source, waiting.use(used))
+            if waiting.version is not None:
+                known += used
+                age += used * (version - waiting.version)
+            if not waiting.rows:
+                self._unlearned.popleft()
+        return known, age
 
     def _give_back(self, source: int, amount: int) -> None:
         self._returned[source] = self._returned.get(source, 0) + amount

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +20,36 @@ from run_folders import read_whole_checkpoint, streams
 from runs import run_here
 
 from pipeline.policies.export import load_acting_policy, read_export
+from stages.trainer.on_policy.trainer import OnPolicyTrainer
+from stages.trainer.poca import POCATrainer
+from stages.trainer.ppo import PPOTrainer
 
 EARLIER = Path(__file__).parents[1] / "data" / "earlier"
 BEHAVIORS = {"ppo": "CartPole", "self_play": "Volley", "sac": "Pendulum", "memory": "CartPole", "poca": "Team"}
+
+
+class WholeTrajectories(OnPolicyTrainer[Any]):
+    """Learns from whole trajectories as soon as they have `buffer_size` rows or more."""
+
+    def __init__(self, context):
+        given = context.settings.hyperparameters
+        self.enough = given["buffer_size"]
+        roomy = {"hyperparameters": {**given, "buffer_size": 10_000}}
+        super().__init__(replace(context, settings=context.settings.model_copy(update=roomy)))
+
+    def ready(self):
+        return len(self._buffer) >= self.enough
+
+
+class PPOAsThen(WholeTrajectories, PPOTrainer):
+    pass
+
+
+class POCAAsThen(WholeTrajectories, POCATrainer):
+    pass
+
+
+AS_THEN = {"ppo": PPOAsThen, "poca": POCAAsThen}
 
 
 def assert_close(actual, expected):
@@ -56,8 +85,10 @@ def test_a_checkpoint_is_resumed(run, tmp_path):
 def test_a_recording_gives_the_weights_that_were_learned_from_it(run, tmp_path):
     behavior = BEHAVIORS[run]
     replayed = changed(configuration(run), {"replay": {"streams": list(streams(EARLIER / run))}})
-    if run != "sac":
-        replayed["behaviors"][behavior]["hyperparameters"]["decoupled"] = False  # as it was then
+    if run != "sac":  # as it was then
+        settings = replayed["behaviors"][behavior]
+        settings["trainer_type"] = f"{__name__}:{AS_THEN[settings['trainer_type']].__name__}"
+        settings["hyperparameters"]["decoupled"] = False
     result = run_here(replayed, tmp_path, "replayed")
     learned, expected = (
         read_whole_checkpoint(folder)[f"trainer@learner-{behavior}"]["policy"]["weights"]

@@ -1,7 +1,8 @@
 """The rollout buffer: rows and trajectories that wait for the next update, in preallocated columns.
 
-A full buffer is read in three forms: as columns, as actions that networks take in, and as the transitions that reward
-signals take in. With memory its trajectories are cut into sequences.
+The rows of one update are a *portion*. Trajectories that go beyond it are split there, and the rest begins the next
+portion: whatever is read is of the first. A full one is read in three forms: as columns, as actions that networks take
+in, and as the transitions that reward signals take in. With memory its trajectories are cut into sequences.
 
 Axis letters: N rows of K trajectories that lie end to end, cut into Q sequences; P action features.
 """
@@ -18,13 +19,14 @@ from numpy.typing import NDArray
 
 from config import MemorySettings
 from queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column, action_columns, memory_column
-from queues.messages import Array, TrajectoryBatch
+from queues.messages import Array, Columns, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.policy.actions import action_features, environment_actions
 from stages.policy.network.inputs import Inputs
 from stages.policy.observations import EncodedObservations, ObservationLayout
 from stages.trainer.agent_table import Chains
+from stages.trainer.on_policy.splitting import moments_within, rows_within, split
 from stages.trainer.transitions import Transitions, drawn_actions
 
 
@@ -66,43 +68,60 @@ class SequenceCuts:
 
 
 class ColumnTable:
-    """Columns of one length. Appending copies, and at least doubles the space where it does not suffice."""
+    """Columns of one length, in portions of which the first is read.
+
+    Appending copies, and at least doubles the space where it does not suffice.
+    """
 
     def __init__(self, columns: Sequence[Column], capacity: int) -> None:
         self._arrays = {c.name: np.empty((capacity, *c.shape), c.dtype) for c in columns}
         self._capacity = capacity
-        self._length = 0
+        self._portions = [0]
 
     def __len__(self) -> int:
-        return self._length
+        return self._portions[0]
 
     def __getitem__(self, name: str) -> Array:
-        """A view of a column's rows; changes with the next `append`."""
-        return self._arrays[name][: self._length]
+        """A view of a column's rows in the first portion; changes with the next `append`."""
+        return self._arrays[name][: self._portions[0]]
 
     def columns(self) -> dict[str, Array]:
         """All columns by name, as such views."""
         return {name: self[name] for name in self._arrays}
 
     def append(self, columns: Mapping[str, Array]) -> None:
-        """Copy rows in; columns that the table does not have are left out."""
-        n = len(columns[next(iter(self._arrays))])
-        if self._length + n > self._capacity:
-            self._grow(self._length + n)
+        """Copy rows into the last portion; columns that the table does not have are left out."""
+        n, length = len(columns[next(iter(self._arrays))]), sum(self._portions)
+        if length + n > self._capacity:
+            self._grow(length, length + n)
         for name, array in self._arrays.items():
-            array[self._length : self._length + n] = columns[name]
-        self._length += n
+            array[length : length + n] = columns[name]
+        self._portions[-1] += n
+
+    @property
+    def last_portion(self) -> int:
+        """Rows of the last portion."""
+        return self._portions[-1]
+
+    def begin_portion(self) -> None:
+        """Let what is appended from now on belong to another portion."""
+        self._portions.append(0)
 
     def clear(self) -> None:
-        """Forget the rows; the space stays."""
-        self._length = 0
+        """Forget the first portion; the next one, if any, takes its place. The space stays."""
+        first, *others = self._portions
+        rest = sum(others)
+        for array in self._arrays.values() if rest else ():
+            array[:rest] = array[first : first + rest]
+        self._portions = others or [0]
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of the columns."""
-        return {name: self[name].copy() for name in self._arrays}
+        """Copies of the columns, of all portions."""
+        length = sum(self._portions)
+        return {name: array[:length].copy() for name, array in self._arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace all rows by those of `state_dict()`.
+        """Replace all rows by those of `state_dict()`, as one portion.
 
         Raises:
             StageError: naming the column that is missing or of another shape.
@@ -111,24 +130,24 @@ class ColumnTable:
             got = np.shape(state[name])[1:] if name in state else None
             if got != array.shape[1:]:
                 raise StageError(f"buffer column {name!r}: expected rows of shape {array.shape[1:]}, got {got}")
-        self.clear()
+        self._portions = [0]
         self.append({name: np.asarray(state[name]) for name in self._arrays})
 
-    def _grow(self, needed: int) -> None:
+    def _grow(self, length: int, needed: int) -> None:
         self._capacity = max(needed, 2 * self._capacity)
         for name, array in self._arrays.items():
             grown = np.empty((self._capacity, *array.shape[1:]), array.dtype)
-            grown[: self._length] = array[: self._length]
+            grown[:length] = array[:length]
             self._arrays[name] = grown
 
 
 class RolloutBuffer:
-    """Rows and trajectories in the order in which they were added.
+    """Rows and trajectories in the order in which they were added, `size` rows for each update.
 
     Args:
         spec: observations and actions.
         layout: how observations are kept.
-        capacity: rows to have space for from the start (it grows where trajectories overshoot).
+        size: rows of one update; with groups a few more where mates are not to be parted.
         memory: the policy's, None without.
         follows_agents: keep the agent and episode of each trajectory.
         grouped: keep the members of each group: `queues.columns.GROUP_*`, and the batches' `sources`.
@@ -138,22 +157,29 @@ class RolloutBuffer:
         self,
         spec: BehaviorSpec,
         layout: ObservationLayout,
-        capacity: int,
+        size: int,
         memory: MemorySettings | None = None,
         follows_agents: bool = False,
         grouped: bool = False,
     ) -> None:
         self._spec = spec
+        self._size = size
         self._observed = [column.name for column in layout.columns()]
         self._finally_observed = [column.name for column in layout.columns("next_")]
+        self._following = dict(zip(self._finally_observed, self._observed, strict=True))
+        if grouped:
+            self._following["next_ticks"] = "ticks"
+        remembered = action_columns(spec) if memory is not None else ()
+        self._preceding = {f"previous_{column.name}": column.name for column in remembered}
         self._sequence_length = 0 if memory is None else memory.sequence_length
         actions = action_columns(spec)
         columns = [*layout.columns(), *actions, Column("log_probs", "float32", (spec.actions.log_prob_size,))]
         if spec.actions.masked:
             columns.append(Column("action_masks", "bool", (spec.actions.mask_size,)))
         columns.append(Column("rewards", "float32"))
-        self.rows = ColumnTable([*columns, *GROUP_ROW_COLUMNS] if grouped else columns, capacity)
+        self.rows = ColumnTable([*columns, *GROUP_ROW_COLUMNS] if grouped else columns, size)
         """[N] observations (encoded, not normalised), actions, log_probs, action_masks, rewards."""
+        self._used = {*self.rows.columns(), "memories"}
         columns = [Column("lengths", "int64"), Column("terminated", "bool"), *layout.columns("next_")]
         if follows_agents:
             columns += [Column("truncated", "bool"), Column("agent_ids", "int64"), Column("episode_ids", "int64")]
@@ -162,35 +188,50 @@ class RolloutBuffer:
         if grouped:
             columns += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
         self.grouped = grouped
-        self.trajectories = ColumnTable(columns, max(1, capacity // 16))
+        self.trajectories = ColumnTable(columns, max(1, size // 16))
         """[K] lengths, terminated, observation after the last row; agent and episode; action before the first row."""
         self.sequences: ColumnTable | None = None
         """[Q] the actor's `memories` before each sequence; None without memory."""
         if memory is not None:
-            self.sequences = ColumnTable([memory_column(memory.memory_size)], max(1, capacity // 16))
+            self.sequences = ColumnTable([memory_column(memory.memory_size)], max(1, size // 16))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def append(self, batch: TrajectoryBatch, observations: EncodedObservations, finals: EncodedObservations) -> None:
-        """Copy trajectories in.
+        """Copy trajectories in, split where the portion is full.
 
         Args:
             batch: k of them.
             observations: its rows', encoded.
             finals: after the last row of each, encoded.
         """
-        rows, trajectories = dict(batch.rows), dict(batch.trajectories)
-        rows.update(zip(self._observed, (observations.vectors, *observations.others), strict=True))
-        trajectories.update(zip(self._finally_observed, (finals.vectors, *finals.others), strict=True))
+        rows: Columns = {**batch.rows, **dict(zip(self._observed, _arrays(observations), strict=True))}
+        trajectories: Columns = {
+            **batch.trajectories,
+            **dict(zip(self._finally_observed, _arrays(finals), strict=True)),
+        }
         if self.grouped:
-            trajectories["sources"] = np.full(batch.num_trajectories, batch.source)
+            trajectories = {**trajectories, "sources": np.full(batch.num_trajectories, batch.source)}
+        while len(rows["rewards"]) > (room := self._size - self.rows.last_portion):
+            if self.grouped:
+                kept = moments_within(trajectories, rows["ticks"], room)
+            else:
+                kept = rows_within(trajectories["lengths"], room)
+            rows = {name: column for name, column in rows.items() if name in self._used}
+            full, (rows, trajectories) = split(rows, trajectories, kept, self._following, self._preceding)
+            self._put(*full)
+            for table in self._tables().values():
+                table.begin_portion()
+        self._put(rows, trajectories)
+
+    def _put(self, rows: Columns, trajectories: Columns) -> None:
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:
             # Of all memories only these are needed: the update computes the rest anew.
-            starts = SequenceCuts.of(batch.lengths, self._sequence_length).starts
-            self.sequences.append({"memories": batch.rows["memories"][starts]})
+            starts = SequenceCuts.of(trajectories["lengths"], self._sequence_length).starts
+            self.sequences.append({"memories": rows["memories"][starts]})
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -225,12 +266,12 @@ class RolloutBuffer:
         return before, own[last]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget the rows of an update; those that came beyond it are there now."""
         for table in self._tables().values():
             table.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of all columns."""
+        """Copies of all columns, rows beyond the next update's included."""
         return {name: table.state_dict() for name, table in self._tables().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""The trainer that learns from whole buffers of on-policy trajectories; its algorithm is a subclass.
+"""The trainer that learns from full buffers of on-policy trajectories; its algorithm is a subclass.
 
 See the package for the path of one update, and docs/differences.md for the differences from ML-Agents: the ratio is of
-the joint action, and ready means at least `buffer_size` rows.
+the joint action, and an update learns from `buffer_size` rows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Prepared(Generic[AnyMinibatch]):
 
 
 class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
-    """Learns one behaviour from whole buffers of on-policy trajectories.
+    """Learns one behaviour from full buffers of on-policy trajectories.
 
     Raises:
         StageError: if the behaviour can't be trained so: no actions, an observation that no encoder accepts, unusable
@@ -105,11 +105,13 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         self._step += batch.num_rows
 
     def ready(self) -> bool:
-        """Return True if the buffer holds at least `buffer_size` rows."""
+        """Return True if the buffer holds `buffer_size` rows."""
         return len(self._buffer) >= self._hyperparameters.buffer_size
 
     def learn(self) -> int:
-        """Make one update from the whole buffer, which is then empty; returns the number of rows used.
+        """Make one update from `buffer_size` rows; returns their number. What came beyond them waits for the next one.
+
+        With groups there may be a few rows more: see `stages.trainer.on_policy.splitting`.
 
         Raises:
             NotFiniteError: if a loss became NaN or infinite; weights, optimizer and buffer are then as before.

@@ -95,6 +95,16 @@ def test_steps_are_used_up_in_the_order_in_which_they_came():
     assert desk.returned == {1: 6, 2: 6, 3: 8}
 
 
+def test_of_a_batch_with_fewer_credits_than_steps_they_come_back_in_step_with_these():
+    """A custom stage may bring steps that nobody was granted credits for."""
+    desk = Desk(rows_per_update=10, uses_all=False)
+    batch = trajectories([8, 8], source=1)
+    list(desk.stage.process(batch.replace(credits=np.array([8, 0], np.int32))))
+    assert (desk.returned, desk.reports[-1].held) == ({1: 5}, 3)
+    desk.take(4, source=2)
+    assert (desk.returned, desk.reports[-1].held) == ({1: 8, 2: 4}, 0)
+
+
 def test_a_batch_that_brings_only_episodes_is_not_trained_on():
     desk = Desk(rows_per_update=4)
     assert desk.take(returns=[7.0]) == []
@@ -134,6 +144,22 @@ def test_the_lag_of_what_comes_in_is_reported():
     for version in (0, 0, 1):
         desk.take(4, first_version=version)
     assert desk.statistics.values["Walker", "Policy/Lag"] == [0.0, 1.0, 1.0]
+
+
+def test_steps_that_wait_for_the_next_update_count_at_the_lag_that_they_have_then():
+    desk = Desk(rows_per_update=10, uses_all=False)
+    desk.take(6, 6, first_version=0)
+    desk.take(8, first_version=1)
+    assert desk.statistics.values["Walker", "Policy/Lag"] == [0.0, 0.2]
+
+
+def test_steps_of_before_a_resume_do_not_count_in_the_lag():
+    desk = Desk(rows_per_update=10)
+    desk.take(4)
+    resumed = Desk(rows_per_update=10)
+    resumed.stage.load_state_dict(desk.stage.state_dict())
+    resumed.take(6, first_version=0)
+    assert resumed.statistics.values["Walker", "Policy/Lag"] == [0.0]
 
 
 def test_of_one_that_imitates_neither_lag_nor_returns_are_reported_as_they_are_another_policy_s(monkeypatch):

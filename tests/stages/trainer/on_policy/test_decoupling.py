@@ -55,7 +55,7 @@ def test_a_late_row_is_told_by_distributions_what_it_weighs(per_dimension):
         "ppo", spec, hyperparameters={"decoupled": decoupled, "ratio_per_dimension": per_dimension}
     )
     trainer, coupled = made(True), made(False)
-    batch = experience(spec, [9, 14, 10])
+    batch = experience(spec, [9, 14, 9])
     batch.rows["action_masks"][:20, 0] = False
     batch.rows["discrete_actions"][:20, 0] = 1
     for each in (trainer, coupled):
@@ -63,7 +63,7 @@ def test_a_late_row_is_told_by_distributions_what_it_weighs(per_dimension):
     found, plain = in_order(trainer), in_order(coupled)
     with torch.no_grad():
         heads = trainer.network.heads(found.inputs)
-    for i in range(33):
+    for i in range(32):
         gaussian = torch.distributions.Normal(heads[i, :2], trainer.network.log_sigma.detach().exp())
         logits = heads[i, 2:5].clone()
         logits[~torch.from_numpy(batch.rows["action_masks"][i, :3])] = -torch.inf
@@ -155,7 +155,7 @@ def test_rows_of_the_current_policy_are_learned_from_as_without_it_to_rounding(n
         )
         for decoupled in (True, False)
     ]
-    batch = played(trainers[0], spec, 40)
+    batch = played(trainers[0], spec, 32)
     for trainer in trainers:
         trainer.add(batch)
         trainer.learn()
@@ -168,7 +168,7 @@ def test_the_mean_weight_is_reported_and_falls_with_the_rows_age():
     trainer = opened_trainer_of(
         "ppo", spec, statistics=reported, hyperparameters={"num_epoch": 10, "learning_rate": 0.05}
     )
-    batch = played(trainer, spec, 40)
+    batch = played(trainer, spec, 32)
     for _ in range(3):
         trainer.add(batch)
         trainer.learn()

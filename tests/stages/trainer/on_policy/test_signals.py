@@ -95,7 +95,8 @@ def test_signals_learn_once_from_each_minibatch():
 
 
 def test_signals_of_a_policy_with_memory_learn_from_no_padding():
-    trainer = made(network_settings={"memory": {"memory_size": 4, "sequence_length": 8}})
+    memory = {"memory": {"memory_size": 4, "sequence_length": 8}}
+    trainer = made(hyperparameters={"buffer_size": 36}, network_settings=memory)
     seen = []
     rnd = trainer.signal("rnd")
     learn = rnd.learn

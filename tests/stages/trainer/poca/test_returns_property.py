@@ -121,7 +121,10 @@ def test_targets_are_those_of_loops_over_what_happened(ends, seed):
     processor = AgentProcessor({"Test": HORIZON})
     batches = [batch for t in range(9) for batch in processor.process(tick(t, members, shared))]
     trainer = opened_trainer_of(
-        "poca", SPEC, hyperparameters={"lambd": LAMBDA}, reward_signals={"extrinsic": {"gamma": GAMMA}}
+        "poca",
+        SPEC,
+        hyperparameters={"lambd": LAMBDA, "buffer_size": 3 * 3 * 8},
+        reward_signals={"extrinsic": {"gamma": GAMMA}},
     )
     for batch in batches:
         trainer.add(batch)

@@ -14,15 +14,17 @@ from stages.trainer.ppo import PPOTrainer
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 
 
-def test_it_is_ready_at_buffer_size_rows_and_uses_up_all_of_them(make_trainer, make_batch):
+def test_it_is_ready_at_buffer_size_rows_and_uses_up_these(make_trainer, make_batch):
     trainer = make_trainer()
     trainer.add(make_batch([16, 15]))
     assert not trainer.ready()
     trainer.add(make_batch([7]))
     assert trainer.ready()
-    assert trainer.learn() == 38
+    assert trainer.learn() == 32
     assert (trainer.step, trainer.version, trainer.rows_per_update) == (38, 1, 32)
     assert not trainer.ready()
+    trainer.add(make_batch([26]))
+    assert trainer.ready(), "6 rows have waited"
 
 
 @pytest.mark.parametrize("actions", [ActionSpec(2), ActionSpec(0, (3,)), HYBRID], ids=["gauss", "discrete", "hybrid"])

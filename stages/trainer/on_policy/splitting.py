@@ -1,0 +1,100 @@
+"""Splits the trajectories of a batch where the rows of an update are complete: pure functions of columns.
+
+A piece before the split is like one that flow control closed there: its episode goes on, and what was observed next is
+the first row of the piece behind it. Axis letters: N rows of K trajectories that lie end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Columns
+
+Numbers = NDArray[np.int64]
+Tables = tuple[Columns, Columns]
+"""Columns [N] of rows and [K] of their trajectories."""
+
+_GOES_ON = {"terminated": False, "truncated": False, "group_left": True}
+
+
+def rows_within(lengths: NDArray[np.integer], room: int) -> Numbers:
+    """Of K trajectories, the leading rows [K] of each that are among the first `room` rows of all."""
+    before = np.cumsum(lengths, dtype=np.int64) - lengths
+    kept: Numbers = np.clip(room - before, 0, lengths)
+    return kept
+
+
+def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
+    """As `rows_within`, for groups of agents: mates are split at one tick, at which all of them decide.
+
+    So the rows may be more than `room`: by less than a group has members, or where mates decide at different ticks, by
+    those up to a tick at which all do, or to the end of their trajectories.
+
+    Args:
+        trajectories: `queues.columns.GROUP_TRAJECTORY_COLUMNS` and lengths, of one source.
+        ticks: [N]
+        room: less than N.
+    """
+    lengths, groups = trajectories["lengths"], trajectories["group_ids"]
+    # Trajectories of mates are closed together; an agent without a group is a group of its own.
+    apart = np.where(groups == 0, -1 - np.arange(len(groups)), groups)
+    keys = np.stack([apart, trajectories["next_ticks"]])
+    _, first, which = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    order = first.argsort().argsort()[which.reshape(-1)]
+    ends = np.cumsum(np.bincount(order, lengths).astype(np.int64))
+    divided = int(np.searchsorted(ends, room))
+    among = order == divided
+    kept = np.where(order < divided, lengths, 0).astype(np.int64)
+    before = int(ends[divided - 1]) if divided else 0
+    kept[among] = _moments_of_group(lengths[among], ticks[among.repeat(lengths)], room - before)
+    return kept
+
+
+def split(
+    rows: Columns, trajectories: Columns, kept: Numbers, following: Mapping[str, str], preceding: Mapping[str, str]
+) -> tuple[Tables, Tables]:
+    """Split trajectories in two: their `kept` [K] leading rows, and the rest.
+
+    Args:
+        rows: [N] columns.
+        trajectories: [K] columns, `lengths` among them.
+        kept: from 0 to the length of each.
+        following: columns of trajectories that hold what a column of rows had next.
+        preceding: columns of trajectories that hold what a column of rows had before.
+    """
+    lengths = trajectories["lengths"]
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    begun, rest = kept > 0, kept < lengths
+    parted = begun & rest
+    ends = (starts + kept)[parted]
+    head = {name: column[begun] for name, column in trajectories.items()}
+    head["lengths"] = kept[begun]
+    changes = {name: rows[of][ends] for name, of in following.items()}
+    for name, value in {**_GOES_ON, **changes}.items():
+        if name in head:
+            head[name][parted[begun]] = value
+    tail = {name: column[rest] for name, column in trajectories.items()}
+    tail["lengths"] = (lengths - kept)[rest]
+    for name, of in preceding.items():
+        tail[name][parted[rest]] = rows[of][ends - 1]
+    number = np.arange(int(lengths.sum())) - starts.repeat(lengths)
+    chosen = number < kept.repeat(lengths)
+    first = {name: column[chosen] for name, column in rows.items()}
+    return (first, head), ({name: column[~chosen] for name, column in rows.items()}, tail)
+
+
+def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -> Numbers:
+    """Leading rows [k] of mates' trajectories, up to the first tick with `room` rows before it at which all decide."""
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    moments, place = np.unique(ticks, return_inverse=True)
+    deciding = np.bincount(place)
+    begin = np.bincount(place[starts], minlength=len(moments))
+    all_decide = deciding - begin == np.cumsum(begin) - begin
+    possible = np.flatnonzero(all_decide & (np.cumsum(deciding) - deciding >= room))
+    if not len(possible):
+        return lengths.astype(np.int64)
+    earlier: Numbers = np.add.reduceat(ticks < moments[possible[0]], starts, dtype=np.int64)
+    return earlier
