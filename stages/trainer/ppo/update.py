@@ -48,8 +48,8 @@ def clipped_policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Te
     Args:
         log_probs: [R, P] of the actions under the policy that is trained: one column for the joint action, or one per
             action dimension and branch.
-        old_log_probs: [R, P] under the policy that acted.
-        advantages: [R, 1] normalised.
+        old_log_probs: [R, P] under the policy before the update, or the one that acted if they are not decoupled.
+        advantages: [R, 1] normalised; [R, P] if weighted.
         epsilon: how far a ratio may leave 1 and still be encouraged.
 
     Returns:
