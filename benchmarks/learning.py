@@ -31,7 +31,7 @@ from pipeline.run import RunOptions, run
 ROOT = Path(__file__).resolve().parent.parent
 SOLVED = {"cartpole": 475.0, "cartpole-sac": 475.0}
 """The mark of a task that counts as solved some time."""
-TASKS = (*SOLVED, "lunarlander", "halfcheetah", "pendulum", "halfcheetah-sac")
+TASKS = (*SOLVED, "acrobot", "lunarlander", "halfcheetah", "pendulum", "halfcheetah-sac")
 
 
 def learn(task: str, seed: int, results: Path, changes: list[str]) -> tuple[int, float, float, int | None, float]:
