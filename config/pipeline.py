@@ -21,6 +21,7 @@ from config.fields import (
     not_yet,
     one_of,
     report,
+    to_number,
 )
 from config.host_kinds import HOST_KINDS, LATER
 from config.supervision import SupervisionSettings
@@ -130,6 +131,19 @@ class WriterSettings(Settings):
     )
 
 
+MOST_UPDATES_OF_LAG = 1_000_000
+
+
+def _lag(value: object) -> object:
+    number = to_number(value) if isinstance(value, str) else value
+    if isinstance(number, int | float) and not isinstance(number, bool):
+        if 0 <= number <= MOST_UPDATES_OF_LAG and number == int(number):
+            return int(number)
+    elif value == "auto":
+        return value
+    raise ValueError(f"{value!r} does not fit; expected 'auto' or a whole number from 0 to {MOST_UPDATES_OF_LAG}")
+
+
 class PipelineSettings(Settings):
     """The pipeline itself. ML-Agents has no such section."""
 
@@ -137,12 +151,11 @@ class PipelineSettings(Settings):
         False,
         description="The same seed gives the same weights, bit for bit: inline hosts and `max_policy_lag` 0.",
     )
-    max_policy_lag: Int = Field(
-        1,
-        ge=0,
-        le=1_000_000,
-        description="Updates that actors may run ahead of the trainer: 0 waits, 1 collects while learning.",
-        json_schema_extra={"default_text": "1; 0 if `deterministic`"},
+    max_policy_lag: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_lag)] = Field(
+        "auto",
+        description="Updates that actors may run ahead of the trainer: 0 waits, 1 collects while learning. `auto`: 0 "
+        "where collecting takes longer than learning in the first updates, else 1.",
+        json_schema_extra={"default_text": "`auto`; 0 if `deterministic`"},
     )
     hosts: HostsSettings = Field(default_factory=HostsSettings, description="Hosts of stages.")
     queues: QueuesSettings = Field(default_factory=QueuesSettings, description="Queues between stages.")
@@ -171,7 +184,7 @@ class PipelineSettings(Settings):
         if self.hosts.actors.replicas != 1:
             message = f"{self.hosts.actors.replicas} {against}, which needs 1; raise environment.num_envs instead"
             findings.append(Finding(("hosts", "actors", "replicas"), message, involves))
-        if self._given("max_policy_lag") and self.max_policy_lag != 0:
+        if self._given("max_policy_lag") and self.max_policy_lag not in (0, "auto"):
             message = f"{self.max_policy_lag} {against}, which needs 0; drop one of the two"
             findings.append(Finding(("max_policy_lag",), message, involves))
         for which in ("actors", "learners"):

@@ -24,6 +24,8 @@ class AuditedLedger(CreditLedger):
         self.removed: set[int] = set()
         self.peak: dict[str, int] = defaultdict(int)
         """By behaviour: most credits outstanding."""
+        self.resized: dict[str, int] = {}
+        """By behaviour: the lag that its window was made for after it had been opened."""
         self._window = window
         self._emitted = emitted
         self._caps: dict[str, dict[int, int]] = {}
@@ -36,6 +38,10 @@ class AuditedLedger(CreditLedger):
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
         self._caps[behavior] = {}
         super().open_window(behavior, rows_per_update, max_policy_lag, restored_rows)
+
+    def resize_window(self, behavior: str, max_policy_lag: int) -> list[Grant]:
+        self.resized[behavior] = max_policy_lag
+        return self._audited(super().resize_window(behavior, max_policy_lag))
 
     def remove_source(self, source: int) -> list[Grant]:
         self.removed.add(source)

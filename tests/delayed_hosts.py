@@ -24,6 +24,8 @@ from queues.errors import QueueClosed
 from queues.messages import TrajectoryBatch
 
 KIND = "delayed"
+APART = "apart"
+"""The same, but taken for one whose hosts run beside main."""
 
 
 class Network:
@@ -62,10 +64,11 @@ class Network:
         """Enter the kind into the table of host kinds."""
         Network.current = self
         HOST_KINDS[KIND] = HostKind("delayed", f"{__name__}:DelayedHosts", in_main=True)
+        HOST_KINDS[APART] = HostKind("apart", f"{__name__}:DelayedHosts")
         try:
             yield
         finally:
-            del HOST_KINDS[KIND]
+            del HOST_KINDS[KIND], HOST_KINDS[APART]
 
     def delays(self) -> Callable[[], float]:
         """Return what draws the delays of one way: most are short, some are long."""

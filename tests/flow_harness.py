@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from audited_ledger import AuditedLedger
-from delayed_hosts import KIND, Network
+from delayed_hosts import APART, KIND, Network
 from fakes import AGENT, TICK, Cast, Counters, CountingGroup, EchoPolicy, RememberingTrainer
 from virtual_time import VirtualTimeLoop
 
@@ -61,7 +61,9 @@ class Scenario:
     casts: tuple[Cast, ...]
     seed: int = 0
     replicas: int = 1
-    max_policy_lag: int = 1
+    max_policy_lag: int | str = 1
+    learning_s: float = 0.0
+    """How long an update takes."""
     num_envs: int = 1
     game_length: int = 0
     self_play: SelfPlaySettings | None = None
@@ -100,6 +102,7 @@ class Scenario:
                 {"use": f"{__name__}:Meddler", "name": "judged", "with": {"how_often": self.meddling}, **after}
             )
         size = 4 * self.replicas * self.min_rows
+        kind = APART if self.max_policy_lag == "auto" else KIND
         behaviors = {
             each.name: {
                 "trainer_type": f"{__name__}:CountingTrainer",
@@ -126,7 +129,7 @@ class Scenario:
                 "pipeline": {
                     "deterministic": self.deterministic,
                     "max_policy_lag": self.max_policy_lag,
-                    "hosts": {"actors": {"kind": KIND, "replicas": self.replicas}, "learners": {"kind": KIND}},
+                    "hosts": {"actors": {"kind": kind, "replicas": self.replicas}, "learners": {"kind": kind}},
                     "queues": {"trajectories": {"maxlen": self.bound}},
                     "stages": stages,
                 },
@@ -184,7 +187,8 @@ class Flow:
 
     def window(self, name: str) -> int:
         rows = next(each.rows_per_update for each in self.scenario.trained if each.name == name)
-        return (self.scenario.max_policy_lag + 1) * rows
+        lag = self.scenario.max_policy_lag
+        return ((self.ledger.resized.get(name, 0) if isinstance(lag, str) else lag) + 1) * rows
 
     async def run(self, results: str, during: Callable[[Flow], Coroutine[Any, Any, None]]) -> None:
         """Run to the end, and `during` beside it.
@@ -271,6 +275,8 @@ def make_group(request: EnvironmentRequest) -> CountingGroup:
 class CountingTrainer(RememberingTrainer):
     """Learns nothing and keeps everything."""
 
+    corrects_age = True
+
     def __init__(self, context: TrainerContext) -> None:
         given: Any = context.settings.hyperparameters
         super().__init__(context.behavior, given["rows"], given["uses_all"])
@@ -278,6 +284,9 @@ class CountingTrainer(RememberingTrainer):
 
     def learn(self) -> int:
         Flow.current.learned.set()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.pass_time(Flow.current.scenario.learning_s)
         return super().learn()
 
 

@@ -39,6 +39,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.now
 
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass in which nothing else runs, as in a call that blocks."""
+        self._virtual.now += seconds
+
 
 async def until_blocked() -> None:
     """Let all other tasks run until each of them waits. Takes a nanosecond of virtual time."""

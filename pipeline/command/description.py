@@ -35,9 +35,8 @@ def describe(config: RunConfig) -> str:
     if config.evaluation is not None:
         played = config.evaluation
         lines.append(f"evaluation every {played.every} steps, {played.episodes} episodes against {played.opponents}")
-    lag = config.pipeline.max_policy_lag
     lines.append(
-        f"policy lag: at most {lag} update{'' if lag == 1 else 's'}"
+        f"policy lag: {_lag(config.pipeline.max_policy_lag)}"
         + (", deterministic" if config.pipeline.deterministic else "")
     )
     return "\n".join(lines)
@@ -63,6 +62,12 @@ def describe_unity(config: RunConfig) -> str:
         ports = "any free ports"
     beside = f" and {settings.num_envs} for evaluation" if evaluated else ""
     return f"unity {settings.env_path}, {settings.num_envs} instances per actor{beside}, on {ports}"
+
+
+def _lag(lag: int | str) -> str:
+    return (
+        f"at most {lag} update{'' if lag == 1 else 's'}" if lag != "auto" else "0 or 1 update, as the first ones show"
+    )
 
 
 def _parameter(parameter: EnvironmentParameter) -> str:

@@ -124,6 +124,12 @@ class CreditLedger:
         window.restored = window.held = restored_rows
         self._windows[behavior] = window
 
+    def resize_window(self, behavior: str, max_policy_lag: int) -> list[Grant]:
+        """Let a policy be this many updates old from now on when its steps are learned from."""
+        window = self._windows[behavior]
+        window.size = (max_policy_lag + 1) * window.chunk_of
+        return self._serve()
+
     def open_unbounded(self, behavior: str) -> None:
         """Open an account without a bound, for a behaviour without a trainer or whose trainer accepts any lag."""
         self._windows[behavior] = _Window(FREE, FREE)

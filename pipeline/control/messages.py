@@ -29,6 +29,10 @@ class LearnerReady:
     rows_per_update: int
     held_rows: int
     """Rows in its buffer, restored from a checkpoint."""
+    any_age: bool = False
+    """True if its trainer learns from steps of any age."""
+    corrects_age: bool = False
+    """True if its trainer learns as well from steps of somewhat older policies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,12 @@ class LearnerHost(Host):
             TrainerPort(self._report),
             reports_each=self.config.pipeline.deterministic,
             kept_returns=kept_returns(self.config.environment_parameters, plan.behavior),
+            clock=asyncio.get_running_loop().time,
         )
         self._restore(stage)
         policy = stage.policy()
-        self.control.send(LearnerReady(plan.behavior, trainer.rows_per_update, stage.held_rows))
+        ready = (trainer.rows_per_update, stage.held_rows, trainer.off_policy, trainer.corrects_age)
+        self.control.send(LearnerReady(plan.behavior, *ready))
         if self._asked_to_save is not None:
             self._save(TRAINER, self._asked_to_save, stage.state_dict())
         inlet = await self._inlet

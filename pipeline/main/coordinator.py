@@ -2,9 +2,9 @@
 
 It decides nothing about learning. Its parts each have a module: `launcher` starts and joins hosts, `behavior_start`
 starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors, `credits` accounts for
-credits, `curricula` decides on lessons, `checkpointing` gathers checkpoints, `shutdown` ends the run, `reporting`
-informs people, `trajectory_path` holds the stages that live in main, `host_ends` says what follows from a host's end.
-What is left here is the dispatch of messages: which message causes what, and when.
+credits, `policy_lag` chooses how many there are, `curricula` decides on lessons, `checkpointing` gathers checkpoints,
+`shutdown` ends the run, `reporting` informs people, `trajectory_path` holds the stages that live in main, `host_ends`
+says what follows from a host's end. What is left here is the dispatch of messages: which message causes what, and when.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pipeline.main.curricula import Curricula, MeasuredProgress
 from pipeline.main.evaluation import Evaluation
 from pipeline.main.host_ends import HostEnds
 from pipeline.main.launcher import ActorSlot, Launcher
+from pipeline.main.policy_lag import PolicyLags
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import SOURCES_SHARE, Shutdown
@@ -116,6 +117,7 @@ class Coordinator:
             self._supervisor, self._running, self._tasks, stages, self.shutdown.fail, self.evaluation.fail
         )
         self._starvation = StarvationWatch()
+        self._lags = PolicyLags(plan.config.pipeline)
         self._returned: dict[tuple[str, str, int], int] = {}
         self._runners: list[asyncio.Task[None]] = []
 
@@ -288,8 +290,9 @@ class Coordinator:
         self._starvation.add_trainer(message.behavior, message.rows_per_update)
         imitates = teacher_of(self._config, message.behavior) is not None
         if not self._plan.replay_edge and not imitates:
-            lag = self._config.pipeline.max_policy_lag
-            self.ledger.open_window(message.behavior, message.rows_per_update, lag, message.held_rows)
+            rows = message.rows_per_update
+            lag = self._lags.first(message.behavior, rows, message.any_age, message.corrects_age)
+            self.ledger.open_window(message.behavior, rows, lag, message.held_rows)
         else:
             self.ledger.open_unbounded(message.behavior)
         self._grant(self.ledger.resume())
@@ -311,6 +314,9 @@ class Coordinator:
         grants = self.ledger.learned(report.behavior, report.version, report.held)
         for source, total in report.returned.items():
             grants += self.ledger.returned("trainer", report.behavior, source, total)
+        lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
+        if lag is not None:
+            grants += self.ledger.resize_window(report.behavior, lag)
         self._grant(grants)
         for parameter, lesson in self._lessons().items():
             self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")

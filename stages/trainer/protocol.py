@@ -80,6 +80,11 @@ class Trainer(ABC):
     def rows_per_update(self) -> int:
         """Number of rows at which `ready()` holds (on-policy: `buffer_size`); flow control sizes its window by it."""
 
+    @property
+    def corrects_age(self) -> bool:
+        """True if it learns as well from steps of policies that are an update old: see `max_policy_lag: auto`."""
+        return self.off_policy
+
     @abstractmethod
     def add(self, batch: TrajectoryBatch) -> None:
         """Add trajectories, copying what is kept; may compute values, normalise, report statistics.

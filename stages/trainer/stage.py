@@ -47,6 +47,10 @@ class TrainerReport:
     begun under the same environment parameters."""
     parameter_generation: int = 0
     """Generation of the environment parameters under which the episodes of `returns` began."""
+    collecting_s: tuple[float, ...] = ()
+    """Of each update since the last report, except a run's first: seconds between the update before and this one."""
+    learning_s: tuple[float, ...] = ()
+    """Of the same updates: seconds that they took."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         port: the connection to its host.
         reports_each: report after each batch, however small, for a main that waits until all are at rest.
         kept_returns: number of episodes' returns in a report at most.
+        clock: seconds, for durations of updates.
     """
 
     may_block = True
@@ -106,6 +111,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         port: TrainerPort | None = None,
         reports_each: bool = False,
         kept_returns: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.trainer = trainer
         self._behavior = behavior
@@ -113,6 +119,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._strength = strength
         self._port = port or TrainerPort()
         self._reports_each = reports_each
+        self._clock = clock
+        self._learned_at: float | None = None
+        self._collecting_s: list[float] = []
+        self._learning_s: list[float] = []
         self._context = StageContext("trainer")
         self._unlearned: deque[_Waiting] = deque()
         self._returned: dict[int, int] = {}
@@ -204,9 +214,13 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._episodes = int(state["episodes"])
 
     def _learn(self) -> PolicyUpdate:
-        began, version = time.perf_counter(), self.trainer.version
+        began, version = self._clock(), self.trainer.version
         used = self.trainer.learn()
-        took = time.perf_counter() - began
+        before, self._learned_at = self._learned_at, self._clock()
+        took = self._learned_at - began
+        if before is not None:
+            self._collecting_s.append(began - before)
+            self._learning_s.append(took)
         self._context.timings.add(LEARNING, took)
         add = self._context.statistics.add
         add(self._behavior, "Pipeline/Update Duration", took)
@@ -276,8 +290,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     def _report(self) -> None:
         self._unreported_rows = 0
-        returns = tuple(self._returns)
+        returns, collecting_s, learning_s = map(tuple, (self._returns, self._collecting_s, self._learning_s))
         self._returns.clear()
+        self._collecting_s.clear()
+        self._learning_s.clear()
         self._port.report(
             TrainerReport(
                 behavior=self._behavior,
@@ -290,5 +306,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 held=self.held_rows,
                 returns=returns,
                 parameter_generation=self._parameter_generation,
+                collecting_s=collecting_s,
+                learning_s=learning_s,
             )
         )

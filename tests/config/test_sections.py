@@ -60,12 +60,12 @@ def test_a_run_has_neither_environment_nor_streams_unless_they_are_given(load):
     assert (config.torch_settings.device, config.debug, config.environment_parameters) == (None, False, None)
 
 
-def test_the_pipeline_uses_processes_and_one_update_of_lag_by_default():
+def test_the_pipeline_uses_processes_and_chooses_the_lag_by_default():
     pipeline = PipelineSettings()
     assert (pipeline.hosts.actors.kind, pipeline.hosts.actors.replicas) == ("process", 1)
     assert (pipeline.hosts.learners.kind, pipeline.max_policy_lag, pipeline.deterministic) == (
         "process",
-        1,
+        "auto",
         False,
     )
     assert (pipeline.queues.trajectories.maxlen, pipeline.queues.slab_bytes, pipeline.stages) == (4, None, ())
@@ -75,6 +75,7 @@ def test_deterministic_means_inline_hosts_and_no_lag():
     pipeline = PipelineSettings.model_validate({"deterministic": True})
     assert (pipeline.hosts.actors.kind, pipeline.hosts.learners.kind) == ("inline", "inline")
     assert pipeline.max_policy_lag == 0
+    assert PipelineSettings.model_validate({"deterministic": True, "max_policy_lag": "auto"}).max_policy_lag == 0
 
 
 @pytest.mark.parametrize("listen", ["all", "0.0.0.0", "'::'", "192.168.1.5"])
@@ -337,7 +338,15 @@ MISTAKES = [
     ("replay: {streams: [a], speed: true}", "replay.speed: True does not fit"),
     (
         "pipeline: {max_policy_lag: -1}",
-        "pipeline.max_policy_lag: -1 is out of range; expected a number at least 0",
+        "pipeline.max_policy_lag: -1 does not fit; expected 'auto' or a whole number from 0 to 1000000",
+    ),
+    (
+        "pipeline: {max_policy_lag: fast}",
+        "pipeline.max_policy_lag: 'fast' does not fit; expected 'auto' or a whole number from 0 to 1000000",
+    ),
+    (
+        "pipeline: {max_policy_lag: 1e7}",
+        "pipeline.max_policy_lag: 10000000.0 does not fit; expected 'auto' or a whole number from 0 to 1000000",
     ),
     (
         "pipeline: {deterministic: true, max_policy_lag: 1}",

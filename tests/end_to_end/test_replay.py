@@ -46,9 +46,9 @@ def expert(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=list(RUNS))
 def recorded(request, expert, tmp_path_factory):
-    """A default run with process hosts and lag 1, recorded: its behaviour, its configuration, its folder."""
+    """A run with process hosts and lag 1, recorded: its behaviour, its configuration, its folder."""
     folder = tmp_path_factory.mktemp(request.param)
-    plain = with_expert(RUNS[request.param], expert)
+    plain = changed(with_expert(RUNS[request.param], expert), {"pipeline__max_policy_lag": 1})
     command = Command(folder, plain, "--record", beside=[TEAM_ENV])
     try:
         assert command.wait() == 0, command.output

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.lengthy
 
 Steps = list[tuple[Any, ...]]
 
+LAGS: st.SearchStrategy[int | str] = st.one_of(st.integers(0, 3), st.just("auto"))
 DELAYS_S = st.lists(st.sampled_from([0.0, 5e-5, 1e-3, 2e-2]), min_size=1, max_size=4).map(tuple)
 
 
@@ -82,7 +83,8 @@ def scenarios(draw: st.DrawFn, replicas: Any = None, accidents: bool = True, gho
         casts=tuple(draw(casts(name)) for name in names[kind]),
         seed=draw(st.integers(0, 2**16)),
         replicas=count,
-        max_policy_lag=draw(st.integers(0, 3)),
+        max_policy_lag=draw(LAGS),
+        learning_s=draw(st.sampled_from([0.0, 0.0, 1e-3])),
         num_envs=draw(st.integers(1, 2)),
         game_length=draw(st.sampled_from([0, 3, 12])) if self_play is not None else 0,
         self_play=self_play,

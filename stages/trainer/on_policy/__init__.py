@@ -2,7 +2,7 @@
 
 The path of one update, in order; `trainer.OnPolicyTrainer.learn` walks it:
 
-1. `rollout_buffer`: trajectories wait in columns until there are `buffer_size` rows.
+1. `rollout_buffer`: trajectories wait in columns until there are `buffer_size` rows, where `splitting` splits them.
 2. `signals`: the reward of each row, by each reward signal.
 3. `critic_values`: the critic's value of each row, and of the observation after each trajectory.
 4. `advantages`: advantages and value targets, made of rewards and values.

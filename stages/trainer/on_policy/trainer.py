@@ -95,6 +95,11 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         """`buffer_size`."""
         return self._hyperparameters.buffer_size
 
+    @property
+    def corrects_age(self) -> bool:
+        """True if the clip is centred on the policy that learns."""
+        return self._hyperparameters.decoupled
+
     def add(self, batch: TrajectoryBatch) -> None:
         """Copy trajectories into the buffer, and update the normalisers."""
         if not batch.num_rows:

@@ -41,6 +41,14 @@ def test_the_window_is_lag_plus_one_updates():
     assert books.outstanding("Walker") == 16
 
 
+def test_a_window_that_gets_larger_meets_a_request_that_waits():
+    books = ledger(rows=8, lag=0)
+    books.request(ask(number=1))
+    assert books.request(ask(number=2, used=4)) == []
+    assert books.resize_window("Walker", 0) == []
+    assert books.resize_window("Walker", 1) == [Grant(0, 2, {"Walker": 16}, {"Walker": 0})]
+
+
 def test_a_request_that_can_t_be_met_waits_until_credits_come_back():
     books = ledger(rows=8, lag=0)
     books.request(ask(number=1))

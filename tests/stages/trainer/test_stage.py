@@ -227,6 +227,19 @@ def test_time_spent_learning_is_reported():
     assert took >= 0
 
 
+def test_reports_tell_how_long_updates_took_and_what_lay_between_them():
+    times = iter([10.0, 12.0, 15.0, 16.0, 16.0, 20.0])
+    desk = Desk(rows_per_update=4, uses_all=False, clock=lambda: next(times))
+    desk.take(4)
+    assert (desk.reports[-1].collecting_s, desk.reports[-1].learning_s) == ((), ()), (
+        "a run's first steps wait for its start"
+    )
+    desk.take(8)
+    assert (desk.reports[-1].collecting_s, desk.reports[-1].learning_s) == ((3.0, 0.0), (1.0, 4.0))
+    desk.take(3)
+    assert desk.reports[-1].learning_s == (), "each is told once"
+
+
 def test_each_update_tells_how_many_steps_it_took_and_what_return_the_last_episodes_had():
     desk = Desk(rows_per_update=10)
     desk.take(10)
