@@ -65,7 +65,7 @@ class WrapperSettings(Settings):
 
     use: Reference = Field(
         description="`module:callable` that takes an environment first, such as "
-        "`gymnasium.wrappers:TimeAwareObservation`; modules beside the YAML are found."
+        "`gymnasium.wrappers:TimeAwareObservation`; modules beside the YAML and in the working directory are found."
     )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
 

@@ -95,8 +95,8 @@ class StagePlacement(Settings):
     """One stage of your own, and its place."""
 
     use: StageReference = Field(
-        description="`module:Class` of the stage (modules beside the YAML are found), or the name under which "
-        f"an installed package offers one in the entry-point group `{STAGE_GROUP}`."
+        description="`module:Class` of the stage (modules beside the YAML and in the working directory are found), or "
+        f"the name under which an installed package offers one in the entry-point group `{STAGE_GROUP}`."
     )
     after: Literal["agent_processor", "ghost"] = Field(
         "agent_processor", description="The stage whose output it receives. `ghost` exists with self-play only."
@@ -123,7 +123,9 @@ class StagePlacement(Settings):
 class WriterSettings(Settings):
     """One statistics writer of your own, which receives every summary that TensorBoard receives."""
 
-    use: Reference = Field(description="`module:Class` of the writer; modules beside the YAML are found.")
+    use: Reference = Field(
+        description="`module:Class` of the writer; modules beside the YAML and in the working directory are found."
+    )
     with_: PlainMap = Field(
         default_factory=dict,
         alias="with",

@@ -53,7 +53,8 @@ class EnvSettings(Settings):
     )
     side_channels: Annotated[tuple[Reference, ...], BeforeValidator(as_tuple)] = Field(
         (),
-        description="Side channels of your own towards Unity: `module:Class` each; modules beside the YAML are found.",
+        description="Side channels of your own towards Unity: `module:Class` each; modules beside the YAML and in the "
+        "working directory are found.",
     )
 
 

@@ -33,16 +33,14 @@ def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
     """Read the episodes of a data set, under a behaviour's name.
 
     Raises:
-        StageError: if minari is not installed, the data set is not on this machine, it is empty, or its spaces are
-            not of the kinds above.
+        StageError: if minari, or what it reads files with, is not installed, the data set is not on this machine, it is
+            empty, or its spaces are not of the kinds above.
     """
     where = f"behaviors.{behavior}: demo_path '{PREFIX}{dataset_id}'"
     try:
-        minari = import_module("minari")
-    except ImportError as error:
-        raise StageError(f"{where}: Minari is not installed: pip install 'minari[hdf5]'") from error
-    try:
-        dataset = minari.load_dataset(dataset_id)
+        dataset = import_module("minari").load_dataset(dataset_id)
+    except ImportError as error:  # what reads the files is an extra of its own
+        raise StageError(f"{where}: Minari is not installed, or in part: pip install 'minari[hdf5,hf]'") from error
     except FileNotFoundError as error:
         raise StageError(f"{where}: it is not on this machine; fetch it first: minari download {dataset_id}") from error
     return demonstrations_of(

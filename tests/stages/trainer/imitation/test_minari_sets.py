@@ -83,5 +83,8 @@ def test_a_data_set_on_this_machine_is_read_by_its_id(tmp_path, monkeypatch):
 
 def test_without_minari_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(StageError, match=r"Test: demo_path 'minari:x': Minari is not installed: pip install"):
+    with pytest.raises(
+        StageError,
+        match=r"Test: demo_path 'minari:x': Minari is not installed, or in part: pip install 'minari\[hdf5,hf\]'",
+    ):
         load_recorded("minari:x", "Test")
