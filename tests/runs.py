@@ -105,6 +105,16 @@ class Command:
         """Send main a signal."""
         self.process.send_signal(number)
 
+    def end_after(self, words: str) -> str:
+        """Interrupt main once it has said these words, and see it end in order; all that it has said."""
+        try:
+            self.until(lambda: words in self.output, f"{words!r}")
+            self.interrupt()
+            assert self.wait() == 0, self.output
+        finally:
+            self.end()
+        return self.output
+
     def pid_of(self, host: str) -> int:
         """The process id of a host; waits until it is there."""
         found: dict[str, int] = {}

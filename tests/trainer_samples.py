@@ -12,6 +12,7 @@ from queues.messages import TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter
+from stages.policy import design_of, make_policy
 from stages.trainer import Trainer, TrainerContext
 from stages.trainer.factory import make_trainer
 
@@ -88,6 +89,21 @@ def experience(
     if memory_size:
         rows["memories"] = random.normal(size=(n, memory_size)).astype(np.float32)
     return TrajectoryBatch(spec.behavior_id, 0, rows, trajectories)
+
+
+def played(trainer: Any, spec: BehaviorSpec, steps: int) -> TrajectoryBatch:
+    """A trajectory of an on-policy trainer's own policy, of one vector each step, as an actor makes it."""
+    policy = make_policy(design_of(spec, trainer.context.settings))
+    policy.load(trainer.policy())
+    random, recall, columns = np.random.default_rng(0), None, []
+    seen = random.normal(size=(steps, 1, *spec.observations[0].shape)).astype(np.float32)
+    for observation in seen:
+        decision = policy.act((observation,), None, random, recall=recall)
+        columns.append(decision.columns)
+        recall = decision.recall
+    made = experience(spec, [steps])
+    rows = {**made.rows, **{name: np.concatenate([c[name] for c in columns]) for name in columns[0]}}
+    return TrajectoryBatch(spec.behavior_id, 0, {**rows, "obs_0": seen[:, 0]}, made.trajectories)
 
 
 def demonstrations(path: Path, spec: BehaviorSpec, seed: int = 7, **columns: float) -> Path:

@@ -266,13 +266,7 @@ def play(given: Model, deterministic: bool) -> str:
         unity = unity_settings(given.shapes, given.continuous, given.branches, "--report", str(folder / "reports"))
         settings = {"trainer_type": "ppo", "init_path": str(given.path), "summary_freq": 20}
         options = ["--inference", *(["--deterministic"] if deterministic else [])]
-        command = Command(folder, {"env_settings": unity, "behaviors": {"Given": settings}}, *options)
-        try:
-            command.until(lambda: "Step: 100." in command.output, "some episodes")
-            command.interrupt()
-            assert command.wait() == 0, command.output
-        finally:
-            command.end()
+        Command(folder, {"env_settings": unity, "behaviors": {"Given": settings}}, *options).end_after("Step: 100.")
         (report,) = reports(folder / "reports")
         assert report["returncode"] == 0, report["reason"]
         return f"{'deterministic' if deterministic else 'sampled'} {report['agent_steps']}"

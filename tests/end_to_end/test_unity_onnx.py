@@ -71,13 +71,8 @@ def played(folder, results):
     """The scores of some episodes that the command plays deterministically."""
     shutil.copytree(results, folder / "results")
     command = Command(folder, configuration(folder, "--max-steps", "30"), "--inference", "--deterministic")
-    try:
-        command.until(lambda: "Step: 1000." in command.output, "enough episodes")
-        command.interrupt()
-        assert command.wait() == 0, command.output
-    finally:
-        command.end()
-    return scores(folder / "reports"), command.output
+    told = command.end_after("Step: 1000.")
+    return scores(folder / "reports"), told
 
 
 async def played_by_the_model_alone(folder, model):
@@ -155,14 +150,7 @@ def test_a_model_of_version_2_plays_what_it_says(tmp_path):
         },
         "behaviors": {"Given": {"trainer_type": "ppo", "init_path": str(path), "summary_freq": 50}},
     }
-    command = Command(tmp_path, plain, "--inference", "--deterministic")
-    try:
-        command.until(lambda: "Step: 150." in command.output, "some episodes")
-        command.interrupt()
-        assert command.wait() == 0, command.output
-    finally:
-        command.end()
-    assert "Given is played by" in command.output
+    assert "Given is played by" in Command(tmp_path, plain, "--inference", "--deterministic").end_after("Step: 150.")
     (report,) = reports(tmp_path / "reports")
     assert len(report["told"]) >= 150
     for agent, clock, _, choices in report["told"]:

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 from opened_trainers import opened_trainer_of
-from trainer_samples import HYBRID, IMAGE, VECTOR, Reported, all_weights, experience
+from trainer_samples import HYBRID, IMAGE, VECTOR, Reported, all_weights, experience, played
 
-from queues.messages import TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import Recall, design_of, make_policy
 from stages.trainer.on_policy.decoupling import importance_weights
 from stages.trainer.on_policy.update import Coefficients
 from stages.trainer.ppo.update import clipped_policy_loss
@@ -121,24 +119,6 @@ def test_before_the_first_step_every_ratio_is_1_whichever_policy_acted(case):
         torch.testing.assert_close(policy, -own.advantages.mean(), rtol=1e-4, atol=1e-6)
         seen += 1
     assert seen
-
-
-def played(trainer, spec, steps):
-    """A trajectory of the trainer's own policy, as an actor makes it."""
-    settings = trainer.context.settings
-    policy = make_policy(design_of(spec, settings))
-    policy.load(trainer.policy())
-    random = np.random.default_rng(0)
-    seen = random.normal(size=(steps, 1, 3)).astype(np.float32)
-    recall: Recall | None = None
-    columns = []
-    for observation in seen:
-        decision = policy.act((observation,), None, random, recall=recall)
-        columns.append(decision.columns)
-        recall = decision.recall
-    made = experience(spec, [steps], memory_size=4 if settings.network_settings.memory else 0)
-    rows = {**made.rows, **{name: np.concatenate([c[name] for c in columns]) for name in columns[0]}}
-    return TrajectoryBatch(spec.behavior_id, 0, {**rows, "obs_0": seen[:, 0]}, made.trajectories)
 
 
 @pytest.mark.parametrize("network", [{}, MEMORY], ids=["feed-forward", "memory"])

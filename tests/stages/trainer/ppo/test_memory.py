@@ -5,12 +5,12 @@ import pytest
 import torch
 from opened_trainers import OpenedPPO, opened_trainer_of
 from run_configs import changed
-from trainer_samples import experience
+from trainer_samples import experience, played
 
 from config import BehaviorSettings
 from queues.messages import TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import Recall, design_of, make_policy
+from stages.policy import design_of, make_policy
 from stages.policy.network import Inputs
 from stages.trainer import TrainerContext
 from stages.trainer.ppo import PPOTrainer
@@ -206,34 +206,7 @@ def test_what_the_actor_recorded_is_what_the_update_evaluates_from():
     block["network_settings"] = {"hidden_units": 8, "memory": {"memory_size": 6, "sequence_length": 3}}
     settings = BehaviorSettings.model_validate(block)
     trainer = OpenedPPO(TrainerContext("Recall", settings, RECALL, seed=1))
-    policy = make_policy(design_of(RECALL, settings))
-    policy.load(trainer.policy())
-    random = np.random.default_rng(0)
-    seen = random.normal(size=(8, 1, 1)).astype(np.float32)
-    recall: Recall | None = None
-    steps = []
-    for observation in seen:
-        decision = policy.act((observation,), None, random, recall=recall)
-        steps.append(decision.columns)
-        recall = decision.recall
-    rows = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
-    rows |= {"obs_0": seen[:, 0], "rewards": np.zeros(8, np.float32)}
-    trainer.add(
-        TrajectoryBatch(
-            "Recall",
-            0,
-            rows,
-            {
-                "lengths": np.array([8], np.int32),
-                "terminated": np.array([False]),
-                "truncated": np.array([False]),
-                "agent_ids": np.array([0]),
-                "episode_ids": np.array([0]),
-                "next_obs_0": np.zeros((1, 1), np.float32),
-                "previous_discrete_actions": np.zeros((1, 1), np.int32),
-            },
-        )
-    )
+    trainer.add(played(trainer, RECALL, 8))
     (minibatches,) = evaluated(trainer).rollout.epochs(1, 9, np.random.default_rng(0))
     for m in minibatches:
         with torch.no_grad():
