@@ -21,7 +21,7 @@ LAST_STEP = 2000
 """`max_steps` of the run."""
 BOUND_S = 180.0
 """A cell takes some ten seconds; a slow machine is no failure."""
-SILENCE = {"warn_s": 2, "end_s": 8}
+SILENCE = {"warn_s": 2, "end_s": 6}
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def copying(**changes: Any) -> Plain:
     """A tiny run of `bc` from demonstrations, with a memory: no environment, and in small minibatches, to last a while."""
     copier = {
         "trainer_type": "bc",
-        "max_steps": 12_000,
+        "max_steps": 8_000,
         "summary_freq": 2000,
         "checkpoint_interval": 700,
         "hyperparameters": {"demo_path": EXPERT, "batch_size": 16, "buffer_size": 200, "num_epoch": 4},

@@ -42,6 +42,9 @@ default: {trainer: ppo, batch_size: 32, buffer_size: 128, num_epoch: 1, hidden_u
           use_recurrent: false, vis_encode_type: simple, reward_signals: {extrinsic: {strength: 1.0, gamma: 0.99}}}
 Simple: {summary_freq: 200}
 """
+HOSTS = ("pipeline.hosts.actors.kind=inline", "pipeline.hosts.learners.kind=inline")
+INLINE = [word for host in HOSTS for word in ("--set", host)]
+"""For runs after the first, to which processes add nothing."""
 SUMMARY = (
     r"Simple\. Step: (\d+)\. Time Elapsed: \d+\.\d{3} s\. "
     r"(No episode was completed since last summary|Mean Reward: -?\d+\.\d{3}\. Std of Reward: \d+\.\d{3})\. Training\."
@@ -120,7 +123,7 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     steps = status(tmp_path, "first")["checkpoints"][-1]["steps"]
 
     resumed = lines(
-        learn("simple.yaml", "--run-id=first", "--resume", "--set", "behaviors.Simple.max_steps=1200", *unity)
+        learn("simple.yaml", "--run-id=first", "--resume", "--set", "behaviors.Simple.max_steps=1200", *unity, *INLINE)
     )
     assert f"Resuming training from step {steps}." in resumed
     assert any(line.startswith("Resuming from results/first/checkpoints/") for line in resumed)
@@ -128,7 +131,7 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     checkpoints = status(tmp_path, "first")["checkpoints"]
     assert [entry["file_path"] for entry in checkpoints[: len(exported)]] == exported
 
-    other = lines(learn("simple.yaml", "--run-id=second", "--initialize-from=first", *unity))
+    other = lines(learn("simple.yaml", "--run-id=second", "--initialize-from=first", *unity, *INLINE))
     assert "Initializing from results/first/Simple/Simple-" in "\n".join(other)
     assert "Starting training from step 0 and saving to results/second/Simple." in other
 
@@ -170,7 +173,7 @@ def test_a_command_and_a_file_of_a_very_old_version_train(learn, tmp_path):
 def test_without_a_file_a_scenes_behaviours_learn_with_the_defaults(learn):
     port = str(ports_from())
     short = ("--set", "default_settings.max_steps=200", "--set", "default_settings.summary_freq=100")
-    said = learn("--env", str(BUILD), "--base-port", port, *short)
+    said = learn("--env", str(BUILD), "--base-port", port, *short, *INLINE)
     assert "warning: no configuration file was given" in said
     assert "Connected new brain: Simple?team=0" in said
     assert "[INFO] Simple. Step: 200." in said

@@ -18,6 +18,7 @@ LONG_PLAY = volley(behaviors__Volley__max_steps=10**7, behaviors__Volley__checkp
 """The same, whose trajectories go through main."""
 
 
+@pytest.mark.slow  # test_determinism.py has it too
 def test_killed_main_takes_its_hosts_with_it_and_the_run_resumes(start):
     command = start(LONG)
     command.until_checkpoint(1)
@@ -40,7 +41,13 @@ def test_a_killed_actor_is_replaced_and_the_run_goes_on(start):
     assert_resumes(command)
 
 
-@pytest.mark.parametrize("plain", [LONG, LONG_PLAY], ids=["straight to the learner", "through main"])
+@pytest.mark.parametrize(
+    "plain",
+    [
+        pytest.param(LONG, id="straight to the learner"),
+        pytest.param(LONG_PLAY, id="through main", marks=pytest.mark.slow),
+    ],
+)
 def test_an_actor_that_may_not_be_replaced_ends_the_run_and_nobody_waits_for_it(start, plain):
     command = start(changed(plain, {"env_settings__restarts_rate_limit_n": 0}))
     command.until_checkpoint(1)

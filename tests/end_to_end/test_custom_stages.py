@@ -247,7 +247,7 @@ def test_an_installed_package_offers_stages_by_a_short_name(folder: Path):
 
 @pytest.mark.parametrize(
     ("hosts", "host", "name"),
-    [(PROCESSES, None, "Raises"), (PROCESSES, "main", "Raises-CartPole")],
+    [(PROCESSES, None, "Raises"), pytest.param(PROCESSES, "main", "Raises-CartPole", marks=pytest.mark.slow)],
     ids=["actor process", "main"],
 )
 def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
@@ -306,7 +306,7 @@ def test_a_stage_that_blocks_is_named_with_how_long(folder: Path):
         assert float(blocked) >= 1.0
 
 
-@pytest.mark.parametrize(("host", "hosts"), [(None, PROCESSES), ("main", INLINE)])
+@pytest.mark.parametrize(("host", "hosts"), [pytest.param(None, PROCESSES, marks=pytest.mark.slow), ("main", INLINE)])
 def test_a_stage_that_lets_nothing_through_is_named_and_the_run_can_be_stopped(
     folder: Path, host: str | None, hosts: Plain
 ):

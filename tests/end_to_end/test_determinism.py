@@ -123,12 +123,14 @@ def test_a_run_resumed_from_any_of_its_checkpoints_ends_in_the_same_state(whole,
         assert states(copy) == states(first), f"resumed from checkpoint {copy.name}"
 
 
-@pytest.mark.parametrize("at", ["its first checkpoint", "a later moment"])
-def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tmp_path, at):
+@pytest.mark.parametrize("other_moment", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tmp_path, request, other_moment):
+    """Every second run at its first checkpoint and the others at a later moment, or the other way round."""
     plain, first, _ = whole
+    at_first = list(RUNS).index(request.node.callspec.params["whole"]) % 2 == other_moment
     command = Command(tmp_path, plain, beside=[TOLD_ENV, TEAM_ENV])
     try:
-        checkpoint = command.until_checkpoint(0 if at == "its first checkpoint" else random.randrange(1, 5))
+        checkpoint = command.until_checkpoint(0 if at_first else random.randrange(1, 5))
         command.process.kill()
         command.wait()
         command.assert_left_nothing()

@@ -68,8 +68,8 @@ def test_it_is_made_when_an_environment_hangs(start, tmp_path):
 
 
 def test_it_is_made_when_a_long_update_is_under_way(start):
-    plain = slow(24.0, **LONG)
-    command = start(plain, beside=BESIDE, environment={"UPDATE_S": "7"})
+    plain = slow(12.0, **LONG)
+    command = start(plain, beside=BESIDE, environment={"UPDATE_S": "4"})
     command.until(Path(command.run_folder.parents[1], "updates").exists, "a long update")
     command.interrupt()
     assert_it_goes_on(command, plain)

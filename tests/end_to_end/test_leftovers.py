@@ -72,9 +72,9 @@ def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_p
     command.assert_left_nothing()
 
 
-@pytest.mark.parametrize(("options", "hosts"), [way for way in WAYS if way.values[1] is PROCESSES])
-def test_a_second_signal_leaves_no_game_of_an_environment_that_hangs(start, tmp_path, options, hosts):
-    command = start(playing(tmp_path, hosts, hangs_after=500, **options), beside=[GAME_ENV])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), {"session": True, "deaf": True}])
+def test_a_second_signal_leaves_no_game_of_an_environment_that_hangs(start, tmp_path, options):
+    command = start(playing(tmp_path, PROCESSES, hangs_after=500, **options), beside=[GAME_ENV])
     command.until((tmp_path / "hangs").exists, "an environment that hangs")
     command.interrupt()
     command.until(lambda: "Learning was interrupted" in command.output, "the first signal's answer")

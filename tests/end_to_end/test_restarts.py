@@ -24,7 +24,7 @@ def test_main_keeps_no_descriptor_of_an_actor_that_was_replaced(start):
     command = start(cartpole(**LONG, **UNLIMITED))
     counts = []
     checkpoint = command.until_checkpoint(0).number
-    for _ in range(4):
+    for _ in range(3):
         pid = command.pid_of("actor-0")
         os.kill(pid, signal.SIGKILL)
         command.until(lambda pid=pid: command.hosts().get("actor-0", pid) != pid, "a replacement")

@@ -9,6 +9,7 @@ import sys
 import uuid
 
 import pytest
+from run_configs import INLINE
 from run_folders import weights_digest
 from runs import PATIENCE_S
 from unity_command import LONG, assert_saved, restarts, unity
@@ -87,7 +88,7 @@ def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
 
 
 def test_it_resumes_and_plays_what_was_trained(start, tmp_path):
-    plain = unity(tmp_path, "--companions", 2)
+    plain = unity(tmp_path, "--companions", 2, **INLINE)
     command = start(plain)
     assert command.wait() == 0, command.output
     plain["behaviors"]["Simple"]["max_steps"] = 2000
@@ -105,7 +106,7 @@ def test_it_resumes_and_plays_what_was_trained(start, tmp_path):
 
 
 def test_a_deterministic_run_gives_the_same_weights_again(start, tmp_path):
-    plain = unity(tmp_path, pipeline__deterministic=True)
+    plain = unity(tmp_path, pipeline__deterministic=True, **INLINE)
     digests = set()
     for run_id in ("a", "b"):
         command = start(plain, run_id=run_id)
@@ -116,7 +117,7 @@ def test_a_deterministic_run_gives_the_same_weights_again(start, tmp_path):
 
 @pytest.mark.parametrize("arguments", [("--groups",), pytest.param(("--new-ids",), marks=pytest.mark.slow)])
 def test_agents_that_come_and_go_are_trained(start, tmp_path, arguments):
-    plain = unity(tmp_path, "--scene", "crowd", *arguments)
+    plain = unity(tmp_path, "--scene", "crowd", *arguments, **INLINE)
     plain["behaviors"] = {"Crowd": {**plain["behaviors"].pop("Simple"), "trainer_type": "poca"}}
     command = start(plain)
     assert command.wait() == 0, command.output
@@ -125,7 +126,7 @@ def test_agents_that_come_and_go_are_trained(start, tmp_path, arguments):
 
 
 def test_two_teams_play_each_other(start, tmp_path):
-    plain = unity(tmp_path, "--scene", "duel")
+    plain = unity(tmp_path, "--scene", "duel", **INLINE)
     settings = plain["behaviors"].pop("Simple")
     plain["behaviors"]["Duel"] = {
         **settings,

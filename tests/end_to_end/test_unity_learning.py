@@ -103,6 +103,7 @@ def test_twelve_carts_learn_to_keep_their_poles_up(tmp_path):
     assert last(measures, "Balance?team=0") > 0.9
 
 
+@pytest.mark.slow
 def test_two_teams_learn_from_each_other_by_self_play(tmp_path):
     ghosts = {"save_steps": 1000, "team_change": 2000, "swap_steps": 500, "window": 5}
     settings = {**PPO, "max_steps": 12000, "self_play": ghosts}

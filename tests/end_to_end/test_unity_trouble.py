@@ -62,12 +62,13 @@ def test_the_others_go_on_without_a_program_that_quits(start, tmp_path, quits, w
     assert_saved(command, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "many",
     [
-        pytest.param({"num_envs": 2, **INLINE}, marks=pytest.mark.slow),
+        {"num_envs": 2, **INLINE},
         {"num_envs": 1, "pipeline__hosts__actors__replicas": 2},
-        pytest.param({"num_envs": 1, **INLINE, "pipeline__deterministic": True}, marks=pytest.mark.slow),
+        {"num_envs": 1, **INLINE, "pipeline__deterministic": True},
     ],
     ids=["one actor", "two actors", "deterministic"],
 )
@@ -84,13 +85,23 @@ def test_the_run_ends_with_the_last_program_also_in_the_middle_of_checkpoints(st
     assert_saved(command)
 
 
-def test_actors_go_on_with_the_credits_of_one_whose_program_has_quit(start, tmp_path):
-    """With a lag of 0 the trainer needs all credits for its next update."""
-    plain = unity(tmp_path, "--misbehave", "stop", "--at-step", 20, "--once", tmp_path / "once", num_envs=1)
+def test_an_actor_whose_program_has_quit_leaves_its_credits_to_the_others_and_stays_until_the_last_one_quits(
+    start, tmp_path
+):
+    """With a lag of 0 the trainer needs all credits for its next update; an actor that left would be blamed for it."""
+    quits = tmp_path / "quits"
+    once = ("--misbehave", "stop", "--at-step", 20, "--once", tmp_path / "once")
+    plain = unity(tmp_path, *once, "--quits", quits, **LONG, num_envs=1, behaviors__Simple__checkpoint_interval=1)
     command = start(changed(plain, {"pipeline__hosts__actors__replicas": 2, "pipeline__max_policy_lag": 0}))
+    command.until(lambda: "has closed the connection" in command.output, "the end of a program")
+    command.until_checkpoint(command.until_checkpoint().number + 5)
+    assert {"actor-0", "actor-1"} < command.hosts().keys()
+    quits.touch()
     assert command.wait() == 0, command.output
-    assert "has closed the connection" in command.output
-    assert_saved(command, 1000)
+    assert "No more experience comes. The run ends." in command.output
+    assert restarts(command) == 0
+    command.assert_left_nothing()
+    assert_saved(command)
 
 
 def test_a_program_that_quits_before_an_agent_has_shown_is_no_success(start, tmp_path):
@@ -210,7 +221,7 @@ def test_a_behaviour_that_is_not_configured_ends_the_run_with_a_checkpoint(start
 
 
 def test_trouble_that_comes_back_ends_the_run_with_a_checkpoint(start, tmp_path):
-    command = start(unity(tmp_path, "--misbehave", "nan-reward", "--at-step", 80, **LONG))
+    command = start(unity(tmp_path, "--misbehave", "nan-reward", "--at-step", 80, **LONG, **INLINE))
     assert command.wait() == 1, command.output
     assert "its reward is nan" in command.output
     assert "It is not restarted again" in command.output
@@ -220,7 +231,7 @@ def test_trouble_that_comes_back_ends_the_run_with_a_checkpoint(start, tmp_path)
 
 def test_another_version_is_refused_and_both_are_named(start, tmp_path):
     arguments = ("--misbehave", "wrong-version", "--communication-version", "2.0.0", "--package-version", "9.1.0")
-    command = start(unity(tmp_path, *arguments))
+    command = start(unity(tmp_path, *arguments, **INLINE))
     assert command.wait() == 1, command.output
     assert "speaks version 2.0.0" in command.output
     assert "9.1.0" in command.output
@@ -230,7 +241,7 @@ def test_another_version_is_refused_and_both_are_named(start, tmp_path):
 
 
 def test_a_port_in_use_is_named_with_what_to_do(start, tmp_path):
-    plain = unity(tmp_path)
+    plain = unity(tmp_path, **INLINE)
     with socket.socket() as busy:
         busy.bind(("", plain["env_settings"]["base_port"] + 1))
         busy.listen()
@@ -243,13 +254,13 @@ def test_a_port_in_use_is_named_with_what_to_do(start, tmp_path):
 
 
 def test_one_that_never_connects_is_named_with_what_to_look_at(start, tmp_path):
-    command = start(unity(tmp_path, "--misbehave", "never-connects", env_settings__timeout_wait=2))
+    command = start(unity(tmp_path, "--misbehave", "never-connects", env_settings__timeout_wait=2, **INLINE))
     assert command.wait() == 1, command.output
     assert "hasn't connected within 2 s" in command.output
     command.assert_left_nothing()
 
 
 def test_a_message_of_any_size_is_taken(start, tmp_path):
-    command = start(unity(tmp_path, "--misbehave", "huge-message", "--at-step", 40, "--huge-mib", 20))
+    command = start(unity(tmp_path, "--misbehave", "huge-message", "--at-step", 40, "--huge-mib", 20, **INLINE))
     assert command.wait() == 0, command.output
     assert restarts(command) == 0
