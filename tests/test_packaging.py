@@ -157,23 +157,44 @@ def test_a_wheel_states_licence_and_command(wheel):
     assert "Requires-Python: >=3.11" in texts["METADATA"]
 
 
-def test_the_installed_command_works_from_anywhere(wheel, tmp_path):
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
-    elsewhere.mkdir()
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what installing the wheel puts there, but for the scripts."""
+    folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)  # all that installing a wheel of pure Python does, but for the script
+        archive.extractall(folder)
+    return folder
+
+
+def installed_command(site: Path, folder: Path, *arguments: str) -> str:
+    """What the installed command prints in a folder, after the place where it is installed."""
+    example = site / "config/examples/cartpole.yaml"
     done = subprocess.run(
-        [sys.executable, "-c", INSTALLED_COMMAND, site / "config/examples/cartpole.yaml", "--validate"],
-        cwd=elsewhere,
+        [sys.executable, "-P", "-c", INSTALLED_COMMAND, example, *arguments],  # -P: as with a script
+        cwd=folder,
         env=without_our_path() | {"PYTHONPATH": str(site)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
     )
-    assert done.returncode == 0, done.stderr
-    where, *shown = done.stdout.splitlines()
-    assert Path(where) == site / "pipeline" / "__init__.py"
-    assert any(line.startswith("behavior CartPole:") for line in shown)
+    assert done.returncode == 0, done.stdout
+    assert f"{site / 'pipeline' / '__init__.py'}\n" in done.stdout
+    return done.stdout
+
+
+def test_the_installed_command_works_from_anywhere(site, tmp_path):
+    assert "\nbehavior CartPole:" in installed_command(site, tmp_path, "--validate")
+
+
+@pytest.mark.lengthy
+def test_the_installed_command_trains_in_processes_of_what_is_installed(site, tmp_path):
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "__init__.py").write_text("raise ImportError('of the working directory')")
+    settings = ("behaviors.CartPole.max_steps=300", "pipeline.hosts.learners.kind=inline", "environment.num_envs=2")
+    installed_command(site, tmp_path, *(word for setting in settings for word in ("--set", setting)))
+    (model,) = tmp_path.glob("results/cartpole/CartPole.onnx")
+    assert model.stat().st_size > 0
 
 
 # Versions. -----------------------------------------------------------------------------------------------------------
