@@ -81,6 +81,7 @@ def test_a_run_that_is_resumed_goes_on_with_its_lesson(tmp_path):
     assert lessons_of(worths(log))[0] == lesson
 
 
+@pytest.mark.slow  # test_determinism.py has it too
 def test_a_run_in_processes_that_is_killed_goes_on_with_the_lesson_of_its_checkpoint(tmp_path, start):
     log = tmp_path / "told.txt"
     plain = taught(

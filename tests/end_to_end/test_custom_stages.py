@@ -163,8 +163,8 @@ def test_the_yaml_places_stages(folder: Path, hosts: Plain, lag: int, csv_host: 
     assert np.concatenate(ended).min() >= 9
     state = read_whole_checkpoint(command.run_folder)
     assert state["DropShortTrajectories@actor-0"]["dropped"] > 0
-    assert len(episodes(command)) == state["trainer@learner-CartPole"]["episodes"] > 0
-    assert all(float(row["return"]) == int(row["length"]) for row in episodes(command))  # before clipping
+    assert len(episodes(command.run_folder)) == state["trainer@learner-CartPole"]["episodes"] > 0
+    assert all(float(row["return"]) == int(row["length"]) for row in episodes(command.run_folder))  # before clipping
 
 
 def test_the_example_runs_as_it_is(folder: Path):
@@ -172,7 +172,7 @@ def test_the_example_runs_as_it_is(folder: Path):
     short = ["--set", "behaviors.CartPole.max_steps=6000", "--set", "behaviors.CartPole.summary_freq=3000"]
     command = Command(folder, example, *short)
     assert command.wait() == 0, command.output
-    assert len(episodes(command)) > 0
+    assert len(episodes(command.run_folder)) > 0
     lines = [json.loads(line) for line in (command.run_folder / "summaries.jsonl").read_text().splitlines()]
     own = [line for line in lines if line["category"] == "CartPole"]
     assert [line["step"] for line in own] == [3000, 6000]
@@ -194,19 +194,17 @@ def test_what_the_page_shows_first_works(tmp_path: Path):
     names["test_rewards_are_scaled"]()
 
 
-def test_the_state_of_stages_survives_a_resume(folder: Path):
-    stages = example_stages("main")
-    first = Command(folder, with_stages(*stages, **INLINE))
-    assert first.wait() == 0, first.output
-    before = read_whole_checkpoint(first.run_folder)
-
-    second = Command(folder, with_stages(*stages, behaviors__CartPole__max_steps=5000, **INLINE), "--resume")
-    assert second.wait() == 0, second.output
-    after = read_whole_checkpoint(second.run_folder)
+def test_the_state_of_stages_survives_a_resume(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(folder)
+    stages, run_folder = example_stages("main"), folder / "run"
+    run_here(with_stages(*stages, **INLINE), folder, "run")
+    before = read_whole_checkpoint(run_folder)
+    run_here(with_stages(*stages, behaviors__CartPole__max_steps=5000, **INLINE), folder, "run", resume=True)
+    after = read_whole_checkpoint(run_folder)
     drops = "DropShortTrajectories@actor-0"
     assert after[drops]["dropped"] > before[drops]["dropped"] > 0
     trainer = "trainer@learner-CartPole"
-    assert len(episodes(second)) == after[trainer]["episodes"] > before[trainer]["episodes"]
+    assert len(episodes(run_folder)) == after[trainer]["episodes"] > before[trainer]["episodes"]
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -379,6 +377,6 @@ def recorded(command: Command) -> list[TrajectoryBatch]:
     return [frame.message for frame in StreamReader(stream) if isinstance(frame.message, TrajectoryBatch)]
 
 
-def episodes(command: Command) -> list[dict[str, str]]:
-    with (command.run_folder / "episodes.csv").open(newline="") as file:
+def episodes(run_folder: Path) -> list[dict[str, str]]:
+    with (run_folder / "episodes.csv").open(newline="") as file:
         return list(csv.DictReader(file))
