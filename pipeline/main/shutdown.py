@@ -111,7 +111,8 @@ class Shutdown:
             log.debug("a further failure: %s", failure.message)
             return
         self.failure = failure
-        log.error("%s has failed. The run saves what it can, and says at its end what was wrong.", failure.stage)
+        does = "ends" if self._last_checkpoint is None else "saves what it can"
+        log.error("%s has failed. The run %s, and says at its end what was wrong.", failure.stage, does)
         log.debug("%s", failure.traceback)
         self._begin()
         if self._trainers_are_sound(failure.stage):

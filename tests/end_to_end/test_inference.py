@@ -69,11 +69,12 @@ def test_a_self_play_run_is_played_by_the_newest_policy_on_both_sides(tmp_path):
     assert files(tmp_path / "run") == before
 
 
-def test_playing_that_fails_does_not_advise_to_train_on(tmp_path):
+def test_playing_that_fails_speaks_of_no_saving_and_does_not_advise_to_train_on(tmp_path, caplog):
     run_here(changed(troubled(), INLINE), tmp_path, "run")
     with pytest.raises(RunFailed, match="the motor is on fire") as caught:
         run_here(changed(troubled(trouble="raise", after=20), INLINE), tmp_path, "run", inference=True)
     assert "--resume" not in str(caught.value)
+    assert "has failed. The run ends, and says at its end what was wrong." in caplog.text
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path):
