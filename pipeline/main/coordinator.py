@@ -27,7 +27,7 @@ from pipeline.hosts.stages import StageHost
 from pipeline.main.behavior_start import BehaviorStarter
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
-from pipeline.main.curricula import Curricula, MeasuredProgress
+from pipeline.main.curricula import MeasuredProgress
 from pipeline.main.evaluation import Evaluation
 from pipeline.main.host_ends import HostEnds
 from pipeline.main.launcher import ActorSlot, Launcher
@@ -76,7 +76,7 @@ class Coordinator:
         self.interrupted = False
         self._plan = plan
         self._config = plan.config
-        self._curricula = _curricula(plan)
+        self._curricula = plan.curricula()
         self._collector = StatisticsCollector(plan.seed)
         self._timers = timers = Timers()
         training = not plan.playing
@@ -412,13 +412,3 @@ class Coordinator:
                 with self._failing():
                     on_progress(self.reporter.snapshot())
             self._silence.look(now)
-
-
-def _curricula(plan: RunPlan) -> Curricula:
-    """The run's curricula, at the lessons that it goes on from."""
-    curricula = Curricula(plan.config.environment_parameters)
-    if plan.resumed is not None and "curricula" in plan.resumed.progress:
-        curricula.load_state_dict(plan.resumed.progress["curricula"])
-    elif plan.resumes:
-        curricula.begin_at(plan.folder.read_training_status().lessons)
-    return curricula

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from config import RunConfig
 from pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
+from pipeline.main.curricula import Curricula
 from pipeline.policies.ml_agents import left_checkpoint
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import RunFolder, folder_name
@@ -86,6 +87,15 @@ class RunPlan:
             return {}
         behaviors = self.folder.read_training_status().behaviors.items()
         return {name: each.elo for name, each in behaviors if each.elo is not None and folder_name(name) in self.left}
+
+    def curricula(self) -> Curricula:
+        """The curricula, at the lessons that the run goes on from."""
+        curricula = Curricula(self.config.environment_parameters)
+        if self.resumed is not None and "curricula" in self.resumed.progress:
+            curricula.load_state_dict(self.resumed.progress["curricula"])
+        elif self.resumes:
+            curricula.begin_at(self.folder.read_training_status().lessons)
+        return curricula
 
     def route(self, behavior: str) -> Route:
         """The way of a behaviour's trajectories; what was recorded at a trainer's inlet goes straight there."""
