@@ -37,7 +37,7 @@ def fragile(trouble: str, **changes: object) -> Plain:
 
 @pytest.mark.parametrize("opponents", [pytest.param(SCRIPTED, marks=pytest.mark.slow), "snapshot"])
 def test_the_best_of_self_play_is_the_best_by_its_own_mean_of_one_evaluation_per_name(start, opponents):
-    command = start(volley(evaluation={"every": 1000, "episodes": 12, "opponents": opponents}))
+    command = start(volley(evaluation={"every": 1000, "episodes": 12, "opponents": opponents}, **INLINE))
     assert command.wait() == 0, command.output
     found = scores(command.output)
     assert {name for name, *_ in found} == {"Volley"}
@@ -173,7 +173,7 @@ def test_unity_is_evaluated_in_programs_of_its_own_on_ports_behind_the_actors(st
     plain = unity(tmp_path, "--scene", "duel", evaluation={"every": 400, "episodes": 8, "opponents": "random"})
     settings = plain["behaviors"].pop("Simple")
     plain["behaviors"]["Duel"] = {**settings, "self_play": {"save_steps": 100, "team_change": 400, "swap_steps": 100}}
-    command = start(changed(plain, {"engine_settings": {"time_scale": 7.0}}))
+    command = start(changed(plain, {"engine_settings": {"time_scale": 7.0}, **INLINE}))
     assert command.wait() == 0, command.output
     assert {name for name, *_ in scores(command.output)} == {"Duel"}
     base = plain["env_settings"]["base_port"]

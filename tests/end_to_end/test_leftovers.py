@@ -18,6 +18,11 @@ WAYS = [
     pytest.param({"session": True}, INLINE, id="of an inline host"),
     pytest.param({"deaf": True}, INLINE, id="of an inline host, deaf to SIGTERM", marks=pytest.mark.slow),
 ]
+OF_ACTORS = [
+    pytest.param({}, id="in the actor's group", marks=pytest.mark.slow),
+    pytest.param({"session": True}, id="in a session of its own", marks=pytest.mark.slow),
+    pytest.param({"session": True, "deaf": True}, id="in a session, deaf to SIGTERM"),
+]
 LONG = 10**7
 
 
@@ -53,9 +58,9 @@ def test_a_killed_main_leaves_no_game(start, tmp_path, options, hosts):
     command.assert_left_nothing()
 
 
-@pytest.mark.parametrize(("options", "hosts"), [way for way in WAYS if way.values[1] is PROCESSES])
-def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_path, options, hosts):
-    command = start(playing(tmp_path, hosts, **options), beside=[GAME_ENV])
+@pytest.mark.parametrize("options", OF_ACTORS)
+def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_path, options):
+    command = start(playing(tmp_path, PROCESSES, **options), beside=[GAME_ENV])
     number = command.until_checkpoint(0).number
     before = games(tmp_path)
     os.kill(command.pid_of("actor-0"), signal.SIGKILL)
@@ -72,7 +77,7 @@ def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_p
     command.assert_left_nothing()
 
 
-@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), {"session": True, "deaf": True}])
+@pytest.mark.parametrize("options", OF_ACTORS)
 def test_a_second_signal_leaves_no_game_of_an_environment_that_hangs(start, tmp_path, options):
     command = start(playing(tmp_path, PROCESSES, hangs_after=500, **options), beside=[GAME_ENV])
     command.until((tmp_path / "hangs").exists, "an environment that hangs")

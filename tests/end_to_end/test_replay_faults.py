@@ -45,18 +45,15 @@ def test_a_recording_describes_behaviors_that_are_born_late_too(behind_processor
     assert [spec.name for spec in StreamReader(behind_processor).header.specs] == ["Early", "Late"]
 
 
-def test_a_behavior_that_is_born_late_is_replayed_from_behind_the_agent_processor(behind_processor, start):
-    replay = start(late(), "--replay", behind_processor)
-    assert replay.wait() == 0, replay.output
-    assert "Late: 20" in replay.output
-    replay.assert_left_nothing()
-
-
 def replayed(results, *recordings, **changes):
     """Replay recordings in this process."""
     plain = late(**INLINE, replay__streams=list(recordings), **changes)
     del plain["environment"]
     return run_here(plain, results, "replay")
+
+
+def test_a_behavior_that_is_born_late_is_replayed_from_behind_the_agent_processor(behind_processor, tmp_path):
+    assert replayed(tmp_path, behind_processor).behaviors["Late"].step >= 2000
 
 
 def test_a_behavior_that_is_born_late_is_replayed_from_the_trainers_inlets(recorded, tmp_path):
