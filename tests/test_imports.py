@@ -193,7 +193,7 @@ first = {}
 
 class Watch:
     def find_spec(self, name, path=None, target=None):
-        if name in ("grpc", "google.protobuf"):
+        if name in ("grpc", "google.protobuf", "sympy"):
             frame = sys._getframe(1)
             while frame.f_globals["__name__"].partition(".")[0] in ("importlib", "google"):
                 frame = frame.f_back
@@ -207,7 +207,7 @@ print(first)
 """
 
 
-def test_a_run_without_unity_imports_no_grpc_and_protobuf_for_its_files_alone(tmp_path):
+def test_a_run_without_unity_imports_no_grpc_nor_sympy_and_protobuf_for_its_files_alone(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PLAIN_RUN, tmp_path],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
@@ -217,4 +217,5 @@ def test_a_run_without_unity_imports_no_grpc_and_protobuf_for_its_files_alone(tm
     assert done.returncode == 0, done.stderr
     importers = ast.literal_eval(done.stdout.splitlines()[-1])
     assert "grpc" not in importers
+    assert "sympy" not in importers, "torch imports it at the first use of what needs it"
     assert importers["google.protobuf"].startswith(("tensorboard.", "stages.policy.onnx.")), importers

@@ -34,7 +34,7 @@ def test_the_weighted_losses_are_those_of_the_formula(trainer):
     expected = trainer.network.gradients.clone()
     trainer.network.gradients.zero_()
     losses = trainer.update.losses(batch, COEFFICIENTS)
-    torch.autograd.backward(losses, trainer.update.loss_weights(COEFFICIENTS))
+    (torch.stack(losses) @ trainer.update.loss_weights(COEFFICIENTS)).backward()
     torch.testing.assert_close(trainer.network.gradients, expected)
 
 
