@@ -126,7 +126,7 @@ A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS = Scenario(
 """An actor waits for hiders' and walkers' credits, then for seekers' and walkers': the first answer comes too late."""
 
 
-@examples(40)
+@examples(30)
 @given(scenarios())
 @example(OPEN_STEPS_AT_A_CHANGE_OF_TURNS)
 @example(A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS)
@@ -143,7 +143,7 @@ def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenari
         check_bounds(flow, each.name)
 
 
-@examples(50)
+@examples(40)
 @given(scenarios(replicas=st.just(1), accidents=False))
 def test_an_actor_s_steps_are_learned_from_at_most_max_policy_lag_updates_late(scenario: Scenario) -> None:
     """Whatever the delays. Late is told from the tick at which the step was completed: the credit is spent then.
@@ -160,7 +160,7 @@ def test_an_actor_s_steps_are_learned_from_at_most_max_policy_lag_updates_late(s
         assert lag <= others // each.rows_per_update
 
 
-@examples(40)
+@examples(30)
 @given(scenarios(replicas=st.just(1), accidents=False, ghosts=False), DELAYS_S)
 def test_a_deterministic_run_learns_the_same_however_quick_its_parts_are(
     scenario: Scenario, other_slowness_s: tuple[float, ...]
