@@ -34,6 +34,10 @@ class Echo(SideChannel):
 '''
 
 
+PATIENT = {"pipeline__supervision__grace_s": 120.0}
+"""For tests that read what each program reports as it ends: on a loaded machine that takes a while."""
+
+
 # As it should be. ----------------------------------------------------------------------------------------------------
 
 
@@ -52,6 +56,7 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
         },
         env_settings__num_areas=3,
         env_settings__side_channels=["echo:Echo"],
+        **PATIENT,
     )
     (tmp_path / "echo.py").write_text(CHANNEL)
     command = start(plain)
@@ -79,7 +84,7 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
 
 
 def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
-    plain = unity(tmp_path, "--companions", 4, num_envs=2, pipeline__hosts__actors__replicas=2)
+    plain = unity(tmp_path, "--companions", 4, num_envs=2, pipeline__hosts__actors__replicas=2, **PATIENT)
     command = start(plain)
     assert command.wait() == 0, command.output
     base = plain["env_settings"]["base_port"]
