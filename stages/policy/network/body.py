@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +42,7 @@ class NetworkBody(nn.Module):
             self.encoders, hidden = Encoders(design), settings.num_layers
         else:
             self.encoders, hidden = CustomNetwork(design), 1 if beside else 0
+        self._previous = slice(self.encoders.size, self.encoders.size + design.previous_action_size)
         width, goals = self.encoders.size + beside, self.encoders.goal_size
         activation = ACTIVATIONS[settings.activation]
         layers: list[nn.Module] = []
@@ -57,6 +60,20 @@ class NetworkBody(nn.Module):
             self.memory = Memory(width, self.memory_size)
             width = self.memory.size
         self.encoding_size = width
+
+    @torch.no_grad()
+    def start_without_previous_actions(self) -> None:
+        """Make the first layer's weights, newly drawn, those of a network that does not see previous actions.
+
+        Their columns become 0, and the others as large as they are drawn for so many fewer inputs.
+        """
+        columns = self._previous.stop - self._previous.start
+        if columns and len(self.layers):
+            first = self.layers[0]
+            assert isinstance(first, nn.Linear)
+            for parameter in (first.weight, first.bias):
+                parameter *= sqrt(first.in_features / max(1, first.in_features - columns))
+            first.weight[:, self._previous] = 0.0
 
     def forward(self, inputs: Inputs, extra: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Encode B rows.

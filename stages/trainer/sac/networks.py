@@ -95,22 +95,29 @@ def drawn_for(actions: ActionSpec, network: Network) -> Network:
     ML-Agents' weights are 1.7 times as large (and those of value heads more): Q's values of untried actions are then
     large beside what is learned first, which delays learning (docs/learning.md). The values of discrete choices are
     outputs, all at once, and are learned sooner from ML-Agents' weights, which hidden layers begin with; with both
-    kinds of actions value heads have them, too (Xavier uniform, biases 0).
+    kinds of actions value heads have them, too (Xavier uniform, biases 0), and with a memory previous actions, which
+    ML-Agents' networks do not see, have no weight at first: else what is observed and the action that Q values would
+    be a small part of what the networks see, and learning comes later (docs/learning.md).
     """
     if actions.discrete_branches:
         if actions.continuous_size:
+            for body in _bodies(network):
+                body.start_without_previous_actions()
             for head in _linear(network, "head"):
                 nn.init.xavier_uniform_(head.weight)
                 nn.init.zeros_(head.bias)
         return network
-    for module in network.modules():
-        if isinstance(module, NetworkBody):
-            for layer in module.layers:
-                if isinstance(layer, nn.Linear):
-                    layer.reset_parameters()
+    for body in _bodies(network):
+        for layer in body.layers:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
     for head in _linear(network, "head", "action"):
         head.reset_parameters()
     return network
+
+
+def _bodies(network: nn.Module) -> list[NetworkBody]:
+    return [module for module in network.modules() if isinstance(module, NetworkBody)]
 
 
 def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:

@@ -128,6 +128,17 @@ def test_a_sequence_at_once_equals_acting_step_by_step():
     torch.testing.assert_close(memories, after)
 
 
+def test_a_body_can_start_as_one_that_does_not_see_previous_actions():
+    made = design(VECTOR, memory=MEMORY, hidden_units=512)
+    network, inputs = body(made, extra=2), drawn(made, 4, 4)
+    network.start_without_previous_actions()
+    observed, previous, given = network.layers[0].weight.detach().split((4, 5, 2), dim=1)
+    assert not previous.any()
+    assert float(torch.cat((observed, given), dim=1).std()) == pytest.approx(1 / 6**0.5, rel=0.05)
+    given, other = torch.randn(4, 2), inputs._replace(previous_actions=inputs.previous_actions + 1)
+    torch.testing.assert_close(network(other, given)[0], network(inputs, given)[0])
+
+
 def test_the_previous_action_matters_where_there_is_memory():
     made = design(VECTOR, memory=MEMORY)
     assert made.previous_action_size == 5

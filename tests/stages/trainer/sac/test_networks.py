@@ -8,6 +8,7 @@ import torch
 from config import NetworkSettings
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy.design import PolicyDesign
+from stages.policy.network.actor import ActorNetwork
 from stages.trainer.sac.networks import Critics, drawn_for
 
 WIDTH = 64
@@ -33,3 +34,15 @@ def test_the_kinds_of_actions_decide_what_networks_begin_with(actions, normal, l
     assert (second.abs().max() > 1.5 * TORCH) == normal, "hidden layers are normal, or uniform within torch's bounds"
     head = network.head.weight.detach()
     assert 0.9 * largest < head.abs().max() <= largest
+
+
+def test_with_both_kinds_of_actions_and_a_memory_previous_actions_have_no_weight_at_first():
+    settings = NetworkSettings(hidden_units=WIDTH, memory={"memory_size": 8, "sequence_length": 4})
+    actions = ActionSpec(1, (2,))
+    design = PolicyDesign(BehaviorSpec("Test", (ObservationSpec("o", (6,)),), actions), settings, squashed=True)
+    critics = drawn_for(actions, Critics(design, 1, values=True))
+    for network in (drawn_for(actions, ActorNetwork(design)), critics.q1, critics.q2, critics.value):
+        first = network.body.layers[0]
+        observed, previous, _ = first.weight.detach().split((6, 3, first.in_features - 9), dim=1)
+        assert observed.any()
+        assert not previous.any()
