@@ -207,9 +207,9 @@ class _Link:
             self.channel.close()
 
     def _forget(self, slab: int) -> None:
-        self._return()  # before what may keep the event loop busy for long: the producer counts on these
         self._untaken -= 1
-        self.channel.send(links.back(BackKind.TAKEN, slab))
+        # Slabs at once, before what may keep the event loop busy for long: the producer counts on these.
+        self._return(links.back(BackKind.TAKEN, slab))
 
     def _no_longer_used(self, slab: int) -> None:
         """Note a slab down to be returned; runs in any thread, so it does no more than that."""
@@ -220,14 +220,17 @@ class _Link:
             with contextlib.suppress(RuntimeError):  # the loop is closed: no producer is left
                 (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._return)
 
-    def _return(self) -> None:
+    def _return(self, reply: bytes = b"") -> None:
+        """Send a reply and the slabs that are free now, at once: the producer wakes up for each write."""
         self._return_due = False  # first, so that a slab noted down from now on asks for another round
         while self._unused:
             slab = self._unused.popleft()
             if self._poison:
                 self._slabs.poison(slab)
             self.used.discard(slab)
-            self.channel.send(links.back(BackKind.FREE, slab))
+            reply += links.back(BackKind.FREE, slab)
+        if reply:
+            self.channel.send(reply)
 
     def _received(self, data: bytes) -> None:
         try:

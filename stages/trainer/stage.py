@@ -167,9 +167,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             while self._unlearned:
                 waiting = self._unlearned.popleft()
                 self._give_back(waiting.source, waiting.credits)
-        # A report costs main and this host a wake-up, and has little news between two updates.
         self._unreported_rows += item.num_rows
-        if self._reports_each or self.done or 2 * self._unreported_rows >= self.trainer.rows_per_update:
+        if self._reports_each or self.done or self._report_due():
             self._report()
 
     def policy(self) -> PolicyUpdate:
@@ -287,6 +286,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._returns.extend(
             value for value, one in zip(returns, begun.tolist(), strict=True) if one == self._parameter_generation
         )
+
+    def _report_due(self) -> bool:
+        """True after an update, and half-way to the next unless that is near: a report wakes main and this host up."""
+        unreported, enough = self._unreported_rows, self.trainer.rows_per_update
+        return unreported >= enough or (2 * unreported >= enough and 4 * self.held_rows < 3 * enough)
 
     def _report(self) -> None:
         self._unreported_rows = 0
