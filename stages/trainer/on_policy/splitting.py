@@ -82,8 +82,12 @@ def split(
         tail[name][parted[rest]] = rows[of][ends - 1]
     number = np.arange(int(lengths.sum())) - starts.repeat(lengths)
     chosen = number < kept.repeat(lengths)
-    first = {name: column[chosen] for name, column in rows.items()}
-    return (first, head), ({name: column[~chosen] for name, column in rows.items()}, tail)
+    at = int(kept.sum())
+    if chosen[:at].all():  # no copies where the rows lie together
+        first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (slice(at), slice(at, None)))
+    else:
+        first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (chosen, ~chosen))
+    return (first, head), (rows_left, tail)
 
 
 def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -> Numbers:
