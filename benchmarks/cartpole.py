@@ -6,7 +6,8 @@ per process, default hosts and lag. Pairs are run in turn, so that both sides me
     python benchmarks/cartpole.py --pairs 7
 
 Rates are steady-state: from the first to the last summary on the pipeline's side (its start-up, mostly importing torch,
-is left out, as the bare loop's is), CPU shares are those of the main process over the same stretch.
+is left out, as the bare loop's is), CPU shares are those of the main process over the same stretch. The learner is busy
+in updates; the rest is what it waits for steps, takes them in and sends policies.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import psutil
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -42,8 +43,8 @@ def bare(seed: int) -> float:
     return float(output.stdout.split()[-1])
 
 
-def pipeline(seed: int) -> tuple[float, float]:
-    """Steps per second of the pipeline, and the main process's share of one core meanwhile."""
+def pipeline(seed: int) -> tuple[float, float, float]:
+    """Steps per second of the pipeline; meanwhile the main process's share of a core, and that of time in updates."""
     with tempfile.TemporaryDirectory() as results:
         command = [
             sys.executable, str(ROOT / "bin/run-pipeline"), str(ROOT / "config/examples/cartpole.yaml"),
@@ -56,9 +57,18 @@ def pipeline(seed: int) -> tuple[float, float]:
         events = EventAccumulator(str(Path(results) / "bench" / "CartPole"))
         events.Reload()
         at = {scalar.step: scalar.wall_time for scalar in events.Scalars("Policy/Learning Rate")}
+        took, rows = (
+            mean(
+                scalar.value
+                for scalar in events.Scalars(f"Pipeline/Update {name}")
+                if FROM_STEP < scalar.step <= TO_STEP
+            )
+            for name in ("Duration", "Experiences")
+        )
     begin, end = at[FROM_STEP], at[TO_STEP]
     inside = [used for when, used in cpu if begin <= when <= end]
-    return (TO_STEP - FROM_STEP) / (end - begin), (inside[-1] - inside[0]) / (end - begin)
+    speed = (TO_STEP - FROM_STEP) / (end - begin)
+    return speed, (inside[-1] - inside[0]) / (end - begin), speed * took / rows
 
 
 def _sample_cpu(process: subprocess.Popen[bytes]) -> list[tuple[float, float]]:
@@ -79,20 +89,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
     pairs = parser.parse_args().pairs
-    ratios, shares = [], []
-    print(f"{'pair':>4} {'bare steps/s':>13} {'pipeline steps/s':>17} {'ratio':>6} {'main CPU':>9}")
+    ratios, shares, times = [], [], []
+    print(f"{'pair':>4} {'bare steps/s':>13} {'pipeline steps/s':>17} {'ratio':>6} {'main CPU':>9} {'in updates':>10}")
     for seed in range(pairs):
         # Who goes first changes, so that a drift of the machine favours nobody.
         if seed % 2:
-            fast, share = pipeline(seed)
+            fast, share, busy = pipeline(seed)
             slow = bare(seed)
         else:
             slow = bare(seed)
-            fast, share = pipeline(seed)
+            fast, share, busy = pipeline(seed)
         ratios.append(fast / slow)
         shares.append(share)
-        print(f"{seed:>4} {slow:>13,.0f} {fast:>17,.0f} {fast / slow:>6.2f} {share:>8.1%}", flush=True)
-    print(f"median ratio {median(ratios):.2f}, median share of the main process {median(shares):.1%} of one core")
+        times.append(busy)
+        print(f"{seed:>4} {slow:>13,.0f} {fast:>17,.0f} {fast / slow:>6.2f} {share:>8.1%} {busy:>10.1%}", flush=True)
+    print(
+        f"medians: ratio {median(ratios):.2f}, main process {median(shares):.1%} of one core, "
+        f"learner {median(times):.1%} of the time in updates"
+    )
 
 
 if __name__ == "__main__":

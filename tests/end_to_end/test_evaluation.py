@@ -73,7 +73,7 @@ def test_a_resumed_run_keeps_its_best_and_whom_it_plays_against(tmp_path, caplog
     better = [(step, mean) for _, step, mean, is_best in found if is_best]
     assert all(mean > top for _, mean in better)
     assert read_export(folder / "Volley-best.pt").update.step == (better[-1][0] if better else best.step)
-    assert result.behaviors["Volley"].best_evaluation == pytest.approx(max(top, *(m for _, m in better)), abs=0.001)
+    assert result.behaviors["Volley"].best_evaluation == pytest.approx(max([top, *(m for _, m in better)]), abs=0.001)
 
 
 def test_a_short_run_has_a_best_policy_too_and_curves_at_the_steps_of_the_policies(tmp_path, caplog):
