@@ -44,11 +44,12 @@ class Outcome:
 
 def configuration(cell: Cell) -> Plain:
     """A run of some seconds with a stage of each kind."""
+    own_trainer = cell.place == "trainer" or cell.moment == "checkpoint"  # to look it up, actors import torch
     plain = cartpole(
         environment__factory="misbehaving:Env",
         environment__num_envs=2,
         env_settings__restarts_rate_limit_n=1 if cell.moment == "mid-run" else 0,
-        behaviors__CartPole__trainer_type="misbehaving_trainer:Learns",
+        behaviors__CartPole__trainer_type="misbehaving_trainer:Learns" if own_trainer else "ppo",
         behaviors__CartPole__max_steps=LAST_STEP,
         behaviors__CartPole__time_horizon=16,
         behaviors__CartPole__summary_freq=500,
