@@ -65,7 +65,10 @@ class OnPolicyHyperparameters(Hyperparameters):
     lambd: Float = Field(0.95, ge=0, le=1, description="λ of advantages (`ppo`: GAE) and returns (`poca`: λ-returns).")
     num_epoch: Int = Field(3, gt=0, description="Passes over the buffer in each update.")
     max_grad_norm: Float | None = Field(
-        None, gt=0, description="Gradients are scaled down to this norm; null: never. Not in ML-Agents."
+        None,
+        gt=0,
+        description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
+        "a body; null: never. Not in ML-Agents.",
     )
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
     ratio_per_dimension: Flag = Field(

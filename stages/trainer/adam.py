@@ -112,7 +112,13 @@ class Adam:
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}
 
 
-def clip_norm(gradients: Tensor, limit: float) -> None:
-    """Scale gradients in place so that their norm is at most `limit`, as torch's `clip_grad_norm_` does."""
-    norm = torch.linalg.vector_norm(gradients)
-    gradients.mul_((limit / (norm + 1e-6)).clamp_(max=1.0))
+def clip_norms(gradients: Tensor, parts: Tensor, limit: float) -> None:
+    """Scale each part of gradients [n] in place so that its norm is at most `limit`, as torch's `clip_grad_norm_` does.
+
+    Args:
+        gradients: [n]
+        parts: [k, n] 1 for the elements of the part, 0 for others; each element is in one part.
+        limit: the largest norm of a part.
+    """
+    norms = torch.mv(parts, gradients.square()).sqrt_()
+    gradients.mul_(torch.mv(parts.t(), (limit / (norms + 1e-6)).clamp_(max=1.0)))

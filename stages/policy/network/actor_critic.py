@@ -99,13 +99,21 @@ class ActorCritic:
         """The values [B, S] of B rows, and None for no memory."""
         return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
+    @property
+    def parts(self) -> Tensor:
+        """Which of `values` are the actor's, and which the critic's; see the protocol."""
+        of_actor = torch.zeros_like(self.values)
+        for view in self._acting_views(self.named_views(of_actor)).values():
+            view.fill_(1.0)
+        return torch.stack([of_actor, 1.0 - of_actor]) if self._towers > 1 else torch.ones_like(of_actor)[None]
+
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by their names in `layout.policy_layout`; copies, on the host."""
-        return {name: view.cpu().numpy().copy() for name, view in self._acting_views().items()}
+        return {name: view.cpu().numpy().copy() for name, view in self._acting_views(self.parameters).items()}
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
         """Load `acting_tensors()`; see the protocol."""
-        write_named(self._acting_views(), without_normalizer(tensors), "policy")
+        write_named(self._acting_views(self.parameters), without_normalizer(tensors), "policy")
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
         """All parameters by name; copies, on the host."""
@@ -130,10 +138,10 @@ class ActorCritic:
             x = self._activation(torch.addmm(bias[tower], x, weight[tower]))
         return x
 
-    def _acting_views(self) -> dict[str, Tensor]:
+    def _acting_views(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The first tower and the actor's own heads, by the names and shapes of `layout.policy_layout`."""
         views = {}
-        for name, parameter in self.parameters.items():
+        for name, parameter in parameters.items():
             if name.startswith("body."):
                 tower = parameter.detach()[0]
                 views[name] = tower if name.endswith("weight") else tower.view(-1)

@@ -31,11 +31,20 @@ Trained = TypeVar("Trained", bound=WithActor)
 
 
 class FlatActor(FlatParameters[Trained]):
-    """See `protocol.TrainedActor`: a module with an actor in it, and any other parts."""
+    """See `protocol.TrainedActor`: a module with an actor in it, and any other parts, which may share its body."""
 
-    def __init__(self, module: Trained, device: str) -> None:
+    def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
         super().__init__(module, device)
         self.log_sigma: Tensor | None = module.actor.log_sigma
+        self._shared = shared
+
+    @property
+    def parts(self) -> Tensor:
+        """Which of `values` are the actor's, and which the others'; see the protocol."""
+        of_actor = torch.zeros_like(self.values)
+        for name, view in self.named_views(of_actor).items():
+            view.fill_(name.startswith("actor."))
+        return torch.ones_like(of_actor)[None] if self._shared else torch.stack([of_actor, 1.0 - of_actor])
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by `ActorNetwork`'s names; copies, on the host."""
@@ -55,7 +64,7 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
     def __init__(
         self, design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
     ) -> None:
-        super().__init__(seeded(random, lambda: _ActorAndCritic(design, signals, shared_critic)), device)
+        super().__init__(seeded(random, lambda: _ActorAndCritic(design, signals, shared_critic)), device, shared_critic)
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Heads [B, H] and values [B, S]; see the protocol."""

@@ -30,6 +30,11 @@ class TrainedActor(Protocol):
         ...
 
     @property
+    def parts(self) -> Tensor:
+        """[2, len(values)] 1 for the actor's and for the others' of `values`, else 0; [1, …] where all share a body."""
+        ...
+
+    @property
     def parameters(self) -> Mapping[str, Tensor]:
         """Leaf tensors by name, views into `values`."""
         ...

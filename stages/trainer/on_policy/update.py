@@ -22,7 +22,7 @@ from stages.errors import NotFiniteError
 from stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import TrainedActor
-from stages.trainer.adam import Adam, clip_norm
+from stages.trainer.adam import Adam, clip_norms
 from stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
 
 VALUE_COEFFICIENT = 0.5
@@ -76,6 +76,7 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
         self._continuous = spec.actions.continuous_size
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
+        self._parts = None if hyperparameters.max_grad_norm is None else network.parts
         self.adam = Adam(network.values, network.gradients, hyperparameters.adam_epsilon)
 
     def run(
@@ -107,8 +108,9 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
                     self.network.gradients.zero_()
                     # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
                     torch.autograd.backward(torch.stack(losses[: len(weights)]) @ weights)
-                    if self._settings.max_grad_norm is not None:
-                        clip_norm(self.network.gradients, self._settings.max_grad_norm)
+                    if self._parts is not None and self._settings.max_grad_norm is not None:
+                        # Apart, as the value loss would take most of a norm that actor and critic share.
+                        clip_norms(self.network.gradients, self._parts, self._settings.max_grad_norm)
                     self.adam.step(coefficients.learning_rate)
                     history.extend(loss.detach() for loss in losses)
                     if after_each is not None:

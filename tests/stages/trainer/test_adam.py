@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stages.errors import NotFiniteError
-from stages.trainer.adam import Adam, clip_norm
+from stages.trainer.adam import Adam, clip_norms
 
 
 def test_it_goes_the_way_of_torchs_adam():
@@ -57,9 +57,13 @@ def test_an_update_that_fails_changes_neither_parameters_nor_state():
     assert (torch.equal(adam.first_moment, moment), adam.steps) == (True, 1)
 
 
-def test_long_gradients_are_scaled_to_the_limit_and_short_ones_left_alone():
-    long, short = torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4])
-    clip_norm(long, 1.0)
-    clip_norm(short, 1.0)
-    torch.testing.assert_close(long, torch.tensor([0.6, 0.8]))
-    torch.testing.assert_close(short, torch.tensor([0.3, 0.4]))
+def test_long_parts_of_the_gradients_are_scaled_to_the_limit_and_short_ones_left_alone():
+    gradients = torch.tensor([3.0, 0.3, 4.0, 0.4])
+    clip_norms(gradients, torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]]), 1.0)
+    torch.testing.assert_close(gradients, torch.tensor([0.6, 0.3, 0.8, 0.4]))
+
+
+def test_all_gradients_may_be_one_part():
+    gradients = torch.tensor([3.0, 0.0, 4.0])
+    clip_norms(gradients, torch.ones(1, 3), 1.0)
+    torch.testing.assert_close(gradients, torch.tensor([0.6, 0.0, 0.8]))

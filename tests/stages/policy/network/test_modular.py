@@ -61,6 +61,7 @@ def test_on_a_plain_design_it_agrees_with_the_fast_network(shared):
         torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(modular.evaluate(inputs)[0], fast.evaluate(inputs)[0])
     torch.testing.assert_close(modular.heads(inputs), fast.heads(inputs))
+    assert [part.sum() for part in modular.parts] == [part.sum() for part in fast.parts]
     acting = fast.acting_tensors()
     assert sorted(modular.acting_tensors()) == sorted(acting)
     assert all(np.array_equal(array, acting[name]) for name, array in modular.acting_tensors().items())
@@ -92,6 +93,17 @@ def test_the_critics_gradient_leaves_the_actor_alone_unless_they_share_a_body(sh
     assert any(name.startswith("actor.body.") for name in reached) is shared
     assert any(name.startswith("critic.") for name in reached) is not shared
     assert not any(name.startswith("actor.action.") for name in reached)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_its_parts_tell_what_is_learned_by_actor_and_critic(shared):
+    network = make(design(VECTOR, CAMERA, **MEMORY), shared=shared)
+    inputs = sequences(4)._replace(others=picture().others)
+    for output, part in zip(network(inputs, torch.randn(1, 12)), network.parts, strict=not shared):
+        network.gradients.zero_()
+        output.square().sum().backward()
+        assert network.gradients.any()
+        assert not (network.gradients * (1.0 - part)).any()
 
 
 def test_actor_and_critic_start_from_weights_of_their_own():

@@ -15,11 +15,11 @@ from stages.trainer.ppo.update import PPOUpdate
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 
 
-def make(actions=HYBRID, seed=0, **hyper):
+def make(actions=HYBRID, seed=0, shared=False, **hyper):
     spec = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), actions)
     hyperparameters = PPOHyperparameters(**{"batch_size": 8, "buffer_size": 32, "num_epoch": 1, **hyper})
     settings = NetworkSettings(hidden_units=8, num_layers=2, activation="tanh")
-    network = ActorCritic(PolicyDesign(spec, settings), 1, False, np.random.default_rng(seed))
+    network = ActorCritic(PolicyDesign(spec, settings), 1, shared, np.random.default_rng(seed))
     return PPOUpdate(network, spec, hyperparameters), network
 
 
@@ -66,13 +66,30 @@ def test_one_step_follows_the_gradient_of_the_loss_that_distributions_give(per_d
     assert losses.entropy == pytest.approx(entropy.item(), rel=1e-5)
 
 
-def test_the_gradient_norm_is_limited_over_all_parameters_only_when_asked():
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_gradient_norms_of_actor_and_critic_are_limited_apart_or_over_all_where_they_share_a_body(shared):
     rows = rollout(*columns(8, 1))
-    free, limited = make(), make(max_grad_norm=0.01)
+    free, limited = make(shared=shared), make(shared=shared, max_grad_norm=0.01)
     for update, _ in (free, limited):
         update.run(rows, Coefficients(1e-3, 0.0, epsilon=0.2), np.random.default_rng(0), 0)
-    assert free[1].gradients.norm() > 0.1
-    assert limited[1].gradients.norm().item() == pytest.approx(0.01, rel=1e-3)
+    parts = limited[1].parts
+    assert len(parts) == (1 if shared else 2)
+    assert (parts.sum(0) == 1).all()
+    for part in parts:
+        assert (part * free[1].gradients).norm() > 0.1, "without a limit"
+        assert (part * limited[1].gradients).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_large_value_loss_takes_nothing_of_the_actor_s_gradient():
+    floats, choices = columns(8, 1)
+    large = [*floats[:5], 1000.0 * floats[5]]
+    weights = []
+    for rows in (rollout(floats, choices), rollout(large, choices)):
+        update, network = make(max_grad_norm=0.5)
+        update.run(rows, Coefficients(1e-3, 0.0, epsilon=0.2), np.random.default_rng(0), 0)
+        weights.append(network.acting_tensors())
+    for name, tensor in weights[0].items():
+        np.testing.assert_array_equal(tensor, weights[1][name])
 
 
 def test_an_update_makes_every_epochs_minibatches_and_the_shuffle_decides_the_result():
