@@ -242,15 +242,13 @@ class ExchangeServer:
 
     async def _exchange(self, caller: str, context: _Context) -> bytes:
         self._admit(caller)
+        request = b""
+        if self._farewell is None:
+            request = await self._arriving(caller, context)
+            self._admit(caller)  # much may have happened while the message arrived, the farewell too
         if self._farewell is not None:
             self._news.set()
             return self._farewell
-        self._reading += 1
-        try:
-            request = await self._read(caller, context)
-        finally:
-            self._reading -= 1
-        self._admit(caller)  # much may have happened while the message arrived
         if self._owner is None:
             ours = self._greet(request)
             if ours is not None:
@@ -284,6 +282,13 @@ class ExchangeServer:
             raise _Refused("its Unity is gone, and it takes no other until it is started again")
         if self._call is not None:
             raise _Refused("an earlier call of this Unity waits for its answer")
+
+    async def _arriving(self, caller: str, context: _Context) -> bytes:
+        self._reading += 1
+        try:
+            return await self._read(caller, context)
+        finally:
+            self._reading -= 1
 
     async def _read(self, caller: str, context: _Context) -> bytes:
         try:

@@ -291,7 +291,12 @@ async def test_a_message_above_the_limit_of_the_one_who_owns_the_port_is_told_fr
             await server.receive()
 
 
-async def test_a_connection_lost_in_the_middle_of_a_message_is_noticed():
+HalfCall: TypeAlias = "grpc.aio.StreamUnaryCall[bytes, bytes]"
+
+
+@asynccontextmanager
+async def begun_message() -> AsyncIterator[tuple[ExchangeServer, HalfCall]]:
+    """A server and a call of the Unity that it belongs to, which has arrived without its message."""
     async with (
         listening() as (server, port),
         grpc.aio.insecure_channel(f"localhost:{port}", options=OPTIONS) as channel,
@@ -305,9 +310,22 @@ async def test_a_connection_lost_in_the_middle_of_a_message_is_noticed():
         half = channel.stream_unary(EXCHANGE)()
         with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
             await channel.unary_unary("/any/thing")(b"to know that the half one has arrived, which was sent before")
+        yield server, half
+
+
+async def test_a_connection_lost_in_the_middle_of_a_message_is_noticed():
+    async with begun_message() as (server, half):
         half.cancel()
         with pytest.raises(ConnectionLost):
             await server.receive()
+
+
+async def test_a_farewell_in_the_middle_of_a_message_answers_it():
+    async with begun_message() as (server, half):
+        assert not server.send_farewell(b"bye")
+        await half.write(b"agents")
+        await half.done_writing()
+        assert await asyncio.wait_for(half, 10) == b"bye"
 
 
 RUBBISH = {
