@@ -62,6 +62,15 @@ def test_the_others_go_on_without_a_program_that_quits(start, tmp_path, quits, w
     assert_saved(command, 1000)
 
 
+def assert_ends_when_all_quit(command, quits):
+    quits.touch()
+    assert command.wait() == 0, command.output
+    assert "No more experience comes. The run ends." in command.output
+    assert restarts(command) == 0
+    command.assert_left_nothing()
+    assert_saved(command)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "many",
@@ -77,12 +86,7 @@ def test_the_run_ends_with_the_last_program_also_in_the_middle_of_checkpoints(st
     plain = unity(tmp_path, "--quits", quits, **LONG, behaviors__Simple__checkpoint_interval=1, **many)
     command = start(plain)
     command.until_checkpoint(3)
-    quits.touch()
-    assert command.wait() == 0, command.output
-    assert "No more experience comes. The run ends." in command.output
-    assert restarts(command) == 0
-    command.assert_left_nothing()
-    assert_saved(command)
+    assert_ends_when_all_quit(command, quits)
 
 
 def test_an_actor_whose_program_has_quit_leaves_its_credits_to_the_others_and_stays_until_the_last_one_quits(
@@ -96,12 +100,7 @@ def test_an_actor_whose_program_has_quit_leaves_its_credits_to_the_others_and_st
     command.until(lambda: "has closed the connection" in command.output, "the end of a program")
     command.until_checkpoint(command.until_checkpoint().number + 5)
     assert {"actor-0", "actor-1"} < command.hosts().keys()
-    quits.touch()
-    assert command.wait() == 0, command.output
-    assert "No more experience comes. The run ends." in command.output
-    assert restarts(command) == 0
-    command.assert_left_nothing()
-    assert_saved(command)
+    assert_ends_when_all_quit(command, quits)
 
 
 def test_a_program_that_quits_before_an_agent_has_shown_is_no_success(start, tmp_path):
