@@ -22,7 +22,7 @@ from statistics import mean, stdev
 
 import torch
 from bare_loop import evaluate_policy
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trained import second_half
 
 from config import OnPolicyHyperparameters, load_config
 from pipeline.policies.export import load_acting_policy
@@ -73,11 +73,9 @@ def learn(task: str, lag: int, seed: int, changes: list[str]) -> tuple[float, fl
         export = result.behaviors[name].export
         assert export is not None, "a run that ended well has exported"
         score = evaluate_policy(environment_id, load_acting_policy(export), 30, seed)
-        found = EventAccumulator(f"{folder}/{task}/{name}", size_guidance={"scalars": 0}).Reload()
-        seen, returned = (
-            mean(event.value for event in found.Scalars(tag) if event.step > behavior.max_steps / 2)
-            for tag in ("Policy/Lag", "Environment/Cumulative Reward")
-        )
+        events = Path(folder, task, name)
+        seen = second_half(events, behavior.max_steps, "Policy/Lag")
+        returned = second_half(events, behavior.max_steps)
     return seen, returned, score
 
 

@@ -8,8 +8,9 @@
     python benchmarks/learning.py cartpole-sac --seeds 0 1 2
 
 Runs config/examples/<task>.yaml with default hosts and lag (`--set` changes keys), then plays the final policy for 30
-deterministic episodes on fresh environments. `solved` is the first step at which the last 100 training episodes were
-seen to average the task's mark, where it has one (looked at once a second, and at the end).
+deterministic episodes on fresh environments. `training` is the mean training return of the second half of the steps,
+`seconds` lasts from the command's start to the end of its last checkpoint. `solved` is the first step at which the last
+100 training episodes were seen to average the task's mark, where it has one (looked at once a second, and at the end).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import mean, stdev
+from typing import NamedTuple
 
 import torch
 from bare_loop import evaluate_policy
+from trained import second_half
 
 from config import load_config
 from pipeline.policies.export import load_acting_policy
@@ -34,8 +37,22 @@ SOLVED = {"cartpole": 475.0, "cartpole-sac": 475.0}
 TASKS = (*SOLVED, "acrobot", "lunarlander", "halfcheetah", "pendulum", "halfcheetah-sac")
 
 
-def learn(task: str, seed: int, results: Path, changes: list[str]) -> tuple[int, float, float, int | None, float]:
-    """Steps, mean of the last 100 training episodes, evaluation, step at which it was solved, seconds."""
+class Learned(NamedTuple):
+    """What a run learned, and how long it took."""
+
+    steps: int
+    training: float
+    """Mean training return of the second half."""
+    last: float
+    """Mean return of the last 100 training episodes."""
+    evaluation: float
+    solved: int | None
+    """The step at which the mark was first seen to be reached."""
+    seconds: float
+
+
+def learn(task: str, seed: int, results: Path, changes: list[str]) -> Learned:
+    """Run an example, and evaluate its last policy."""
     path = ROOT / "config/examples" / f"{task}.yaml"
     overrides = [
         f"env_settings.seed={seed}",
@@ -55,14 +72,15 @@ def learn(task: str, seed: int, results: Path, changes: list[str]) -> tuple[int,
     began = time.monotonic()
     result = run(config, RunOptions(on_progress=watch))
     took = time.monotonic() - began
-    (behavior,) = result.behaviors.values()
+    ((name, behavior),) = result.behaviors.items()
     last = behavior.recent_return or 0.0
     if last >= mark:
         solved.append(behavior.step)
     assert behavior.export is not None, "a run that ended well has exported"
     policy = load_acting_policy(behavior.export)
     score = evaluate_policy(environment_id, policy, 30, seed)
-    return behavior.step, last, score, min(solved, default=None), took
+    training = second_half(results / f"{task}-{seed}" / name, config.behaviors[name].max_steps)
+    return Learned(behavior.step, training, last, score, min(solved, default=None), took)
 
 
 def main() -> None:
@@ -73,15 +91,20 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     asked = parser.parse_args()
     torch.set_num_threads(1)  # for inline hosts, which learn in this process
-    scores = []
-    print(f"{'seed':>4} {'steps':>8} {'last 100':>9} {'evaluation':>11} {'solved':>8} {'seconds':>8}")
+    found = []
+    columns = ("seed", "steps", "training", "last 100", "evaluation", "solved", "seconds")
+    print("{:>4} {:>8} {:>10} {:>10} {:>11} {:>8} {:>8}".format(*columns))
     with tempfile.TemporaryDirectory() as folder:
         for seed in asked.seeds:
-            steps, last, score, solved, took = learn(asked.task, seed, Path(folder), asked.set)
-            scores.append(score)
-            print(f"{seed:>4} {steps:>8} {last:>9.1f} {score:>11.1f} {solved or '-':>8} {took:>8.1f}", flush=True)
-    spread = f" ± {stdev(scores):.0f}" if len(scores) > 1 else ""
-    print(f"evaluation: mean over seeds {mean(scores):.0f}{spread}")
+            learned = learn(asked.task, seed, Path(folder), asked.set)
+            found.append(learned)
+            returns = f"{learned.training:>10.1f} {learned.last:>10.1f} {learned.evaluation:>11.1f}"
+            print(
+                f"{seed:>4} {learned.steps:>8} {returns} {learned.solved or '-':>8} {learned.seconds:>8.1f}", flush=True
+            )
+    for name in ("training", "evaluation", "seconds"):
+        values = [getattr(learned, name) for learned in found]
+        print(f"{name}: mean over seeds {mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else ""))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Examples as benchmarks: train one, then find the policies that it exported along the way."""
+"""Examples as benchmarks: train one, then find what its training returned and the policies that it exported."""
 
 from __future__ import annotations
 
@@ -6,12 +6,27 @@ import argparse
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from config import load_config
 from pipeline.policies.export import exports_by_step
 from pipeline.run import RunOptions, run
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def second_half(events: Path, max_steps: int, tag: str = "Environment/Cumulative Reward") -> float:
+    """The mean of a statistic over the summaries of a run's second half.
+
+    Args:
+        events: results/<run-id>/<behaviour>.
+        max_steps: how many steps the run had.
+        tag: the statistic's name.
+    """
+    found = EventAccumulator(str(events), size_guidance={"scalars": 0}).Reload()
+    return mean(event.value for event in found.Scalars(tag) if event.step > max_steps / 2)
 
 
 def run_to_judge(parser: argparse.ArgumentParser, example: Path) -> tuple[Path, argparse.Namespace]:
