@@ -38,6 +38,10 @@ class Hyperparameters(Settings):
         """Find what is valid but hardly does what was meant; paths start at the block."""
         yield from ()
 
+    def extra_columns(self) -> tuple[str, ...]:
+        """Return the names of decision columns that these settings need, beside `TrainerKind.extra_columns`."""
+        return ()
+
 
 class OnPolicyHyperparameters(Hyperparameters):
     """Hyperparameters that `ppo` and `poca` share."""

@@ -34,7 +34,8 @@ class TrainerKind:
     imitates: bool = False
     """True if it learns from trajectories that other policies made, and from no reward."""
     extra_columns: tuple[str, ...] = ()
-    """Decision columns that it needs beyond actions, log_probs and action_masks; refused, as no policy adds any yet."""
+    """Names of decision columns that it always needs beyond actions, log_probs and action_masks; which it needs by its
+    settings, `Hyperparameters.extra_columns` says."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.loop import StageHooks, StageRunner
-from stages.policy.design import design_of
+from stages.policy.design import PolicyDesign, design_of
 from stages.replay.recording import recorded_agents
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
@@ -67,6 +67,7 @@ class LearnerHost(Host):
             reports_each=self.config.pipeline.deterministic,
             kept_returns=kept_returns(self.config.environment_parameters, plan.behavior),
             clock=asyncio.get_running_loop().time,
+            columns=self._design().asked_columns,
         )
         self._restore(stage)
         policy = stage.policy()
@@ -165,6 +166,9 @@ class LearnerHost(Host):
             return
         self.stages.save_part(stage, number, state)
 
+    def _design(self) -> PolicyDesign:
+        return design_of(self._spec, self._settings, self.config.source_folder)
+
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer
@@ -181,8 +185,7 @@ class LearnerHost(Host):
             )
         if path is None:  # the checkpoint is what counts
             return
-        design = design_of(self._spec, self._settings, self.config.source_folder)
-        onnx = self._onnx.write(path, design, policy)
+        onnx = self._onnx.write(path, self._design(), policy)
         self.control.send(
             Exported(
                 plan.behavior, trainer.step, str(path), self._stage.recent_return, None if onnx is None else str(onnx)

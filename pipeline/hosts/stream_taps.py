@@ -10,12 +10,13 @@ from config import RunConfig
 from pipeline.common.graph import TRAINER, teacher_of
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.sizes import kind_of_trainer
-from queues.columns import Column, memory_column
+from queues.columns import Column
 from queues.ends import ItemSink, ItemSource
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
+from stages.policy.design import design_of
 from stages.replay.recorder import GuardedRecorder, Recorder
 
 AGENT_PROCESSOR = "agent_processor"
@@ -123,11 +124,18 @@ def _recorder(
 def _header(
     plan: HostPlan, edge: str, specs: list[BehaviorSpec], config: RunConfig, squashed: Iterable[str], plain: Any
 ) -> StreamHeader:
-    extra = remembered_columns(config, specs)
+    extra = added_columns(config, specs)
     return StreamHeader.of(plan.run_id, time.time(), (edge,), specs, plain, extra, list(squashed))
 
 
-def remembered_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict[str, tuple[Column, ...]]:
-    """Return the columns that policies with a memory add to decisions, by behaviour name."""
-    memories = {spec.name: config.behavior_settings(spec.name).network_settings.memory for spec in specs}
-    return {name: (memory_column(memory.memory_size),) for name, memory in memories.items() if memory is not None}
+def added_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict[str, tuple[Column, ...]]:
+    """Return the columns that policies add to decisions for memory and for trainers, by behaviour name.
+
+    A student's trajectories are its teacher's, columns included.
+    """
+    actors = {spec.name: (spec, teacher_of(config, spec.name) or spec.name) for spec in specs}
+    designs = {
+        name: design_of(spec, config.behavior_settings(actor), config.source_folder)
+        for name, (spec, actor) in actors.items()
+    }
+    return {name: design.added_columns for name, design in designs.items() if design.added_columns}
