@@ -93,7 +93,7 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
     """
     for column in columns:
         given = batch.rows.get(column.name)
-        if given is None or (given.dtype, given.shape[1:]) != (column.dtype, column.shape):
+        if given is None or given.dtype != column.dtype or given.shape[1:] != column.shape:
             got = "trajectories without it" if given is None else f"{given.dtype} {given.shape[1:]}"
             raise StageError(
                 f"{batch.behavior_id}: the trainer asks for the column {column.name} of each decision, "

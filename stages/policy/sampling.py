@@ -97,7 +97,7 @@ class ActionSampler:
         return ActionBatch(continuous, discrete), columns
 
     def _action_heads(self, heads: Floats) -> Floats:
-        """The column `action_heads`, see `extra_columns`; a new array."""
+        """The column `action_heads` [d, 2·C + choices] of these heads; a new array."""
         c = self._actions.continuous_size
         if self._squashed or not c:
             given = heads.copy()
