@@ -10,6 +10,7 @@ from config import RunConfig
 from pipeline.common.graph import TRAINER, teacher_of
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.sizes import kind_of_trainer
+from pipeline.policies.inference import is_model, policy_file
 from queues.columns import Column
 from queues.ends import ItemSink, ItemSource
 from queues.messages import Barrier, TrajectoryBatch
@@ -124,18 +125,14 @@ def _recorder(
 def _header(
     plan: HostPlan, edge: str, specs: list[BehaviorSpec], config: RunConfig, squashed: Iterable[str], plain: Any
 ) -> StreamHeader:
-    extra = added_columns(config, specs)
+    extra = {spec.name: _added_columns(plan, config, spec) for spec in specs}
     return StreamHeader.of(plan.run_id, time.time(), (edge,), specs, plain, extra, list(squashed))
 
 
-def added_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict[str, tuple[Column, ...]]:
-    """Return the columns that policies add to decisions for memory and for trainers, by behaviour name.
-
-    A student's trajectories are its teacher's, columns included.
-    """
-    actors = {spec.name: (spec, teacher_of(config, spec.name) or spec.name) for spec in specs}
-    designs = {
-        name: design_of(spec, config.behavior_settings(actor), config.source_folder)
-        for name, (spec, actor) in actors.items()
-    }
-    return {name: design.added_columns for name, design in designs.items() if design.added_columns}
+def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
+    """Return the columns that policies add to a behaviour's decisions: to a student's, its teacher's policies."""
+    actor = teacher_of(config, spec.name) or spec.name
+    # An .onnx model that is played adds none.
+    if config.checkpoint_settings.inference and is_model(policy_file(config, plan.folder, actor)):
+        return ()
+    return design_of(spec, config.behavior_settings(actor), config.source_folder).added_columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from runs import Command
 
 from config import RunConfig
 from pipeline.common.errors import RunFailed
-from pipeline.run import RunResult, run
+from pipeline.run import RunOptions, RunResult, run
 from queues.messages import TrajectoryBatch
 from queues.stream_reader import StreamReader
 
@@ -32,9 +33,18 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("watched_trainer", None)
 
 
-def run_in(folder: Path, plain: Plain, run_id: str) -> RunResult:
-    whole = {**changed(plain, INLINE), "checkpoint_settings": {"results_dir": str(folder), "run_id": run_id}}
-    return run(RunConfig.from_plain(whole, folder / "config.yaml"))
+def run_in(folder: Path, plain: Plain, run_id: str, options: RunOptions | None = None, **settings: bool) -> RunResult:
+    checkpoints = {"results_dir": str(folder), "run_id": run_id, **settings}
+    whole = {**changed(plain, INLINE), "checkpoint_settings": checkpoints}
+    return run(RunConfig.from_plain(whole, folder / "config.yaml"), options)
+
+
+def play(folder: Path, plain: Plain, run_id: str) -> StreamReader:
+    """Play a run's policy until the first report; a recording of it."""
+    stop = asyncio.Event()
+    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
+    run_in(folder, changed(plain, {"record__edges": ["agent_processor"]}), run_id, options, inference=True)
+    return StreamReader(streams(folder / run_id)[-1])
 
 
 def tiny(trainer_type: str = NAME) -> Plain:
@@ -72,10 +82,27 @@ def test_what_is_asked_for_changes_nothing_of_what_is_learned_and_a_recording_wi
     for name, trainer_type in (("base", "ppo"), ("asking", NAME)):
         run_in(folder, changed(tiny(trainer_type), {"pipeline__deterministic": True}), name)
     assert weights_digest(folder / "asking") == weights_digest(folder / "base")
-    with pytest.raises(RunFailed, match=r"CartPole: the trainer asks for the column action_heads .*record again"):
+    with pytest.raises(RunFailed, match=r"CartPole: the trainer asks for the column action_heads .*record again so"):
         run_in(folder, replaying(tiny(), folder / "base"), "refused")
     run_in(folder, replaying(tiny("ppo"), folder / "asking"), "unasked")
     assert weights_digest(folder / "unasked") == weights_digest(folder / "base")
+
+
+def test_play_of_a_trained_policy_is_recorded_with_the_column_and_play_of_a_model_without(folder):
+    plain = tiny()
+    del plain["record"]
+    run_in(folder, plain, "run")
+    of_policy = play(folder, plain, "run")
+    for file in (folder / "run" / "CartPole").glob("*.pt"):
+        file.unlink()
+    of_model = play(folder, plain, "run")
+    for reader, expected in ((of_policy, True), (of_model, False)):
+        (spec,) = reader.header.specs
+        announced = [column.name for column in reader.header.columns[spec.behavior_id]["rows"]]
+        batch = next(frame.message for frame in reader if isinstance(frame.message, TrajectoryBatch))
+        assert ("action_heads" in announced) == ("action_heads" in batch.rows) == expected
+    with pytest.raises(RunFailed, match=r"column action_heads .*played no \.onnx model: record again so"):
+        run_in(folder, changed(plain, {"replay__streams": [str(of_model.path)]}), "refused")
 
 
 @pytest.mark.parametrize(
