@@ -50,6 +50,8 @@ class LearnerHost(Host):
         self._outlet: asyncio.Future[Outlet[Any]] = loop.create_future()
         self._stage: TrainerStage | None = None
         self._reported_step = 0
+        self._exported: tuple[int, int] | None = None
+        """Step and version of the policy that was exported last."""
         self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
@@ -172,6 +174,9 @@ class LearnerHost(Host):
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer
+        newest = trainer.step, trainer.version
+        if newest == self._exported:  # at an earlier checkpoint; its turn to learn has not come since, or the run ends
+            return
         learner, policy = trainer.warm_state(), trainer.policy()
         path = None
         with self._files.writing(plan.folder / folder_name(plan.behavior), "no policies are exported"):
@@ -185,6 +190,7 @@ class LearnerHost(Host):
             )
         if path is None:  # the checkpoint is what counts
             return
+        self._exported = newest
         onnx = self._onnx.write(path, self._design(), policy)
         self.control.send(
             Exported(
