@@ -73,8 +73,15 @@ class LearnerHost(Host):
         )
         self._restore(stage)
         policy = stage.policy()
-        ready = (trainer.rows_per_update, stage.held_rows, trainer.off_policy, trainer.corrects_age)
-        self.control.send(LearnerReady(plan.behavior, *ready))
+        self.control.send(
+            LearnerReady(
+                plan.behavior,
+                trainer.rows_per_update,
+                stage.held_rows,
+                any_age=trainer.off_policy,
+                corrects_age=trainer.corrects_age,
+            )
+        )
         if self._asked_to_save is not None:
             self._save(TRAINER, self._asked_to_save, stage.state_dict())
         inlet = await self._inlet
