@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from config.hyperparameters import (
     BCHyperparameters,
     Hyperparameters,
+    ImpalaHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
@@ -61,6 +62,11 @@ TRAINERS: dict[str, TrainerKind] = {
             "reward_signals": "bc imitates and learns from no reward",
             "time_horizon": "bc learns from demonstrations, or from its teacher's trajectories, as they come",
         },
+    ),
+    "impala": TrainerKind(
+        "stages.trainer.impala:ImpalaTrainer",
+        ImpalaHyperparameters,
+        without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 }
 """Built-in trainers by `trainer_type`."""
