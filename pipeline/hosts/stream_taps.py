@@ -132,6 +132,8 @@ def _header(
 def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
     """Return the columns that policies add to a behaviour's decisions: to a student's, its teacher's policies."""
     actor = teacher_of(config, spec.name) or spec.name
+    if config.behavior_settings(actor).demonstrations is not None:  # nobody of ours acted
+        return ()
     # An .onnx model that is played adds none.
     if config.checkpoint_settings.inference and is_model(policy_file(config, plan.folder, actor)):
         return ()
