@@ -24,7 +24,7 @@ _STEP_ARRAYS = (
     *("policy_versions", "generations", "learning", "opponents"),
 )
 _STEP_GROUPS = ("decisions", "games")
-_STEP_OPTIONS = ("group_ids", "group_rewards", "parameters")
+_STEP_OPTIONS = ("group_ids", "group_rewards", "parameters", "env_frames", "undiscounted")
 """Arrays that a step may lack."""
 _TRAJECTORY_GROUPS = ("rows", "trajectories", "episodes", "games")
 

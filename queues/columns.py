@@ -34,6 +34,11 @@ TRAJECTORY_COLUMNS: tuple[Column, ...] = (
 )
 """Columns [K] of every trajectory batch, beside those from `final_columns`."""
 
+REPEAT_ROW_COLUMNS: tuple[Column, ...] = (
+    Column("env_frames", "int32"),  # environment steps that the row's action lasted
+)
+"""Columns [N], only of behaviours with action repeat; without it each action lasts one environment step."""
+
 GROUP_ROW_COLUMNS: tuple[Column, ...] = (
     Column("group_rewards", "float32"),  # the group's reward after the action of the row, beside the agent's own
     Column("ticks", "int64"),  # at which tick of its actor it was decided: mates' rows of one moment have the same
@@ -100,7 +105,8 @@ def decision_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tupl
 def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Column, ...]:
     """Columns [N] of a trajectory batch of this behaviour; `extra` is what the trainer declared."""
     columns = (*observation_columns(spec), *decision_columns(spec, extra), Column("rewards", "float32"))
-    return (*columns, *GROUP_ROW_COLUMNS) if spec.grouped else columns
+    groups = GROUP_ROW_COLUMNS if spec.grouped else ()
+    return (*columns, *groups, *(REPEAT_ROW_COLUMNS if spec.action_repeat else ()))
 
 
 def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:

@@ -84,6 +84,12 @@ class StepBatch:
     """[n] reward of the agent's group since the agent's previous decision, beside its own; None without groups."""
     parameters: NDArray[np.int32] | None = None
     """[ended] generation of the environment parameters that the ended episode began under; None for all 0."""
+    env_frames: NDArray[np.int32] | None = None
+    """[n] environment steps since the agent's previous decision, 0 in an episode's first row; None where each action
+    lasts one (`BehaviorSpec.action_repeat`)."""
+    undiscounted: NDArray[np.float32] | None = None
+    """[n, 2] the agent's own and its group's reward as episodes' returns count them; None where these are `rewards` and
+    `group_rewards`, as without a discount within held actions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ control channel and in stream headers, and sizes every buffer; the columns deriv
 from __future__ import annotations
 
 import reprlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -15,6 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from config.observation_kinds import kind_of_rank
 from queues.errors import SpecError
+
+STEP_MUL = "step_mul"
+"""Name of the branch by which a policy chooses for how many environment steps its action is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,10 @@ class ActionSpec:
     """True if the environment may forbid discrete choices (then `action_masks` is a column)."""
     unbounded: tuple[int, ...] = ()
     """Indices of continuous actions without finite bounds: the environment gets the policy's raw sample."""
+    continuous_names: tuple[str, ...] = field(default=(), compare=False)
+    """A name for each continuous action, such as `arm.0`; () for `continuous_0`, …. Specs differ not by names."""
+    branch_names: tuple[str, ...] = field(default=(), compare=False)
+    """A name for each discrete branch; () for `branch_0`, …."""
 
     def __str__(self) -> str:
         """The form in messages: `2 continuous actions and branches of 3, 2 choices (masked)`."""
@@ -73,6 +80,16 @@ class ActionSpec:
             sizes = ", ".join(map(str, self.discrete_branches))
             parts.append(f"branch{several} of {sizes} choices{' (masked)' * self.masked}")
         return " and ".join(parts) or "no actions"
+
+    @property
+    def continuous_heads(self) -> tuple[str, ...]:
+        """Names of the continuous actions."""
+        return self.continuous_names or tuple(f"continuous_{i}" for i in range(self.continuous_size))
+
+    @property
+    def branch_heads(self) -> tuple[str, ...]:
+        """Names of the discrete branches."""
+        return self.branch_names or tuple(f"branch_{i}" for i in range(len(self.discrete_branches)))
 
     @property
     def log_prob_size(self) -> int:
@@ -95,6 +112,9 @@ class BehaviorSpec:
     actions: ActionSpec
     grouped: bool = False
     """True if its agents may belong to groups that work for a common reward; columns are added for that."""
+    action_repeat: str | None = None
+    """`fixed` or `learned` if an action may last several environment steps: then `env_frames` is a column. If it is
+    `learned`, the last branch (`STEP_MUL`) is the policy's choice of how many: choice k stands for k + 1."""
 
     @property
     def seen(self) -> str:
@@ -113,7 +133,9 @@ class BehaviorSpec:
 
     def to_plain(self) -> dict[str, Any]:
         """The spec as dictionaries, lists and scalars, for msgpack and JSON."""
-        plain = {
+        actions = self.actions
+        names = {"continuous_names": actions.continuous_names, "branch_names": actions.branch_names}
+        plain: dict[str, Any] = {
             "behavior_id": self.behavior_id,
             "observations": [
                 {
@@ -126,13 +148,18 @@ class BehaviorSpec:
                 for o in self.observations
             ],
             "actions": {
-                "continuous_size": self.actions.continuous_size,
-                "discrete_branches": list(self.actions.discrete_branches),
-                "masked": self.actions.masked,
-                "unbounded": list(self.actions.unbounded),
+                "continuous_size": actions.continuous_size,
+                "discrete_branches": list(actions.discrete_branches),
+                "masked": actions.masked,
+                "unbounded": list(actions.unbounded),
+                **{key: list(given) for key, given in names.items() if given},
             },
         }
-        return {**plain, "grouped": True} if self.grouped else plain
+        if self.grouped:
+            plain["grouped"] = True
+        if self.action_repeat is not None:
+            plain["action_repeat"] = self.action_repeat
+        return plain
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> BehaviorSpec:
@@ -160,8 +187,11 @@ class BehaviorSpec:
                     tuple(int(b) for b in actions["discrete_branches"]),
                     bool(actions["masked"]),
                     tuple(int(i) for i in actions["unbounded"]),
+                    tuple(str(name) for name in actions.get("continuous_names", ())),
+                    tuple(str(name) for name in actions.get("branch_names", ())),
                 ),
                 grouped=bool(plain.get("grouped", False)),
+                action_repeat=None if plain.get("action_repeat") is None else str(plain["action_repeat"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"not a behaviour spec: {reprlib.repr(plain)} ({error})") from error

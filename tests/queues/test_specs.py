@@ -46,3 +46,25 @@ def test_the_team_is_what_the_behaviour_id_says_and_else_the_first(behavior_id, 
 def test_a_team_that_is_no_number_is_refused_with_the_id(said):
     with pytest.raises(SpecError, match=f"^behaviour id 'Ball.team={said}': the team must be .*, got '{said}'$"):
         behavior_team(f"Ball?team={said}")
+
+
+def test_a_spec_keeps_its_heads_names_and_repeat_as_plain_data_and_says_nothing_of_them_where_there_are_none():
+    plain = BehaviorSpec("Arm", (), ActionSpec(2, (3,)))
+    assert not {"continuous_names", "branch_names"} & plain.to_plain()["actions"].keys()
+    assert "action_repeat" not in plain.to_plain()
+    named = BehaviorSpec(
+        "Arm",
+        (),
+        ActionSpec(1, (3, 4), continuous_names=("turn",), branch_names=("grip", "step_mul")),
+        False,
+        "learned",
+    )
+
+    again = BehaviorSpec.from_plain(named.to_plain())
+
+    assert again == named
+    assert (again.actions.continuous_heads, again.actions.branch_heads) == (("turn",), ("grip", "step_mul"))
+
+
+def test_actions_are_the_same_whatever_the_names_of_their_heads():
+    assert ActionSpec(0, (3,), branch_names=("move",)) == ActionSpec(0, (3,))

@@ -22,6 +22,7 @@ from queues.columns import (
     GROUP_EPISODE_COLUMNS,
     GROUP_ROW_COLUMNS,
     GROUP_TRAJECTORY_COLUMNS,
+    REPEAT_ROW_COLUMNS,
     TRAJECTORY_COLUMNS,
 )
 from queues.messages import Barrier, PolicyUpdate
@@ -78,7 +79,7 @@ def test_a_writer_makes_the_content_that_the_page_shows(tmp_path):
 
 def test_the_tables_of_columns_are_complete():
     for axis, columns in (
-        ("rows", GROUP_ROW_COLUMNS),
+        ("rows", GROUP_ROW_COLUMNS + REPEAT_ROW_COLUMNS),
         ("trajectories", TRAJECTORY_COLUMNS + GROUP_TRAJECTORY_COLUMNS),
         ("episodes", EPISODE_COLUMNS + GROUP_EPISODE_COLUMNS),
         ("games", GAME_COLUMNS),

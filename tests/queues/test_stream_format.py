@@ -13,7 +13,13 @@ import zstandard
 from stream_samples import SPEC, header
 
 from queues import stream_format, stream_reader, stream_writer
-from queues.columns import GROUP_EPISODE_COLUMNS, GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column
+from queues.columns import (
+    GROUP_EPISODE_COLUMNS,
+    GROUP_ROW_COLUMNS,
+    GROUP_TRAJECTORY_COLUMNS,
+    REPEAT_ROW_COLUMNS,
+    Column,
+)
 from queues.errors import ShapeError, StreamError
 from queues.stream_format import (
     MESSAGE,
@@ -47,6 +53,11 @@ def test_only_behaviours_with_groups_have_columns_for_them():
         "episodes": set(GROUP_EPISODE_COLUMNS),
         "games": set(),
     }
+
+
+def test_only_behaviours_with_action_repeat_have_a_column_of_frames():
+    plain, repeated = column_table(SPEC), column_table(replace(SPEC, action_repeat="fixed"))
+    assert {axis: set(repeated[axis]) - set(plain[axis]) for axis in plain}["rows"] == set(REPEAT_ROW_COLUMNS)
 
 
 @pytest.mark.parametrize("grouped", [False, True])

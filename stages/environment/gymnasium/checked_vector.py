@@ -178,10 +178,10 @@ class CheckedVector:
 
     def masks(self, infos: Mapping[str, Any], which: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all."""
-        width = self.actions.spec.mask_size
         try:
-            masks = action_masks(infos, self.num_envs, width)
+            masks = action_masks(infos, self.num_envs, self.actions)
         except (TypeError, ValueError) as error:
+            width = self.actions.spec.mask_size
             raise BrokenEnvironmentError(
                 f"{self._name}: infos['action_mask'] must have {width} entries per instance, one per choice ({error})"
             ) from error

@@ -9,6 +9,7 @@ Axis letters: k observations, d decisions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 from config import ObservationSettings
 from config.errors import suggest
 from queues.messages import ActionBatch, Array
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.environment.spaces.actions import ActionMapping, action_mapping
+from queues.specs import BehaviorSpec
+from stages.environment.spaces.actions import ActionMapping, action_mapping, flat_mask
 from stages.environment.spaces.observations import ALONE, observation_parts
 from stages.errors import BrokenEnvironmentError, StageError
 
@@ -70,6 +71,7 @@ class BehaviorSpaces:
         self._parts = observation_parts(self._seen_space, owner, own)
         self._mapping = lru_cache(maxsize=64)(self._make_mapping)
         one = self._mapping(1)
+        self._single = one
         self._actions = one.spec
         self._maskable = one.maskable and bool(one.spec.mask_size)
         self._branch_starts = np.cumsum([0, *one.spec.discrete_branches])[:-1]
@@ -83,9 +85,7 @@ class BehaviorSpaces:
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
         """The spec under a behaviour id."""
-        actions = ActionSpec(
-            self._actions.continuous_size, self._actions.discrete_branches, self.masked, self._actions.unbounded
-        )
+        actions = replace(self._actions, masked=self.masked)
         return BehaviorSpec(behavior_id, tuple(part.spec for part in self._parts), actions, grouped=self._grouped)
 
     def observations(self, seen: Sequence[Any]) -> tuple[Array, ...]:
@@ -127,7 +127,7 @@ class BehaviorSpaces:
         for row, (observation, info) in enumerate(seen):
             mask = observation.get(MASK) if self._mask_observed else info.get(MASK)
             if mask is not None:
-                flat = _flat(mask)
+                flat = self._flat(mask)
                 if flat.shape != masks[row].shape:
                     raise BrokenEnvironmentError(
                         f"{self.owner}: {MASK} of {self.behavior} has {flat.size} entries, expected "
@@ -153,6 +153,12 @@ class BehaviorSpaces:
                 f"{count} agents of {self.behavior} that were to act"
             )
         return _one_by_one(self._action_space, self._mapping(count).to_environment(batch))
+
+    def _flat(self, mask: Any) -> NDArray[np.bool_]:
+        try:
+            return flat_mask(mask, self._single)
+        except (TypeError, ValueError) as error:
+            raise BrokenEnvironmentError(f"{self.owner}: {MASK} of {self.behavior}: {error}") from error
 
     def _make_mapping(self, count: int) -> ActionMapping:
         return action_mapping(self._action_space, count, self.owner)
@@ -194,13 +200,6 @@ def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:
             yield from _names(below, (*above, str(key)))
     else:
         yield ".".join(above) or ALONE
-
-
-def _flat(mask: Any) -> NDArray[np.bool_]:
-    """A mask as one row; it may be an array per branch, as for `MultiDiscrete.sample`."""
-    if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
-        return np.concatenate([_flat(part) for part in mask])
-    return np.ravel(np.asarray(mask)).astype(np.bool_)
 
 
 def _one_by_one(space: Space, batch: Any) -> list[Any]:

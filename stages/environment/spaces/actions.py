@@ -1,7 +1,9 @@
 """Gymnasium's action spaces as columns, and the conversion of decisions to actions of the environment.
 
 Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, also nested, become both side by side
-(hybrid actions), in the space's own order. Observations are in `observations`.
+(hybrid actions), in the space's own order. Each part of such an action is a head with a name: its key in a Dict, its
+index in a Tuple, with dots where they are nested (`arm.grip`), and a number behind where a part is several (`arm.0`).
+Observations are in `observations`.
 
 Axis letters: n instances.
 """
@@ -9,7 +11,7 @@ Axis letters: n instances.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -37,6 +39,8 @@ class ActionMapping:
     """From columns [n, …] to n actions, batched as `gymnasium.vector` batches the space."""
     maskable: bool
     """True if an info `action_mask` has the meaning of our masks."""
+    parts: Mapping[Any, ActionMapping] = field(default_factory=dict)
+    """Of a Dict or Tuple, the mappings of what is in it, by key; their columns stand side by side."""
 
 
 def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
@@ -70,29 +74,40 @@ def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
     )
 
 
-def action_masks(infos: Mapping[str, Any], num_envs: int, width: int) -> NDArray[np.bool_]:
-    """Return the masks [n, width] in the infos of a vector environment; instances without one allow everything.
+def action_masks(
+    infos: Mapping[str, Any], num_envs: int, mapping: ActionMapping, key: str = "action_mask"
+) -> NDArray[np.bool_]:
+    """Return the masks [n, choices] in the infos of a vector environment; instances without one allow everything.
 
     One mask is an array with an entry per choice, or a tuple of such arrays, one per branch (None stands for a part
-    without branches).
+    without branches). Of a Dict it may be a map of these by the space's keys, as `Dict.sample` takes it; a part whose
+    key is missing, or is None, allows everything.
+
+    Args:
+        infos: of the vector environment.
+        num_envs: n.
+        mapping: of the action space.
+        key: of the masks in the infos.
 
     Raises:
-        TypeError: if a mask is a map.
-        ValueError: if a mask does not have `width` entries.
+        TypeError: if a mask is a map, and the action space is none.
+        ValueError: if a mask does not have an entry per choice, or there is no part of that name.
     """
-    value = infos.get("action_mask")
+    value, width = infos.get(key), mapping.spec.mask_size
     if value is None:
         return np.ones((num_envs, width), np.bool_)
-    given = infos.get("_action_mask")
+    given = infos.get(f"_{key}")
     if isinstance(value, Mapping):
-        raise TypeError("got a map; give the choices of all branches side by side, in the order of the action space")
+        _check_keys(value, mapping)
+        of_parts = [action_masks(value, num_envs, part, name) for name, part in mapping.parts.items()]
+        return np.concatenate(of_parts, axis=1)
     if isinstance(value, tuple | list):  # an array [n, choices] per branch
         masks = np.concatenate([np.asarray(branch, np.bool_) for branch in value if branch is not None], axis=1)
     elif value.dtype == object:  # an instance each: a tuple with an array per branch
         masks = np.ones((num_envs, width), np.bool_)
         for i, mask in enumerate(value):
             if mask is not None:
-                masks[i] = _flat_mask(mask)
+                masks[i] = flat_mask(mask, mapping)
     else:
         masks = np.asarray(value).reshape(num_envs, width).astype(np.bool_)
     if masks.shape != (num_envs, width):
@@ -102,23 +117,39 @@ def action_masks(infos: Mapping[str, Any], num_envs: int, width: int) -> NDArray
     return masks
 
 
-def _flat_mask(mask: Any) -> NDArray[np.bool_]:
-    if isinstance(mask, tuple | list):
-        return np.concatenate([_flat_mask(part) for part in mask if part is not None])
-    return np.ravel(np.asarray(mask, np.bool_))
+def flat_mask(mask: Any, mapping: ActionMapping) -> NDArray[np.bool_]:
+    """Return the mask [choices] of one agent, in any of the forms of `action_masks`; raises as that for maps."""
+    if isinstance(mask, Mapping):
+        _check_keys(mask, mapping)
+        allowed = {name: np.ones(part.spec.mask_size, np.bool_) for name, part in mapping.parts.items()}
+        given = {name: flat_mask(mask[name], mapping.parts[name]) for name in mask if mask[name] is not None}
+        return np.concatenate([*{**allowed, **given}.values()])
+    if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
+        return np.concatenate([flat_mask(part, mapping) for part in mask if part is not None])
+    return np.ravel(np.asarray(mask)).astype(np.bool_)
+
+
+def _check_keys(masks: Mapping[str, Any], mapping: ActionMapping) -> None:
+    """Check that the masks of a map are of parts of the action space; beside `arm` a vector environment has `_arm`."""
+    if not mapping.parts:
+        raise TypeError("got a map where the action space is no Dict; expected an array, or a tuple of one per branch")
+    ours = [name for name in masks if not (str(name).startswith("_") and str(name)[1:] in masks)]
+    unknown = [repr(name) for name in ours if name not in mapping.parts]
+    if unknown:
+        raise ValueError(f"the action space has no {', '.join(unknown)}, but {', '.join(map(repr, mapping.parts))}")
 
 
 def _composed(
     parts: Mapping[Any, Space], num_envs: int, owner: str, build: Callable[[dict[Any, Any]], Any]
 ) -> ActionMapping:
     """Map several spaces to columns side by side; `build` composes the parts' actions, by key, for the environment."""
-    mappings = [action_mapping(part, num_envs, owner) for part in parts.values()]
-    specs = [mapping.spec for mapping in mappings]
+    mappings = {key: action_mapping(part, num_envs, owner) for key, part in parts.items()}
+    specs = [mapping.spec for mapping in mappings.values()]
     if not any(spec.log_prob_size for spec in specs):
         raise StageError(f"{owner}: its action space has nothing to decide")
     continuous = _slices([spec.continuous_size for spec in specs])
     discrete = _slices([len(spec.discrete_branches) for spec in specs])
-    pieces = list(zip(parts, mappings, continuous, discrete, strict=True))
+    pieces = list(zip(parts, mappings.values(), continuous, discrete, strict=True))
 
     def to_environment(actions: ActionBatch) -> Any:
         return build(
@@ -132,8 +163,26 @@ def _composed(
         continuous_size=sum(spec.continuous_size for spec in specs),
         discrete_branches=tuple(branch for spec in specs for branch in spec.discrete_branches),
         unbounded=tuple(c.start + i for spec, c in zip(specs, continuous, strict=True) for i in spec.unbounded),
+        continuous_names=tuple(
+            name
+            for key, s in zip(parts, specs, strict=True)
+            for name in _below(key, s.continuous_names, s.continuous_size)
+        ),
+        branch_names=tuple(
+            name
+            for key, s in zip(parts, specs, strict=True)
+            for name in _below(key, s.branch_names, len(s.discrete_branches))
+        ),
     )
-    return ActionMapping(spec, to_environment, all(m.maskable for m in mappings if m.spec.discrete_branches))
+    maskable = all(m.maskable for m in mappings.values() if m.spec.discrete_branches)
+    return ActionMapping(spec, to_environment, maskable, mappings)
+
+
+def _below(key: Any, names: Sequence[str], size: int) -> list[str]:
+    """Names of the heads under a key."""
+    if names:
+        return [f"{key}.{name}" for name in names]
+    return [f"{key}"] if size == 1 else [f"{key}.{i}" for i in range(size)]
 
 
 def _slices(sizes: Sequence[int]) -> list[slice]:

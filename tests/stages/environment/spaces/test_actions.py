@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queues.messages import ActionBatch
-from stages.environment.spaces.actions import action_mapping, action_masks
+from stages.environment.spaces.actions import action_mapping, action_masks, flat_mask
 from stages.errors import StageError
 
+TWO_AND_THREE = action_mapping(spaces.MultiDiscrete([2, 3]), 2, "Env")
+BODY = spaces.Dict({"hand": spaces.MultiDiscrete([2, 3]), "leg": spaces.Box(-1, 1, (1,)), "walk": spaces.Discrete(2)})
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
@@ -117,8 +120,9 @@ def test_masks_of_instances_that_gave_none_allow_everything():
         "_action_mask": np.array([True, False]),
     }
 
-    assert action_masks(infos, 2, 3).tolist() == [[True, False, True], [True, True, True]]
-    assert action_masks({}, 2, 3).all()
+    three = action_mapping(spaces.Discrete(3), 2, "Env")
+    assert action_masks(infos, 2, three).tolist() == [[True, False, True], [True, True, True]]
+    assert action_masks({}, 2, three).all()
 
 
 def test_masks_may_be_one_array_for_each_branch():
@@ -127,24 +131,78 @@ def test_masks_may_be_one_array_for_each_branch():
     per_branch = (np.array([[1, 0], [1, 1]], np.int8), np.array([[0, 1, 1], [1, 1, 1]], np.int8))
     expected = [[True, False, False, True, True], [True] * 5]
 
-    assert action_masks({"action_mask": per_instance}, 2, 5).tolist() == expected
-    assert action_masks({"action_mask": per_branch}, 2, 5).tolist() == expected
+    assert action_masks({"action_mask": per_instance}, 2, TWO_AND_THREE).tolist() == expected
+    assert action_masks({"action_mask": per_branch}, 2, TWO_AND_THREE).tolist() == expected
 
 
 def test_masks_of_another_width_are_refused():
     with pytest.raises(ValueError, match="reshape"):
-        action_masks({"action_mask": np.ones((2, 4), np.int8)}, 2, 5)
+        action_masks({"action_mask": np.ones((2, 4), np.int8)}, 2, TWO_AND_THREE)
     with pytest.raises(ValueError, match=r"got shape \(2, 4\) for 2 instances"):
-        action_masks({"action_mask": (np.ones((2, 4), np.int8),)}, 2, 5)
+        action_masks({"action_mask": (np.ones((2, 4), np.int8),)}, 2, TWO_AND_THREE)
 
 
-def test_masks_pass_over_parts_without_branches_and_are_no_maps():
+def test_masks_pass_over_parts_without_branches():
+    mapping = action_mapping(spaces.Tuple((spaces.Box(-1, 1), spaces.Discrete(2))), 1, "Env")
     per_instance = np.empty(1, object)
     per_instance[0] = (None, np.array([1, 0], np.int8))
-    assert action_masks({"action_mask": per_instance}, 1, 2).tolist() == [[True, False]]
-    assert action_masks({"action_mask": (None, np.array([[1, 0]]))}, 1, 2).tolist() == [[True, False]]
-    with pytest.raises(TypeError, match="got a map; give the choices of all branches side by side"):
-        action_masks({"action_mask": {"a": np.ones((1, 2))}}, 1, 2)
+    assert action_masks({"action_mask": per_instance}, 1, mapping).tolist() == [[True, False]]
+    assert action_masks({"action_mask": (None, np.array([[1, 0]]))}, 1, mapping).tolist() == [[True, False]]
+
+
+def test_masks_of_a_dict_are_maps_by_its_keys_as_the_space_samples_with():
+    infos = _infos_of(
+        [
+            {"action_mask": {"hand": (np.array([0, 1], np.int8), np.array([1, 0, 0], np.int8)), "leg": None}},
+            {"action_mask": {"walk": np.array([1, 0], np.int8)}},
+            {},
+        ]
+    )
+
+    masks = action_masks(infos, 3, action_mapping(BODY, 3, "Env"))
+
+    assert masks.astype(int).tolist() == [[0, 1, 1, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1, 0], [1] * 7]
+    one = flat_mask({"walk": np.array([1, 0], np.int8), "leg": None}, action_mapping(BODY, 1, "Env"))
+    assert one.astype(int).tolist() == [1, 1, 1, 1, 1, 1, 0]
+
+
+def test_masks_of_a_part_that_the_action_space_does_not_have_are_refused():
+    with pytest.raises(ValueError, match="the action space has no 'wing', but 'hand', 'leg', 'walk'"):
+        action_masks(_infos_of([{"action_mask": {"wing": np.ones(2)}}]), 1, action_mapping(BODY, 1, "Env"))
+    with pytest.raises(TypeError, match="got a map where the action space is no Dict"):
+        action_masks(_infos_of([{"action_mask": {"wing": np.ones(2)}}]), 1, TWO_AND_THREE)
+
+
+def _infos_of(infos):
+    """What Gymnasium makes of the infos of single environments."""
+    batched = {}
+    envs = VectorEnv()
+    envs.num_envs = len(infos)
+    for number, info in enumerate(infos):
+        batched = envs._add_info(batched, info, number)
+    return batched
+
+
+# Names of heads.
+
+
+def test_heads_of_nested_spaces_have_the_names_of_their_keys():
+    space = spaces.Dict(
+        {
+            "arm": spaces.Dict({"grip": spaces.Discrete(2), "turn": spaces.Box(-1, 1, (2,))}),
+            "legs": spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (1,)))),
+        }
+    )
+
+    spec = action_mapping(space, 1, "Env").spec
+
+    assert spec.continuous_heads == ("arm.turn.0", "arm.turn.1", "legs.1")
+    assert spec.branch_heads == ("arm.grip", "legs.0.0", "legs.0.1")
+
+
+def test_heads_of_a_space_without_keys_are_numbered():
+    assert action_mapping(spaces.MultiDiscrete([2, 3]), 1, "Env").spec.branch_heads == ("branch_0", "branch_1")
+    assert action_mapping(spaces.Box(-1, 1, (2,)), 1, "Env").spec.continuous_heads == ("continuous_0", "continuous_1")
 
 
 # Hybrid actions.
