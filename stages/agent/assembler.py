@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queues.errors import ShapeError
-from queues.messages import Array, StepBatch, TrajectoryBatch
+from queues.messages import Array, Floats, StepBatch, TrajectoryBatch
 from stages.agent.agent_state import LEARNING, AgentState, Stamps, as_bytes
 from stages.agent.groups import Groups
 from stages.agent.outbox import EndedEpisodes, Outbox
@@ -88,6 +88,8 @@ class Assembler:
             self._cursor[ending] = pages.nowhere
         at[ended:] = self._cursor[tick.where]
         pages.rewards[at] = step.rewards
+        if pages.env_frames is not None and step.env_frames is not None:
+            pages.env_frames[at] = step.env_frames
         if self._mates is not None:
             self._mates.tick = step.tick
             pages.of_groups["group_rewards"][at] = step.group_rewards
@@ -199,12 +201,12 @@ class Assembler:
 
     def _end(self, step: StepBatch, ending: Numbers, ends: Numbers) -> Numbers:
         """Close the trajectories that this tick's endings completed; returns the slots of known agents."""
-        terminated, rewards = step.terminated, step.rewards[: step.ended]
+        terminated, rewards, shared = step.terminated, _returned(step)[: step.ended], _shared(step)[: step.ended]
         parameters = step.parameters.copy() if step.parameters is not None else np.zeros(step.ended, np.int32)
         if np.count_nonzero(ending) < len(ending):  # an episode without a decision leaves nothing to close
             known = ending.nonzero()[0]
             ending, ends, terminated, rewards = ending[known], ends[known], terminated[known], rewards[known]
-            parameters = parameters[known]
+            parameters, shared = parameters[known], shared[known]
             if not len(known):
                 return ending
         lengths = self._pages.lengths(ends)
@@ -216,7 +218,6 @@ class Assembler:
             slots = self._slots.used()
             left = slots[self._cursor[slots] != self._pages.nowhere]
             of_trajectories = self._mates.note_closed(ending, left)
-            shared = self._pages.of_groups["group_rewards"][ends - 1]
             of_episodes = self._mates.of_episodes(ending, shared, steps, of_trajectories["group_left"])
         self._outbox.add(closed, sum(lengths.tolist()), of_trajectories)
         returns = self._agents.returns[ending] + rewards
@@ -239,10 +240,10 @@ class Assembler:
         """
         where = tick.where
         # Agents that start an episode get a wrong return here; `_start_episodes` sets it to 0.
-        self._agents.returns[where] += step.rewards[step.ended :]
+        self._agents.returns[where] += _returned(step)[step.ended :]
         stamps: Stamps = (step.episode_ids[step.ended :], step.generations, step.opponents, step.learning)
-        if self._mates is not None and step.group_ids is not None and step.group_rewards is not None:
-            self._mates.returns[where] += step.group_rewards[step.ended :]
+        if self._mates is not None and step.group_ids is not None:
+            self._mates.returns[where] += _shared(step)[step.ended :]
             stamps = (*stamps, step.group_ids[step.ended :])
         key = as_bytes(stamps)
         fresh, restamped = 0, None
@@ -380,6 +381,18 @@ class Assembler:
         if len(slots):
             self._slots.remove(slots)
             self._last_tick = None
+
+
+def _returned(step: StepBatch) -> Floats:
+    """Rewards [n] as the returns of episodes count them."""
+    return step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
+
+
+def _shared(step: StepBatch) -> Floats:
+    """Rewards [n] of agents' groups as the returns of episodes count them; 0 where there are no groups."""
+    if step.undiscounted is not None:
+        return step.undiscounted[:, 1]
+    return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards
 
 
 _NONE = np.empty(0, np.int64)

@@ -119,6 +119,8 @@ def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> C
     for column in pages.decisions:
         rows[column.name] = column.values.take(at, 0)
     rows["rewards"] = pages.rewards.take(at)
+    if pages.env_frames is not None:
+        rows["env_frames"] = pages.env_frames.take(at)
     for name, values in pages.of_groups.items():
         rows[name] = values.take(at)
     return rows

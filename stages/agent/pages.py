@@ -93,6 +93,7 @@ class Pages:
         rewards: [R] reward after the action of a row.
         versions: [R] version of the policy that decided.
         of_groups: `columns.GROUP_ROW_COLUMNS` [R] by name; empty where the behaviour has no groups.
+        env_frames: [R] environment steps that the action of a row lasted; None where each lasts one.
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:
@@ -108,6 +109,7 @@ class Pages:
         self.versions = np.zeros(rows, np.int64)
         grouped = step.group_ids is not None
         self.of_groups: dict[str, Array] = {c.name: np.zeros(rows, c.dtype) for c in GROUP_ROW_COLUMNS if grouped}
+        self.env_frames = None if step.env_frames is None else np.zeros(rows, np.int32)
         self._names = step.decisions.keys()
 
     def allocate(self, count: int) -> Numbers:
@@ -170,5 +172,7 @@ class Pages:
             column.grow(rows)
         self.rewards = enlarged(self.rewards, rows)
         self.versions = enlarged(self.versions, rows)
+        if self.env_frames is not None:
+            self.env_frames = enlarged(self.env_frames, rows)
         for name, values in self.of_groups.items():
             self.of_groups[name] = enlarged(values, rows)

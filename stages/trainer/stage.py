@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from queues.columns import Column
 from queues.messages import Array, PolicyUpdate, TrajectoryBatch
-from stages.policy.extra_columns import require_columns
+from queues.specs import ActionSpec
 from stages.stage import Stage, StageContext
 from stages.timings import LEARNING
+from stages.trainer.action_histograms import SAMPLED_PER_UPDATE, ActionHistograms
 from stages.trainer.protocol import Trainer
 
 RECENT_EPISODES = 100
@@ -100,7 +100,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         reports_each: report after each batch, however small, for a main that waits until all are at rest.
         kept_returns: number of episodes' returns in a report at most.
         clock: seconds, for durations of updates.
-        columns: those that the trainer asks of the policies, which all rows must have.
+        actions: the behaviour's, for histograms of them; None: no histograms.
     """
 
     may_block = True
@@ -115,7 +115,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         reports_each: bool = False,
         kept_returns: int = 0,
         clock: Callable[[], float] = time.perf_counter,
-        columns: tuple[Column, ...] = (),
+        actions: ActionSpec | None = None,
     ) -> None:
         self.trainer = trainer
         self._behavior = behavior
@@ -124,7 +124,6 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._port = port or TrainerPort()
         self._reports_each = reports_each
         self._clock = clock
-        self._columns = columns
         self._learned_at: float | None = None
         self._collecting_s: list[float] = []
         self._learning_s: list[float] = []
@@ -137,6 +136,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._episodes = 0
         self._unreported_rows = 0
         self._policy: PolicyUpdate | None = None
+        self._frames = 0
+        self._repeats = False
+        self._actions: ActionHistograms | None = None
+        if actions is not None and not trainer.imitates:  # a teacher's actions are shown by its own trainer
+            self._actions = ActionHistograms(actions, trainer.squashed, trainer.rows_per_update)
 
     @property
     def done(self) -> bool:
@@ -158,18 +162,13 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[PolicyUpdate]:
-        """Add a batch, and learn as soon as there is enough.
-
-        Raises:
-            StageError: if the rows lack a column that the trainer asks for.
-        """
+        """Add a batch, and learn as soon as there is enough."""
         self._count_episodes(item)
         if self.done:
             self._give_back(item.source, item.credits)
         elif item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
-            if self._columns:
-                require_columns(item, self._columns)
             self.trainer.add(item)
+            self._count_frames(item)
             self._unlearned.append(_Waiting.of(item))
             while self.trainer.ready():
                 yield self._learn()
@@ -205,6 +204,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             "held_rows": self.held_rows,
             "recent_returns": list(self._recent),
             "episodes": self._episodes,
+            "frames": self._frames,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -222,6 +222,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._unlearned.append(_Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
         self._recent.extend(float(value) for value in state["recent_returns"])
         self._episodes = int(state["episodes"])
+        self._frames = int(state.get("frames", self.trainer.step))  # before there was action repeat
 
     def _learn(self) -> PolicyUpdate:
         began, version = self._clock(), self.trainer.version
@@ -237,6 +238,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         add(self._behavior, "Pipeline/Update Experiences", float(used))
         if self._recent:
             add(self._behavior, "Pipeline/Update Mean Return", float(np.mean(self._recent)))
+        self._report_actions()
         known, age = self._use_up(used, version)
         if known and not self.trainer.imitates:  # versions are of its own policy
             add(self._behavior, "Policy/Lag", age / known)
@@ -264,6 +266,22 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     def _give_back(self, source: int, amount: int) -> None:
         self._returned[source] = self._returned.get(source, 0) + amount
+
+    def _count_frames(self, batch: TrajectoryBatch) -> None:
+        """Count the environment steps that a batch's actions lasted, and take some of its actions for histograms."""
+        frames = batch.rows.get("env_frames")
+        self._repeats |= frames is not None
+        self._frames += batch.num_rows if frames is None else int(frames.sum())
+        if self._actions is not None:
+            self._actions.add(batch.rows, batch.num_rows)
+
+    def _report_actions(self) -> None:
+        statistics = self._context.statistics
+        if self._repeats:
+            statistics.add(self._behavior, "Environment/Frames", float(self._frames), "last")
+        enough = 1 if not self.trainer.off_policy else SAMPLED_PER_UPDATE
+        if self._actions is not None and len(self._actions) >= enough:
+            self._actions.report(statistics, self._behavior)
 
     def _count_episodes(self, batch: TrajectoryBatch) -> None:
         if not batch.episodes or not len(batch.episodes["episode_returns"]):

@@ -90,6 +90,11 @@ def tags(run_folder: Path, behavior: str) -> set[str]:
     return {tag for kind in ("scalars", "histograms", "tensors") for tag in found[kind]}
 
 
+def without_actions(found: set[str]) -> set[str]:
+    """Tags other than the histograms of actions, which have the names of an environment's heads."""
+    return {tag for tag in found if not tag.startswith("action/")}
+
+
 def gauges(run_folder: Path, behavior: str) -> set[str]:
     """Statistics in `timers.json`, as far as they are this behaviour's."""
     names = json.loads((run_folder / "run_logs" / "timers.json").read_text())["gauges"]
@@ -98,23 +103,30 @@ def gauges(run_folder: Path, behavior: str) -> set[str]:
 
 def test_ppo_reports_what_it_reports_in_ml_agents(tmp_path):
     run = run_here(cartpole(**INLINE), tmp_path, "run").folder
-    assert tags(run, "CartPole") - OURS == ON_POLICY
+    assert without_actions(tags(run, "CartPole")) - OURS == ON_POLICY
+
+
+def test_each_head_of_the_actions_has_a_histogram(tmp_path):
+    run = run_here(cartpole(**INLINE), tmp_path, "discrete").folder
+    assert tags(run, "CartPole") > {"action/branch_0", "action/branch_0_hist"}
+    run = run_here(sac(**INLINE), tmp_path, "continuous").folder
+    assert tags(run, "Pendulum") > {"action/continuous_0", "action/continuous_0_hist"}
 
 
 def test_poca_reports_what_it_reports_in_ml_agents(tmp_path):
     run = run_here(cooperating(**INLINE), tmp_path, "run").folder
-    assert tags(run, "Team") - OURS == POCA
+    assert without_actions(tags(run, "Team")) - OURS == POCA
 
 
 def test_sac_reports_what_it_reports_in_ml_agents(tmp_path):
     run = run_here(sac(behaviors__Pendulum__reward_signals={"extrinsic": {}}, **INLINE), tmp_path, "run").folder
-    assert tags(run, "Pendulum") - OURS - OURS_SAC == SAC
+    assert without_actions(tags(run, "Pendulum")) - OURS - OURS_SAC == SAC
 
 
 def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_ppo(demonstrations, tmp_path):
     run = run_here(cartpole(**INLINE, **everything(demonstrations)), tmp_path, "run").folder
     estimates = {f"Policy/{signal} Value Estimate" for signal in SIGNALS}
-    assert tags(run, "CartPole") - OURS == ON_POLICY | REWARDS | LEARNED | estimates
+    assert without_actions(tags(run, "CartPole")) - OURS == ON_POLICY | REWARDS | LEARNED | estimates
 
 
 def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_sac(demonstrations, tmp_path):
@@ -123,17 +135,19 @@ def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_
     plain["behaviors"]["CartPole"]["hyperparameters"] = {"batch_size": 16, "buffer_size": 400, "steps_per_update": 10}
     run = run_here(plain, tmp_path, "run").folder
     values = {f"Policy/{signal} Value" for signal in SIGNALS}
-    assert tags(run, "CartPole") - OURS - OURS_SAC == SAC | REWARDS | LEARNED | values
+    assert without_actions(tags(run, "CartPole")) - OURS - OURS_SAC == SAC | REWARDS | LEARNED | values
 
 
 def test_self_play_reports_its_rating(tmp_path):
     run = run_here(volley(**INLINE), tmp_path, "run").folder
-    assert tags(run, "Volley") - OURS - {"Self-play/Skill", "Volley/Match Seconds"} == ON_POLICY | {"Self-play/ELO"}
+    assert without_actions(tags(run, "Volley")) - OURS - {"Self-play/Skill", "Volley/Match Seconds"} == ON_POLICY | {
+        "Self-play/ELO"
+    }
 
 
 def test_lessons_are_reported_by_the_parameters_name(tmp_path):
     run = run_here(taught(**INLINE), tmp_path, "run").folder
-    assert tags(run, "Guess") - OURS == ON_POLICY | {"Environment/Lesson Number/worth"}
+    assert without_actions(tags(run, "Guess")) - OURS == ON_POLICY | {"Environment/Lesson Number/worth"}
 
 
 def test_each_statistic_is_a_gauge_of_timers_json_with_dots_and_without_spaces(tmp_path):

@@ -170,6 +170,8 @@ class _Feeder:
                 np.ones((len(rows), actions.mask_size), np.bool_) if masks is None else masks[rows]
             )
         columns["rewards"] = demonstrations.rewards[rows]
+        if demonstrations.spec.action_repeat:
+            columns["env_frames"] = np.ones(len(rows), np.int32)  # unknown
         return columns
 
     def _trajectory_columns(

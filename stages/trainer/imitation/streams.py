@@ -103,7 +103,9 @@ def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
 
 def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> None:
     """Check what is needed of a batch: a file may have been written by anybody."""
-    needed = [column for column in row_columns(replace(spec, grouped=False)) if column.name != "log_probs"]
+    needed = [
+        column for column in row_columns(replace(spec, grouped=False, action_repeat=None)) if column.name != "log_probs"
+    ]
     finals = [*observation_columns(spec, "next_obs_"), *(c for c in TRAJECTORY_COLUMNS if c.name in _KEYS)]
     for axis, columns, table in (("rows", needed, batch.rows), ("trajectories", finals, batch.trajectories)):
         for column in columns:

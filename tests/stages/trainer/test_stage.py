@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from fakes import RecordedStatistics, RememberingTrainer, trajectories
 
-from queues.columns import Column
 from queues.messages import PolicyUpdate
-from stages.errors import NotFiniteError, StageError
+from queues.specs import ActionSpec
+from stages.errors import NotFiniteError
 from stages.stage import StageContext
 from stages.trainer.stage import TrainerPort, TrainerStage
 
@@ -50,16 +50,6 @@ def test_a_trainer_that_keeps_the_rest_learns_as_often_as_it_can():
     desk = Desk(rows_per_update=10, uses_all=False)
     assert desk.take(25) == [1, 2]
     assert desk.stage.held_rows == 5
-
-
-def test_rows_without_a_column_that_the_trainer_asks_for_are_refused_and_not_added():
-    desk = Desk(columns=(Column("action_heads", "float32", (2,)),))
-    with pytest.raises(StageError, match="Walker: the trainer asks for the column action_heads"):
-        desk.take(4)
-    assert desk.trainer.step == 0
-    whole = trajectories([4]).replace(action_heads=np.zeros((4, 2), np.float32))
-    assert list(desk.stage.process(whole)) == []
-    assert desk.trainer.step == 4
 
 
 def test_each_batch_is_reported():
@@ -304,3 +294,54 @@ def test_a_trainer_s_error_is_not_hidden():
     stage = TrainerStage(Diverged("Walker", 4), "Walker", 100)
     with pytest.raises(NotFiniteError, match="loss is nan"):
         list(stage.process(trajectories([4])))
+
+
+# Frames and histograms. -----------------------------------------------------------------------------------------------
+
+
+def with_frames(*frames, **columns):
+    batch = trajectories([len(frames)])
+    return batch.replace(env_frames=np.array(frames, np.int32), **columns)
+
+
+def test_environment_steps_are_counted_where_actions_last_several_and_on_over_a_resume():
+    desk = Desk(rows_per_update=3)
+    list(desk.stage.process(with_frames(4, 1, 3)))
+    resumed = Desk(rows_per_update=3)
+    resumed.stage.load_state_dict(desk.stage.state_dict())
+    list(resumed.stage.process(with_frames(2, 2, 2)))
+    assert desk.statistics.values["Walker", "Environment/Frames"] == [8]
+    assert resumed.statistics.values["Walker", "Environment/Frames"] == [14]
+    assert desk.statistics.hows["Walker", "Environment/Frames"] == "last"
+
+
+def test_a_state_from_before_there_was_action_repeat_has_a_frame_for_each_step():
+    desk = Desk(rows_per_update=3)
+    desk.take(6)
+    older = {key: value for key, value in desk.stage.state_dict().items() if key != "frames"}
+    resumed = Desk(rows_per_update=3)
+    resumed.stage.load_state_dict(older)
+    assert resumed.stage.state_dict()["frames"] == 6
+
+
+def test_without_action_repeat_there_is_no_statistic_of_frames():
+    desk = Desk(rows_per_update=3)
+    desk.take(6)
+    assert ("Walker", "Environment/Frames") not in desk.statistics.values
+
+
+def test_a_share_of_the_actions_is_reported_under_the_names_of_their_heads():
+    actions = ActionSpec(1, (3, 8), unbounded=(), continuous_names=("turn",), branch_names=("move", "step_mul"))
+    desk = Desk(rows_per_update=1000, actions=actions)
+    for begin in range(0, 1000, 50):
+        rows = np.arange(begin, begin + 50)
+        batch = trajectories([50]).replace(
+            continuous_actions=(rows[:, None] / 100).astype(np.float32),
+            discrete_actions=np.stack([rows % 3, rows % 8], 1).astype(np.int32),
+        )
+        list(desk.stage.process(batch))
+    values = {name: values for (_, name), values in desk.statistics.values.items() if name.startswith("action/")}
+    sampled = np.arange(0, 1000, 15)  # 64 of an update's rows or a few more, as evenly as can be
+    assert values["action/move"] == (sampled % 3).tolist()
+    assert values["action/step_mul"] == (sampled % 8).tolist()
+    assert np.allclose(values["action/turn"], np.minimum(sampled / 300, 1)), "as the environment receives it"
