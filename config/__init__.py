@@ -2,7 +2,7 @@
 
 from config.behavioral_cloning import BehavioralCloningSettings
 from config.behaviors import BehaviorSettings
-from config.environment import EnvironmentSettings, ObservationSettings, RoleSettings
+from config.environment import ActionRepeatSettings, EnvironmentSettings, ObservationSettings, RoleSettings
 from config.environment_parameters import (
     CompletionCriteria,
     ConstantSampler,
@@ -15,7 +15,6 @@ from config.environment_parameters import (
 from config.errors import ConfigError, Mistake
 from config.hyperparameters import (
     BCHyperparameters,
-    ImpalaHyperparameters,
     OnPolicyHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
@@ -42,6 +41,7 @@ from config.unity import EngineSettings, EnvSettings
 __all__ = [
     "EACH",
     "STAGE_GROUP",
+    "ActionRepeatSettings",
     "BCHyperparameters",
     "BehaviorSettings",
     "BehavioralCloningSettings",
@@ -56,7 +56,6 @@ __all__ = [
     "EnvironmentSettings",
     "GAILSettings",
     "GaussianSampler",
-    "ImpalaHyperparameters",
     "LearnedSignalSettings",
     "MemorySettings",
     "Mistake",

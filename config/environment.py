@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from config.environment_kinds import ENVIRONMENT_KINDS
 from config.errors import Finding
-from config.fields import Flag, Int, PlainMap, Reference, Settings, Text, as_tuple, changed, one_of, report, to_number
+from config.fields import (
+    Flag,
+    Float,
+    Int,
+    PlainMap,
+    Reference,
+    Settings,
+    Text,
+    as_tuple,
+    changed,
+    one_of,
+    report,
+    to_number,
+)
 from config.observation_kinds import OBSERVATION_KINDS
 
 
@@ -91,6 +104,39 @@ class RoleSettings(Settings):
     )
 
 
+def _repeat_in_short(value: Any) -> Any:
+    """Read `action_repeat: 4` as `action_repeat: {steps: 4}`."""
+    return value if value is None or isinstance(value, Mapping | ActionRepeatSettings) else {"steps": value}
+
+
+class ActionRepeatSettings(Settings):
+    """How long actions are held. Short: only the number of steps, for a fixed repeat."""
+
+    steps: Int | None = Field(None, gt=0, le=1000, description="Environment steps that each action is held for.")
+    max: Int | None = Field(
+        None,
+        gt=1,
+        le=1000,
+        description="Instead of `steps`: the policy chooses, with each action, for how many environment steps it is "
+        "held, from 1 to this. Actions get a discrete branch `step_mul` for it.",
+    )
+    discount: Float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Factor for each environment step by which the rewards of a held action are discounted when they "
+        "are added up; `gamma` of a reward signal discounts by decisions.",
+    )
+
+    @model_validator(mode="after")
+    def _fixed_or_learned(self) -> ActionRepeatSettings:
+        if (self.steps is None) == (self.max is None):
+            both = "stand beside each other" if self.max is not None else "are both missing"
+            message = f"'steps' and 'max' {both}; expected 'steps' for a fixed repeat or 'max' for a learned one"
+            report([Finding(("max",) if self.max is not None else (), message, (("steps",),))])
+        return self
+
+
 class EnvironmentSettings(Settings):
     """The environment that the agents act in. ML-Agents has no such section; it always runs Unity."""
 
@@ -123,6 +169,12 @@ class EnvironmentSettings(Settings):
     options: PlainMap = Field(default_factory=dict, description="Keyword arguments for the environment.")
     wrappers: Annotated[tuple[WrapperSettings, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Wrappers round each single environment, the innermost first."
+    )
+    action_repeat: Annotated[ActionRepeatSettings | None, BeforeValidator(_repeat_in_short)] = Field(
+        None,
+        description="Environment steps that an action is held for: a number, `{max: …}` where the policy chooses it; "
+        "null: 1. The rewards of these steps are added up; each agent is asked again when its own hold is over, its "
+        "episode ends or a mask forbids what it does: [algorithms](algorithms.md#action-repeat).",
     )
     observations: dict[Text, Annotated[ObservationSettings, BeforeValidator(_short_form)]] = Field(
         default_factory=dict,
@@ -168,7 +220,7 @@ class EnvironmentSettings(Settings):
 
     def _about_other_kinds_keys(self) -> Iterator[Finding]:
         kind = ENVIRONMENT_KINDS[self.kind]
-        fitting = {"kind", "num_envs", *kind.made_by, *kind.keys}
+        fitting = {"kind", "num_envs", "action_repeat", *kind.made_by, *kind.keys}
         for name in changed(self):
             if name in EnvironmentSettings.model_fields and name not in fitting:
                 others = [f"'{key}'" for key, other in ENVIRONMENT_KINDS.items() if name in other.made_by + other.keys]

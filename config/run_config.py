@@ -121,10 +121,12 @@ class RunConfig(Sections):
         return self
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
-        """Without the section it is Unity too: there is one form of saying so from here on."""
+        """Without the section it is Unity too: there is one form of saying so from here on, but for action repeat."""
         if "num_envs" in environment.model_fields_set:
             self._fill(env_settings=self.env_settings.model_copy(update={"num_envs": environment.num_envs}))
-        self._fill(environment=None)
+        repeats = environment.action_repeat is not None
+        kept = environment.model_copy(update={"num_envs": self.env_settings.num_envs}) if repeats else None
+        self._fill(environment=kept)
 
     def _filled(self, environment: EnvironmentSettings) -> EnvironmentSettings:
         """Fill in what the section takes from others when it does not say it itself."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from config.behavior_warnings import behavior_warnings
 from config.behaviors import BehaviorSettings
+from config.environment_kinds import UNITY
 from config.errors import Finding, suggest
 from config.fields import changed
 from config.listen import reaches_others
@@ -60,7 +61,7 @@ def _about_checkpoints(config: Sections) -> Iterator[Finding]:
 
 
 def _about_unity(config: Sections) -> Iterator[Finding]:
-    if config.environment is None:
+    if config.environment is None or config.environment.kind == UNITY:
         if reaches_others(config.env_settings.listen) and config.replay is None:
             message = (
                 "lets every machine that reaches this one call in Unity's place, see the actions and end the run; "

@@ -25,7 +25,7 @@ def describe(config: RunConfig) -> str:
             f"{hosts.actors.replicas} actor host{'s' if hosts.actors.replicas > 1 else ''} ({hosts.actors.kind}): "
             + " → ".join([*ACTOR_STAGES, *custom])
         )
-        lines.append(f"  environment: {load_entry(config.environment_kind.description)(config)}")
+        lines.append(f"  environment: {load_entry(config.environment_kind.description)(config)}{_repeat(config)}")
     lines += [
         f"environment parameter {name}: {_parameter(each)}"
         for name, each in (config.environment_parameters or {}).items()
@@ -62,6 +62,14 @@ def describe_unity(config: RunConfig) -> str:
         ports = "any free ports"
     beside = f" and {settings.num_envs} for evaluation" if evaluated else ""
     return f"unity {settings.env_path}, {settings.num_envs} instances per actor{beside}, on {ports}"
+
+
+def _repeat(config: RunConfig) -> str:
+    repeat = None if config.environment is None else config.environment.action_repeat
+    if repeat is None:
+        return ""
+    steps = f"{repeat.steps}" if repeat.max is None else f"1 to {repeat.max}, as the policy chooses,"
+    return f", each action held for {steps} environment step{'' if repeat.steps == 1 else 's'}"
 
 
 def _lag(lag: int | str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from config import Override, RunConfig
+from config.environment_kinds import UNITY
 from pipeline.command.old_options import translations
 from pipeline.command.options import current_overrides
 from pipeline.command.paths import classify_paths, old_configuration
@@ -65,7 +66,7 @@ def read_request(asked: argparse.Namespace) -> Request:
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:
     """Return what can't be done with this configuration."""
-    if request.env is not None and config.environment is not None:
+    if request.env is not None and config.environment is not None and config.environment.kind != UNITY:
         return [
             f"--env {request.env}: the configuration's 'environment' section runs "
             f"{config.environment.kind} {config.environment.id or config.environment.factory}; keep one of the two"

@@ -37,6 +37,9 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
     settings = config.environment
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
         return
+    if settings.action_repeat is not None:
+        log.info("The final policy is not filmed: in a clip no action is held for several steps.")
+        return
     from stages.games.policy_player import PolicyPlayer
     from stages.games.volley import ScriptedPlayer, VolleyGroup
     from stages.games.volley.clip import write_clip

@@ -15,6 +15,7 @@ from typing import Any
 
 from config import EnvironmentSettings, RunConfig
 from config.environment_kinds import load_entry
+from stages.environment.action_repeat import RepeatingGroup
 from stages.environment.protocol import EnvironmentGroup
 from stages.environment.wrappers import find_wrapper
 from stages.error_text import describe_error
@@ -52,7 +53,7 @@ class EnvironmentRequest:
 
 
 def make_group(request: EnvironmentRequest) -> EnvironmentGroup:
-    """Make the environment group that a configuration describes.
+    """Make the environment group that a configuration describes, with its action repeat if it has one.
 
     Raises:
         LoadError: if a module or attribute can't be found, or gives no environment.
@@ -61,7 +62,10 @@ def make_group(request: EnvironmentRequest) -> EnvironmentGroup:
     """
     made = load_entry(request.config.environment_kind.group)(request)
     assert isinstance(made, EnvironmentGroup), f"{type(made).__name__} is no environment group"
-    return made
+    settings = request.config.environment
+    if settings is None or settings.action_repeat is None:
+        return made
+    return RepeatingGroup(made, settings.action_repeat)
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

@@ -54,18 +54,19 @@ class GameTracker:
     def __init__(self, lineups: Lineups) -> None:
         self._lineups = lineups
         self._declares = False
-        self._decided: dict[str, dict[int, set[int]]] = {}
+        self._playing: dict[str, dict[int, set[int]]] = {}
+        """Agents by behaviour id and instance: those that have decided, and whose episodes have not ended."""
         self._unreported: list[_EndedGame] = []
 
     def begin(self, result: StepResult) -> None:
         """Begin with what a reset of all instances returned."""
         self._declares |= result.games is not None
-        self._decided = {}
+        self._playing = {}
         self._remember(result)
 
     def forget(self, env_ids: NDArray[np.int32]) -> None:
         """Forget the games of instances that restarted; they have no result."""
-        for decided in self._decided.values():
+        for decided in self._playing.values():
             for env_id in env_ids.tolist():
                 decided.pop(env_id, None)
 
@@ -134,28 +135,30 @@ class GameTracker:
         return found
 
     def _learners_of(self, lineup: Lineup, env_id: int, result: StepResult) -> tuple[set[int], set[int]]:
-        """Return the learning team's agents of an instance that decided last time, and those that decide now."""
+        """Return the learning team's agents that played in an instance before the tick, and those that play on."""
         before: set[int] = set()
         now: set[int] = set()
         for behavior_id in self._players(lineup):
             if behavior_team(behavior_id) == lineup.learning_team:
-                before |= self._decided.get(behavior_id, {}).get(env_id, set())
+                playing = self._playing.get(behavior_id, {}).get(env_id, set())
+                before |= playing
+                now |= playing
                 steps = result.steps.get(behavior_id)
                 if steps is not None:
                     deciding = slice(steps.ended, None)
+                    now.difference_update(steps.agent_ids[: steps.ended].tolist())
                     now.update(steps.agent_ids[deciding][steps.env_ids[deciding] == env_id].tolist())
         return before, now
 
     def _remember(self, result: StepResult) -> None:
-        """Note the agents that decide in the instances of a tick, which may not be all instances."""
+        """Note who plays on. An agent need not decide at each tick, such as one whose action is held."""
         for behavior_id, steps in result.steps.items():
             if len(steps.agent_ids) and self._lineups.has_self_play(behavior_id):
-                decided = self._decided.setdefault(behavior_id, {})
-                decided.update((env_id, set()) for env_id in steps.env_ids[: steps.ended].tolist())
-                env_ids = steps.env_ids[steps.ended :].tolist()
-                decided.update((env_id, set()) for env_id in env_ids)
-                for agent_id, env_id in zip(steps.agent_ids[steps.ended :].tolist(), env_ids, strict=True):
-                    decided[env_id].add(agent_id)
+                playing = self._playing.setdefault(behavior_id, {})
+                rows = zip(steps.agent_ids.tolist(), steps.env_ids.tolist(), strict=True)
+                for row, (agent_id, env_id) in enumerate(rows):
+                    agents = playing.setdefault(env_id, set())
+                    (agents.discard if row < steps.ended else agents.add)(agent_id)
 
     def _report(self, result: StepResult) -> dict[str, Columns]:
         """Put games into columns; those that no batch of this tick can carry wait."""

@@ -53,6 +53,12 @@ class AgentSteps:
     parameters: NDArray[np.int32] | None = None
     """[ended] generation of the environment parameters under which each ended episode began, where episodes of one
     instance may begin at different times; None where it is the instance's (`EpisodeParameters.begun`)."""
+    env_frames: NDArray[np.int32] | None = None
+    """[n] environment steps since the agent's previous decision, 0 in the first row of an episode; given where the spec
+    has an `action_repeat`, and nowhere else."""
+    undiscounted: NDArray[np.float32] | None = None
+    """[n, 2] own and group's reward for the returns of episodes, where those in `rewards` and `group_rewards` are
+    discounted; None where they are not."""
 
 
 @dataclass(frozen=True, slots=True)

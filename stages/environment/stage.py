@@ -285,11 +285,22 @@ class EnvironmentStage(Source[StepBatch]):
             group_ids=group_ids,
             group_rewards=group_rewards,
             parameters=self._generations_of(steps) if self.parameters else None,
+            env_frames=self._frames_of(behavior_id, steps),
+            undiscounted=steps.undiscounted,
         )
 
     def _generations_of(self, steps: AgentSteps) -> NDArray[np.int32]:
         """[ended] generation of the parameters that each ended episode began under."""
         return self._begun[steps.env_ids[: steps.ended]] if steps.parameters is None else steps.parameters
+
+    def _frames_of(self, behavior_id: str, steps: AgentSteps) -> NDArray[np.int32] | None:
+        """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one."""
+        if (self.specs[behavior_id].action_repeat is None) != (steps.env_frames is None):
+            raise StageError(
+                f"{behavior_id}: the environment's AgentSteps need env_frames where its BehaviorSpec has an "
+                "action_repeat, and must have none elsewhere"
+            )
+        return steps.env_frames
 
     def _groups_of(
         self, behavior_id: str, steps: AgentSteps

@@ -69,7 +69,10 @@ class CountedEpisodes:
 
     def _add_rows(self, steps: AgentSteps) -> None:
         shared = steps.group_rewards  # or the best policy of a group would be that of egoists
-        rewards = (steps.rewards if shared is None else steps.rewards + shared).tolist()
+        if steps.undiscounted is not None:
+            rewards = steps.undiscounted.sum(axis=1).tolist()
+        else:
+            rewards = (steps.rewards if shared is None else steps.rewards + shared).tolist()
         env_ids = steps.env_ids.tolist()
         for row, agent in enumerate(steps.agent_ids.tolist()):
             episode = self._running.get(agent)

@@ -77,7 +77,8 @@ class ScriptPlayer:
     Args:
         script: called with the observations, one array [d, *shape] per observation spec, and with the action masks
             [d, sum of branches] where the behaviour has such; returns an `ActionBatch`.
-        spec: the behaviour.
+        spec: the behaviour. Of a learned action repeat the script needs to know nothing: it is asked at each
+            environment step, and its masks have no choices for it.
         name: of the script, for messages.
     """
 
@@ -93,11 +94,14 @@ class ScriptPlayer:
             StageError: if the script raises, or returns anything but actions for these agents.
         """
         count, actions = len(steps.agent_ids) - steps.ended, self._spec.actions
-        shapes = (count, actions.continuous_size), (count, len(actions.discrete_branches))
+        repeats = self._spec.action_repeat == "learned"
+        branches = len(actions.discrete_branches)
         if not count:
-            return ActionBatch(np.zeros(shapes[0], np.float32), np.zeros(shapes[1], np.int32))
+            return ActionBatch(np.zeros((0, actions.continuous_size), np.float32), np.zeros((0, branches), np.int32))
+        shapes = (count, actions.continuous_size), (count, branches - repeats)
         observations = tuple(o[steps.ended :] for o in steps.observations)
-        masks = () if steps.action_masks is None else (steps.action_masks,)
+        width = actions.mask_size - (actions.discrete_branches[-1] if repeats else 0)
+        masks = () if steps.action_masks is None else (steps.action_masks[:, :width],)
         try:
             made = self._script(observations, *masks)
         except Exception as error:
@@ -110,4 +114,4 @@ class ScriptPlayer:
                 f"{self._name} returned {given!s} for {count} agents of {self._spec.behavior_id}; expected an "
                 f"ActionBatch of continuous {list(shapes[0])} and discrete {list(shapes[1])}"
             )
-        return made
+        return ActionBatch(made.continuous, np.pad(made.discrete, ((0, 0), (0, 1)))) if repeats else made

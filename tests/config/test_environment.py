@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from placed import without_places
 
-from config import ConfigError, ObservationSettings, RoleSettings, RunConfig
+from config import ActionRepeatSettings, ConfigError, ObservationSettings, RoleSettings, RunConfig
 
 HEAD = "behaviors: {B: {}}\nenvironment: {kind: %s, id: A, %s}\n"
 
@@ -155,3 +155,52 @@ def test_the_keys_of_pettingzoo_go_with_nothing_else(load, kind, key):
         ConfigError, match=rf"environment\.{name}: does not go with kind '{kind}', only with kind 'pett"
     ):
         environment_of(load, key, kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["gymnasium", "pettingzoo", "builtin"])
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("4", ActionRepeatSettings(steps=4)),
+        ("'4'", ActionRepeatSettings(steps=4)),
+        ("{max: 8}", ActionRepeatSettings(max=8)),
+        ("{steps: 2, discount: 0.9}", ActionRepeatSettings(steps=2, discount=0.9)),
+        ("null", None),
+    ],
+)
+def test_actions_are_held_for_a_number_of_steps_or_up_to_one(load, kind, text, meant):
+    name = "id: Volley" if kind == "builtin" else "id: A"
+    config = load(f"behaviors: {{B: {{}}}}\nenvironment: {{kind: {kind}, {name}, action_repeat: {text}}}\n")
+    assert config.environment.action_repeat == meant
+    assert RunConfig.from_plain(config.to_plain()).environment == config.environment
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0", "environment.action_repeat: 0 is out of range"),
+        ("often", "environment.action_repeat: 'often' does not fit; expected a whole number"),
+        ("true", "environment.action_repeat: true does not fit; expected a whole number"),
+        ("2.5", "environment.action_repeat: 2.5 does not fit; expected a whole number"),
+        ("{max: 1}", "environment.action_repeat.max: 1 is out of range"),
+        ("{}", "environment.action_repeat: 'steps' and 'max' are both missing; expected 'steps' for a fixed repeat"),
+        ("{steps: 2, max: 8}", "environment.action_repeat.max: 'steps' and 'max' stand beside each other"),
+        ("{max: 8, discount: 0}", "environment.action_repeat.discount: 0 is out of range"),
+        ("{max: 8, learned: true}", "environment.action_repeat.learned: unknown key"),
+    ],
+)
+def test_mistakes_about_action_repeat_say_what_was_expected(load, text, message):
+    with pytest.raises(ConfigError) as error:
+        environment_of(load, f"action_repeat: {text}")
+    assert message in str(error.value)
+
+
+def test_unity_repeats_actions_too_with_the_programs_that_env_settings_asks_for(load):
+    text = (
+        "behaviors: {B: {}}\nenvironment: {kind: unity, action_repeat: 2}\nenv_settings: {env_path: a, num_envs: 3}\n"
+    )
+    config = load(text)
+    assert (config.environment.action_repeat, config.environment.num_envs) == (ActionRepeatSettings(steps=2), 3)
+    again = RunConfig.from_plain(config.to_plain())
+    assert (again.environment, again.env_settings) == (config.environment, config.env_settings)
+    assert not config.warnings

@@ -13,7 +13,6 @@ from run_configs import (
     cooperating,
     copying,
     remembering,
-    replaying,
     sac,
     taught,
     team_play,
@@ -59,7 +58,6 @@ LESSONS = taught(
 )
 POCA = cooperating(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
 TEAMS = team_play(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
-IMPALA = replaying(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
 COPYING = copying(pipeline__deterministic=True)
 RUNS = {
     "CartPole": CARTPOLE,
@@ -70,7 +68,6 @@ RUNS = {
     "POCA": POCA,
     "teams": TEAMS,
     "bc": COPYING,
-    "IMPALA": IMPALA,
 }
 
 

@@ -36,9 +36,15 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
         update: its weights.
 
     Raises:
-        StageError: if the update does not fit the design, or a network of the user's own can't be written to ONNX.
+        StageError: if the update does not fit the design, a network of the user's own can't be written to ONNX, or the
+            policy chooses how long its actions are held.
         LoadError: if the design names a network of the user's own that can't be loaded.
     """
+    if design.spec.action_repeat == "learned":
+        raise StageError(
+            f"{update.behavior_id}: it chooses how long its actions are held (environment.action_repeat), for which "
+            "Unity has no input; play it with --inference, or train with a fixed repeat"
+        )
     tensors = update.tensors()
     vectors = ObservationLayout(design.spec).vector_size
     if (NORMALIZER_MEAN in tensors) != (design.settings.normalize and vectors > 0):

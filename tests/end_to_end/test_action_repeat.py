@@ -1,0 +1,124 @@
+"""Actions that last several environment steps, from end to end: the real command, its statistics, recordings, resuming."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from run_configs import INLINE, cartpole, changed, volley
+from run_folders import read_whole_checkpoint, streams, trainer_digest, weights_digest
+from runs import Command, run_here
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pipeline.policies.export import load_acting_policy
+from pipeline.run import RunOptions
+from queues.messages import TrajectoryBatch
+from queues.stream_reader import StreamReader
+
+LEARNED = cartpole(environment__action_repeat={"max": 4}, record__edges=["trainer"], pipeline__deterministic=True)
+
+
+def curves(run_folder, behavior="CartPole"):
+    return EventAccumulator(str(run_folder / behavior)).Reload()
+
+
+def batches(run_folder):
+    """What reached the trainer."""
+    for path in streams(run_folder):
+        yield from (frame.message for frame in StreamReader(path) if isinstance(frame.message, TrajectoryBatch))
+
+
+def state(run_folder):
+    return read_whole_checkpoint(run_folder)["trainer@learner-CartPole"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    command = Command(folder, LEARNED)
+    try:
+        assert command.wait() == 0, command.output
+        command.assert_left_nothing()
+    finally:
+        command.end()
+    return command
+
+
+def test_a_learned_repeat_is_a_head_of_the_actions_with_a_histogram_and_a_count_of_environment_steps(whole):
+    curve = curves(whole.run_folder)
+    frames = [event.value for event in curve.Scalars("Environment/Frames")]
+    steps = [event.step for event in curve.Scalars("Environment/Frames")]
+    assert {"action/branch_0_hist", "action/step_mul_hist"} <= set(curve.Tags()["histograms"])
+    assert all(1.2 * step < frame < 4 * step for step, frame in zip(steps, frames, strict=True))
+    assert frames == sorted(frames)
+
+
+def test_rows_say_how_long_their_actions_lasted_and_returns_count_each_environment_step(whole):
+    episodes = 0
+    for batch in batches(whole.run_folder):
+        chosen, frames = batch.rows["discrete_actions"][:, 1] + 1, batch.rows["env_frames"]
+        ends = np.cumsum(batch.lengths)[batch.terminated | batch.truncated] - 1
+        held_to_the_end = np.delete(np.arange(len(frames)), ends)
+        assert np.array_equal(frames[held_to_the_end], chosen[held_to_the_end])
+        assert (frames[ends] <= chosen[ends]).all()
+        assert np.array_equal(batch.rewards, frames.astype(np.float32)), "CartPole gives 1 for each environment step"
+        episodes += len(ends)
+    assert episodes > 20
+
+
+def test_a_run_resumed_in_the_middle_ends_in_the_same_state(whole, tmp_path):
+    command = Command(tmp_path, LEARNED)
+    try:
+        command.until_checkpoint(0)
+        command.process.kill()
+        command.wait()
+    finally:
+        command.end()
+    run_here(LEARNED, command.results, "run", resume=True)
+    assert state(command.run_folder)["frames"] == state(whole.run_folder)["frames"]
+    assert trainer_digest(command.run_folder) == trainer_digest(whole.run_folder)
+
+
+def test_a_replayed_recording_counts_its_environment_steps_and_ends_in_the_same_weights(whole, tmp_path):
+    replayed = cartpole(**INLINE, pipeline__deterministic=True, replay__streams=streams(whole.run_folder))
+    found = state(run_here(replayed, tmp_path, "replay").folder)
+    assert found["frames"] == state(whole.run_folder)["frames"] > found["trainer"]["step"]
+    assert weights_digest(tmp_path / "replay") == weights_digest(whole.run_folder)
+
+
+def test_the_exported_policy_chooses_the_repeat_too_and_is_played_with_it_but_is_no_model_for_unity(whole):
+    export = max((whole.run_folder / "CartPole").glob("CartPole-*.pt"))
+    decided = load_acting_policy(export).act((np.zeros((5, 4), np.float32),), None, np.random.default_rng(0))
+    assert decided.actions.discrete.shape == (5, 2)
+    assert not list(whole.run_folder.rglob("*.onnx"))
+    assert "it chooses how long its actions are held (environment.action_repeat)" in whole.output
+    stop = asyncio.Event()
+    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
+    played = run_here(changed(LEARNED, {**INLINE, "record": None}), whole.results, "run", options, inference=True)
+    assert played.behaviors["CartPole"].step > 0
+
+
+def test_opponents_play_on_while_one_holds_its_action(tmp_path):
+    """Of games whose results are inferred from episodes, too: agents that are not asked have not left."""
+    repeated = volley(**INLINE, environment__action_repeat={"max": 3}, behaviors__Volley__max_steps=3000)
+    result = run_here(repeated, tmp_path, "run")
+    league = json.loads((result.folder / "Volley" / "league.json").read_text())
+    assert sum(entry["won"] + entry["lost"] for entry in league["results"]) > 20
+
+
+def test_discounted_holds_leave_the_returns_of_episodes_as_they_are(tmp_path):
+    plain = cartpole(
+        **INLINE, environment__action_repeat={"steps": 4, "discount": 0.5}, record__edges=["trainer"],
+        behaviors__CartPole__max_steps=600,
+    )  # fmt: skip
+    run_folder = run_here(plain, tmp_path, "run").folder
+    made = list(batches(run_folder))
+    rewards = np.concatenate([batch.rewards for batch in made])
+    frames = np.concatenate([batch.rows["env_frames"] for batch in made])
+    assert set(np.unique(frames)) == {1, 2, 3, 4}
+    assert np.allclose(rewards, 2 - 0.5 ** (frames - 1.0))
+    returns = np.concatenate([batch.episodes["episode_returns"] for batch in made if batch.episodes])
+    assert (returns % 1 == 0).all()
+    assert returns.mean() > 12
