@@ -24,7 +24,8 @@ import torch
 from bare_loop import evaluate_policy
 from trained import second_half
 
-from config import OnPolicyHyperparameters, load_config
+from config import load_config
+from config.hyperparameters import Hyperparameters
 from pipeline.policies.export import load_acting_policy
 from pipeline.run import run
 from stages import Stage, TrajectoryBatch
@@ -55,11 +56,12 @@ def learn(task: str, lag: int, seed: int, changes: list[str]) -> tuple[float, fl
     path = EXAMPLES / f"{task}.yaml"
     asked = load_config(path, changes)
     ((name, behavior),) = asked.behaviors.items()
-    assert isinstance(behavior.hyperparameters, OnPolicyHyperparameters), "only trainers that learn on policy"
+    assert isinstance(behavior.hyperparameters, Hyperparameters), "only trainers of the table"
     assert asked.environment is not None, "all tasks are environments"
     environment_id = asked.environment.id
     assert environment_id is not None, "all of them have names"
-    rows = lag * behavior.hyperparameters.buffer_size
+    assert behavior.hyperparameters.rows_per_update is not None, "only trainers that learn on policy"
+    rows = lag * behavior.hyperparameters.rows_per_update
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
             f"env_settings.seed={seed}",

@@ -12,7 +12,7 @@ from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, each_che
 from queues.errors import StreamError
 from queues.messages import Barrier, TrajectoryBatch
 from queues.stream_reader import StreamReader
-from stages.trainer.sac.replay_file import MAGIC
+from stages.trainer.replay_file import MAGIC
 
 
 class Violation(Exception):

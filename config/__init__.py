@@ -15,6 +15,7 @@ from config.environment_parameters import (
 from config.errors import ConfigError, Mistake
 from config.hyperparameters import (
     BCHyperparameters,
+    ImpalaHyperparameters,
     OnPolicyHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
@@ -56,6 +57,7 @@ __all__ = [
     "EnvironmentSettings",
     "GAILSettings",
     "GaussianSampler",
+    "ImpalaHyperparameters",
     "LearnedSignalSettings",
     "MemorySettings",
     "Mistake",

@@ -88,6 +88,7 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
     if memory is None or not isinstance(settings.hyperparameters, Hyperparameters):
         return
     path, length = "network_settings.memory.sequence_length", memory.sequence_length
+    unroll = settings.hyperparameters.longest_piece
     if length > settings.time_horizon and "time_horizon" not in declared_kind(settings.trainer_type).without_effect:
         yield _about(
             path,
@@ -95,7 +96,10 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
             f"sequences have {settings.time_horizon} steps at most, and the rest of each is padding",
         )
     sizes: dict[str, int] = {}
-    if (batch_size := getattr(settings.hyperparameters, "batch_size", None)) is not None:
+    if unroll is not None:
+        if "sequence_length" in changed(memory) and length != unroll and settings.behavioral_cloning is None:
+            yield _about(path, f"has no effect: sequences are unrolls (hyperparameters.unroll_length: {unroll})")
+    elif (batch_size := getattr(settings.hyperparameters, "batch_size", None)) is not None:
         sizes["hyperparameters.batch_size"] = batch_size
     if settings.behavioral_cloning is not None and settings.behavioral_cloning.batch_size is not None:
         sizes["behavioral_cloning.batch_size"] = settings.behavioral_cloning.batch_size
@@ -113,10 +117,11 @@ def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:
             yield _about(key, f"has no effect, because {kind.without_effect[key]}")
     if isinstance(settings.hyperparameters, Hyperparameters):
         yield from settings.hyperparameters.warnings(settings)
-        size = getattr(settings.hyperparameters, "buffer_size", 0)
-        if size > settings.max_steps and not kind.off_policy:
+        size = settings.hyperparameters.rows_per_update or 0
+        if size > settings.max_steps:
+            key = "buffer_size" if hasattr(settings.hyperparameters, "buffer_size") else "batch_size"
             yield _about(
-                "hyperparameters.buffer_size",
+                f"hyperparameters.{key}",
                 f"{size} steps are more than max_steps ({settings.max_steps}): training ends before the first update, "
                 "and nothing is learned",
             )

@@ -81,7 +81,7 @@ class BehaviorSettings(Settings):
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
         DEFAULT_TRAINER,
-        description="`ppo`, `poca`, `sac`, `bc`, or `module:Class` for a trainer of your own. "
+        description="`ppo`, `poca`, `sac`, `bc`, `impala`, or `module:Class` for a trainer of your own. "
         "Required with `hyperparameters`.",
     )
     hyperparameters: SerializeAsAny[Hyperparameters | PlainMap] = Field(

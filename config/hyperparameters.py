@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from config.behavioral_cloning import DEMONSTRATIONS
 from config.errors import Finding
-from config.fields import Flag, Float, Int, Settings, Text, report
+from config.fields import Flag, Float, Int, Settings, Text, changed, report
 from config.network_settings import NetworkSettings
 from config.reward_signals import LearnedSignalSettings
 
@@ -30,6 +30,16 @@ class Block(Protocol):
 class Hyperparameters(Settings):
     """Base of each trainer's `hyperparameters`."""
 
+    @property
+    def rows_per_update(self) -> int | None:
+        """Fresh steps that an update takes; None where it takes a few at a time, from a memory."""
+        return None
+
+    @property
+    def longest_piece(self) -> int | None:
+        """Steps at which actors cut trajectories instead of at `time_horizon`; None where that counts."""
+        return None
+
     def contradictions(self, block: Block) -> Iterator[Finding]:
         """Find what contradicts the rest of the behaviour's block; paths start at the block."""
         yield from ()
@@ -37,6 +47,10 @@ class Hyperparameters(Settings):
     def warnings(self, block: Block) -> Iterator[Finding]:
         """Find what is valid but hardly does what was meant; paths start at the block."""
         yield from ()
+
+    def extra_columns(self) -> tuple[str, ...]:
+        """Return the names of decision columns that these settings need, beside `TrainerKind.extra_columns`."""
+        return ()
 
 
 class OnPolicyHyperparameters(Hyperparameters):
@@ -80,6 +94,16 @@ class OnPolicyHyperparameters(Hyperparameters):
         description="Clip around the policy before the update, and learn less from actions that it would hardly take "
         "any more; `false`: around the policy that acted, as ML-Agents does. Not in ML-Agents.",
     )
+
+    @property
+    def rows_per_update(self) -> int:
+        """`buffer_size`."""
+        return self.buffer_size
+
+    @property
+    def batch_rows(self) -> int:
+        """Steps in one gradient step: `batch_size`."""
+        return self.batch_size
 
     @model_validator(mode="after")
     def _relate(self) -> OnPolicyHyperparameters:
@@ -179,6 +203,133 @@ class SACHyperparameters(Hyperparameters):
             yield Finding(("max_steps",), message)
 
 
+class ImpalaHyperparameters(Hyperparameters):
+    """`hyperparameters` of a behaviour whose `trainer_type` is `impala`; sizes are in unrolls."""
+
+    unroll_length: Int = Field(20, gt=0, le=10**7, description="Steps of an unroll.")
+    batch_size: Int = Field(32, gt=0, le=10**7, description="Unrolls in one gradient step, which is one update.")
+    batch_size_from_replay: Int = Field(
+        0, ge=0, description="How many of these are replayed; fewer than `batch_size`. The others are fresh."
+    )
+    replay_capacity: Int = Field(10000, gt=0, le=10**9, description="Unrolls that the replay keeps.")
+    replay_sampling: Literal["reservoir", "fifo"] = Field(
+        "reservoir",
+        description="`reservoir`: the replay is a uniform sample of the whole run; `fifo`: its newest unrolls.",
+    )
+    learning_rate: Float = Field(6e-4, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate_schedule: Schedule = Field(
+        "linear", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
+    )
+    adam_beta1: Float = Field(0.9, ge=0, lt=1, description="Decay of Adam's mean of gradients.")
+    adam_beta2: Float = Field(0.999, ge=0, lt=1, description="Decay of Adam's mean of squared gradients.")
+    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε.")
+    max_grad_norm: Float | None = Field(
+        40.0,
+        gt=0,
+        description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
+        "a body; null: never.",
+    )
+    loss_reduction: Literal["sum", "mean"] = Field(
+        "sum", description="Losses are summed over the steps of a batch, or averaged."
+    )
+    beta: Float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+    beta_schedule: Schedule = Field(
+        "constant",
+        description="Change of `beta` up to `max_steps`.",
+    )
+    baseline_cost: Float = Field(0.5, ge=0, description="Weight of the value loss, half the squared error.")
+    policy_cloning_cost: Float = Field(
+        0.01, ge=0, description="Weight of the divergence from the policy that acted, of replayed steps."
+    )
+    value_cloning_cost: Float = Field(
+        0.005, ge=0, description="Weight of the squared difference from the value recorded, of replayed steps."
+    )
+    rho_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios of V-trace's steps.")
+    c_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios by which V-trace looks ahead.")
+    lambd: Float = Field(1.0, ge=0, le=1, description="λ of V-trace's targets.")
+    reward_clipping: Literal["none", "abs_one", "soft_asymmetric"] = Field(
+        "none",
+        description="Of rewards times `strength`. `abs_one`: to [-1, 1]; `soft_asymmetric`: 5·tanh(r/5), of which "
+        "losses count 0.3 times.",
+    )
+    clip_advantage: Float | None = Field(
+        None, gt=0, description="Advantages are cut off at plus and minus this; null: never."
+    )
+    shared_critic: Flag = Field(
+        False,
+        description="Actor and critic share the network's body.",
+        json_schema_extra={"default_text": "`true` with memory, else `false`"},
+    )
+    critic_pretrain_steps: Int = Field(
+        0, ge=0, description="Steps at the start of the run in which only the critic learns, and the policy stays."
+    )
+
+    @property
+    def rows_per_update(self) -> int:
+        """Steps of the fresh unrolls."""
+        return (self.batch_size - self.batch_size_from_replay) * self.unroll_length
+
+    @property
+    def longest_piece(self) -> int:
+        """`unroll_length`."""
+        return self.unroll_length
+
+    @property
+    def batch_rows(self) -> int:
+        """Steps in one gradient step."""
+        return self.batch_size * self.unroll_length
+
+    def extra_columns(self) -> tuple[str, ...]:
+        """`action_heads`, where the policies that acted are cloned."""
+        return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
+
+    @model_validator(mode="after")
+    def _relate(self) -> ImpalaHyperparameters:
+        report([*self._about_batch()])
+        return self
+
+    def contradictions(self, block: Block) -> Iterator[Finding]:
+        """Find a critic without a memory of its own, which unrolls can't hold."""
+        if block.network_settings.memory is None:
+            return
+        if not self._given("shared_critic"):
+            self._fill(shared_critic=True)
+        elif not self.shared_critic:
+            message = (
+                "false does not go with network_settings.memory: an unroll holds the actor's memory, which its critic "
+                "has to share; leave it out"
+            )
+            yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
+
+    def warnings(self, block: Block) -> Iterator[Finding]:
+        """Find keys of the replay that nothing reads, and a run that only trains the critic."""
+        if not self.batch_size_from_replay:
+            for key in ("replay_capacity", "replay_sampling", "policy_cloning_cost", "value_cloning_cost"):
+                if key in changed(self):
+                    message = "has no effect, because no unrolls are replayed (batch_size_from_replay is 0)"
+                    yield Finding(("hyperparameters", key), message)
+        if self.critic_pretrain_steps >= block.max_steps:
+            message = (
+                f"{self.critic_pretrain_steps} steps are all that the run has (max_steps: {block.max_steps}): only the "
+                "critic learns, and the policy stays as it begins"
+            )
+            yield Finding(("hyperparameters", "critic_pretrain_steps"), message)
+
+    def _about_batch(self) -> Iterator[Finding]:
+        other = (("batch_size",),)
+        if self.batch_size_from_replay >= self.batch_size:
+            message = (
+                f"{self.batch_size_from_replay} of batch_size ({self.batch_size}) leaves no fresh unroll; expected less"
+            )
+            yield Finding(("batch_size_from_replay",), message, other)
+        elif self.batch_size_from_replay > self.replay_capacity:
+            message = (
+                f"{self.replay_capacity} is less than batch_size_from_replay ({self.batch_size_from_replay}): an "
+                "update could never draw so many"
+            )
+            yield Finding(("replay_capacity",), message, (("batch_size_from_replay",),))
+
+
 class BCHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
 
@@ -207,6 +358,11 @@ class BCHyperparameters(Hyperparameters):
         lt=1,
         description="Share of the episodes that is not learned from, but used to judge what was learned.",
     )
+
+    @property
+    def rows_per_update(self) -> int:
+        """`buffer_size`."""
+        return self.buffer_size
 
     @model_validator(mode="after")
     def _relate(self) -> BCHyperparameters:

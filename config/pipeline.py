@@ -134,6 +134,7 @@ class WriterSettings(Settings):
 
 
 MOST_UPDATES_OF_LAG = 1_000_000
+"""The largest lag that is accepted; more is a slip of the pen."""
 
 
 def _lag(value: object) -> object:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from config.hyperparameters import (
     BCHyperparameters,
     Hyperparameters,
+    ImpalaHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
@@ -34,7 +35,8 @@ class TrainerKind:
     imitates: bool = False
     """True if it learns from trajectories that other policies made, and from no reward."""
     extra_columns: tuple[str, ...] = ()
-    """Decision columns that it needs beyond actions, log_probs and action_masks; refused, as no policy adds any yet."""
+    """Names of decision columns that it always needs beyond actions, log_probs and action_masks; which it needs by its
+    settings, `Hyperparameters.extra_columns` says."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +62,11 @@ TRAINERS: dict[str, TrainerKind] = {
             "reward_signals": "bc imitates and learns from no reward",
             "time_horizon": "bc learns from demonstrations, or from its teacher's trajectories, as they come",
         },
+    ),
+    "impala": TrainerKind(
+        "stages.trainer.impala:ImpalaTrainer",
+        ImpalaHyperparameters,
+        without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 }
 """Built-in trainers by `trainer_type`."""

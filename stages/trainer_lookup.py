@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from config.errors import KeyPath, dotted
 from config.trainers import TRAINERS, TrainerKind
-from stages.errors import blaming
+from stages.errors import LoadError, blaming
 from stages.loading import load_attribute
 
 
@@ -33,7 +34,7 @@ def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
 def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> TrainerKind:
     """Return a trainer's static properties: those of the table, or those that the user's class has as attributes.
 
-    Args and errors are those of `trainer_class`.
+    Args and errors are those of `trainer_class`; a LoadError also if the class's `extra_columns` are no names.
     """
     built_in = TRAINERS.get(trainer_type)
     if built_in is not None:
@@ -45,5 +46,14 @@ def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> Train
         squashed=bool(getattr(found, "squashed", False)),
         off_policy=bool(getattr(found, "off_policy", False)),
         imitates=bool(getattr(found, "imitates", False)),
-        extra_columns=tuple(str(getattr(column, "name", column)) for column in getattr(found, "extra_columns", ())),
+        extra_columns=_names(getattr(found, "extra_columns", ()), f"{dotted(path)}.trainer_type: {trainer_type}", path),
     )
+
+
+def _names(given: Any, asker: str, path: KeyPath) -> tuple[str, ...]:
+    """Return the names in a class's `extra_columns`; a single text is one name."""
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        with blaming(*path, "trainer_type"):
+            raise LoadError(f"{asker}: its extra_columns must be a tuple of the names of columns, got {given!r}")
+    return tuple(names)

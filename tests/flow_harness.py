@@ -199,7 +199,9 @@ class Flow:
         with RunFolder.create(results, "run") as folder:
             plan = RunPlan(self.scenario.config(), folder, self.scenario.seed, None)
             coordinator = self.coordinator = Coordinator(plan, console=False, progress=Progress(enabled=False))
-            self.ledger = coordinator.ledger = AuditedLedger(self.window, self.emitted, self.scenario.deterministic)
+            self.ledger = coordinator.flow.ledger = AuditedLedger(
+                self.window, self.emitted, self.scenario.deterministic
+            )
             async with asyncio.timeout(PATIENCE_S), coordinator, asyncio.TaskGroup() as tasks:
                 beside = tasks.create_task(during(self))
                 await coordinator.run(self.stop, None)

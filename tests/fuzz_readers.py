@@ -57,8 +57,8 @@ from stages.policy.onnx.model import onnx_model
 from stages.policy.onnx.onnx_policy import OnnxPolicy
 from stages.trainer.imitation.streams import read_stream
 from stages.trainer.imitation.unity_demos import read_unity_demo
-from stages.trainer.sac.replay_file import MAGIC as REPLAY_MAGIC
-from stages.trainer.sac.replay_file import ReplayFileError, read_replay, write_replay
+from stages.trainer.replay_file import MAGIC as REPLAY_MAGIC
+from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
 from stages.unity import messages
 from stages.unity.errors import UnityBroken, UnityLate
 from stages.unity.handshake import check, read_greeting

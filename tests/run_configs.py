@@ -105,6 +105,28 @@ def remembering(**changes: Any) -> Plain:
     )
 
 
+def replaying(**changes: Any) -> Plain:
+    """A tiny run of IMPALA on CartPole with a memory, half of whose unrolls are replayed."""
+    return cartpole(
+        **{
+            "environment__num_envs": 4,
+            "behaviors__CartPole__trainer_type": "impala",
+            "behaviors__CartPole__max_steps": 1200,
+            "behaviors__CartPole__time_horizon": 64,
+            "behaviors__CartPole__hyperparameters": {
+                "unroll_length": 5,
+                "batch_size": 16,
+                "batch_size_from_replay": 8,
+                "replay_capacity": 20,
+                "critic_pretrain_steps": 200,
+            },
+            "behaviors__CartPole__network_settings__memory": {"memory_size": 8, "sequence_length": 8},
+            "behaviors__CartPole__network_settings__normalize": True,
+            **changes,
+        }
+    )
+
+
 def cooperating(**changes: Any) -> Plain:
     """A tiny run of POCA on `end_to_end/team_env.py`, where members leave early, with a memory."""
     plain: Plain = {

@@ -40,6 +40,7 @@ HEAVY_ALLOWED = {
         "stages/trainer/imitation/cloning.py",
         "stages/trainer/imitation/examples.py",
         "stages/trainer/imitation/losses.py",
+        "stages/trainer/impala/",
         "stages/trainer/on_policy/",
         "stages/trainer/poca/",
         "stages/trainer/ppo/",

@@ -39,6 +39,7 @@ ROOMS = {
         "trainer/poca",
         "trainer/sac",
         "trainer/bc",
+        "trainer/impala",
     ),
     "pipeline": ("common", "control", "run_folder", "reporting", "policies", "hosts", "main", "command", ""),
 }

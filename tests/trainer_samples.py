@@ -21,6 +21,7 @@ IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")
 HYPERPARAMETERS: dict[str, dict[str, Any]] = {
     "ppo": {"batch_size": 16, "buffer_size": 32, "num_epoch": 1, "learning_rate": 1e-2},
     "poca": {"batch_size": 16, "buffer_size": 32, "num_epoch": 1, "learning_rate": 1e-2},
+    "impala": {"unroll_length": 4, "batch_size": 8, "learning_rate": 1e-2},
     "sac": {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 8},
 }
 
@@ -88,6 +89,8 @@ def experience(
         trajectories["next_ticks"] = 1000 * seed + np.array([max(pair) for pair in pairs])
     if memory_size:
         rows["memories"] = random.normal(size=(n, memory_size)).astype(np.float32)
+    heads = 2 * actions.continuous_size + actions.mask_size  # for trainers that ask for them
+    rows["action_heads"] = random.normal(size=(n, heads)).astype(np.float32)
     return TrajectoryBatch(spec.behavior_id, 0, rows, trajectories)
 
 

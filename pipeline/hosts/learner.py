@@ -29,7 +29,7 @@ from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.loop import StageHooks, StageRunner
-from stages.policy.design import design_of
+from stages.policy.design import PolicyDesign, design_of
 from stages.replay.recording import recorded_agents
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
@@ -50,6 +50,8 @@ class LearnerHost(Host):
         self._outlet: asyncio.Future[Outlet[Any]] = loop.create_future()
         self._stage: TrainerStage | None = None
         self._reported_step = 0
+        self._exported: tuple[int, int] | None = None
+        """Step and version of the policy that was exported last."""
         self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
@@ -67,12 +69,20 @@ class LearnerHost(Host):
             reports_each=self.config.pipeline.deterministic,
             kept_returns=kept_returns(self.config.environment_parameters, plan.behavior),
             clock=asyncio.get_running_loop().time,
+            columns=self._design().asked_columns,
             actions=self._spec.actions,
         )
         self._restore(stage)
         policy = stage.policy()
-        ready = (trainer.rows_per_update, stage.held_rows, trainer.off_policy, trainer.corrects_age)
-        self.control.send(LearnerReady(plan.behavior, *ready))
+        self.control.send(
+            LearnerReady(
+                plan.behavior,
+                trainer.rows_per_update,
+                stage.held_rows,
+                any_age=trainer.off_policy,
+                corrects_age=trainer.corrects_age,
+            )
+        )
         if self._asked_to_save is not None:
             self._save(TRAINER, self._asked_to_save, stage.state_dict())
         inlet = await self._inlet
@@ -166,9 +176,15 @@ class LearnerHost(Host):
             return
         self.stages.save_part(stage, number, state)
 
+    def _design(self) -> PolicyDesign:
+        return design_of(self._spec, self._settings, self.config.source_folder)
+
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer
+        newest = trainer.step, trainer.version
+        if newest == self._exported:  # at an earlier checkpoint; its turn to learn has not come since, or the run ends
+            return
         learner, policy = trainer.warm_state(), trainer.policy()
         path = None
         with self._files.writing(plan.folder / folder_name(plan.behavior), "no policies are exported"):
@@ -182,8 +198,8 @@ class LearnerHost(Host):
             )
         if path is None:  # the checkpoint is what counts
             return
-        design = design_of(self._spec, self._settings, self.config.source_folder)
-        onnx = self._onnx.write(path, design, policy)
+        self._exported = newest
+        onnx = self._onnx.write(path, self._design(), policy)
         self.control.send(
             Exported(
                 plan.behavior, trainer.step, str(path), self._stage.recent_return, None if onnx is None else str(onnx)

@@ -10,12 +10,14 @@ from config import RunConfig
 from pipeline.common.graph import TRAINER, teacher_of
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.sizes import kind_of_trainer
-from queues.columns import Column, memory_column
+from pipeline.policies.inference import is_model, policy_file
+from queues.columns import Column
 from queues.ends import ItemSink, ItemSource
 from queues.messages import Barrier, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from queues.stream_format import StreamHeader
 from queues.stream_writer import StreamWriter, next_stream_path
+from stages.policy.design import design_of
 from stages.replay.recorder import GuardedRecorder, Recorder
 
 AGENT_PROCESSOR = "agent_processor"
@@ -123,11 +125,16 @@ def _recorder(
 def _header(
     plan: HostPlan, edge: str, specs: list[BehaviorSpec], config: RunConfig, squashed: Iterable[str], plain: Any
 ) -> StreamHeader:
-    extra = remembered_columns(config, specs)
+    extra = {spec.name: _added_columns(plan, config, spec) for spec in specs}
     return StreamHeader.of(plan.run_id, time.time(), (edge,), specs, plain, extra, list(squashed))
 
 
-def remembered_columns(config: RunConfig, specs: Iterable[BehaviorSpec]) -> dict[str, tuple[Column, ...]]:
-    """Return the columns that policies with a memory add to decisions, by behaviour name."""
-    memories = {spec.name: config.behavior_settings(spec.name).network_settings.memory for spec in specs}
-    return {name: (memory_column(memory.memory_size),) for name, memory in memories.items() if memory is not None}
+def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
+    """Return the columns that policies add to a behaviour's decisions: to a student's, its teacher's policies."""
+    actor = teacher_of(config, spec.name) or spec.name
+    if config.behavior_settings(actor).demonstrations is not None:  # nobody of ours acted
+        return ()
+    # An .onnx model that is played adds none.
+    if config.checkpoint_settings.inference and is_model(policy_file(config, plan.folder, actor)):
+        return ()
+    return design_of(spec, config.behavior_settings(actor), config.source_folder).added_columns

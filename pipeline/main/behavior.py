@@ -45,7 +45,7 @@ class BehaviorState:
         return Path(newest.auxiliary_file_paths[0] if newest.auxiliary_file_paths else newest.file_path)
 
     def add_export(self, entry: ExportEntry) -> None:
-        """A policy was exported; whose turn it is not is exported again with every checkpoint, at the same step."""
+        """A policy was exported; a resumed run's first one may replace the file of the same step."""
         others = [e for e in self.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
         self.exports = [*others, entry]
 

@@ -1,10 +1,10 @@
 """Main: answers the messages of hosts, and sees to it that the run begins and ends.
 
 It decides nothing about learning. Its parts each have a module: `launcher` starts and joins hosts, `behavior_start`
-starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors, `credits` accounts for
-credits, `policy_lag` chooses how many there are, `curricula` decides on lessons, `checkpointing` gathers checkpoints,
-`shutdown` ends the run, `reporting` informs people, `trajectory_path` holds the stages that live in main, `host_ends`
-says what follows from a host's end. What is left here is the dispatch of messages: which message causes what, and when.
+starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors, `flow_control` gives them
+credits, `curricula` decides on lessons, `checkpointing` gathers checkpoints, `shutdown` ends the run, `reporting`
+informs people, `trajectory_path` holds the stages that live in main, `host_ends` says what follows from a host's end.
+What is left here is the dispatch of messages: which message causes what, and when.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any
 
-from pipeline.common.graph import MAIN, actor_names, teacher_of
+from pipeline.common.graph import MAIN, actor_names
 from pipeline.control import messages as control
-from pipeline.control.credits import CreditLedger, CreditRequest, Grant
+from pipeline.control.credits import CreditRequest
 from pipeline.hosts.protocol import HostHandle
 from pipeline.hosts.runtime import describe_failure, plain_statistics
 from pipeline.hosts.stages import StageHost
@@ -29,14 +29,13 @@ from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.curricula import MeasuredProgress
 from pipeline.main.evaluation import Evaluation
+from pipeline.main.flow_control import FlowControl
 from pipeline.main.host_ends import HostEnds
 from pipeline.main.launcher import ActorSlot, Launcher
-from pipeline.main.policy_lag import PolicyLags
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import SOURCES_SHARE, Shutdown
 from pipeline.main.silence import SilenceWatch
-from pipeline.main.starvation import StarvationWatch
 from pipeline.main.supervision import Supervisor
 from pipeline.reporting.progress import Progress, ProgressSnapshot
 from pipeline.reporting.reporter import Reporter
@@ -67,7 +66,7 @@ class Coordinator:
         shutdown: the run's end, and what failed.
         checkpointing: its checkpoints.
         evaluation: plays its policies beside training.
-        ledger: the account of credits.
+        flow: flow control.
         reporter: informs people.
         interrupted: true if it was asked to end before it was done.
     """
@@ -86,6 +85,7 @@ class Coordinator:
         self._running = RunningHosts(plan.config, self._tasks, self._listen_later)
         self._launcher = Launcher(plan, self._running)
         self._broadcaster = Broadcaster(self._launcher)
+        self.flow = FlowControl(plan, self._broadcaster, self._advance_lessons)
         self._supervisor = Supervisor(plan.config.env_settings, plan.config.pipeline.supervision)
         self.evaluation = Evaluation(plan, self._launcher, self._supervisor)
         stages = StageHost(
@@ -109,16 +109,12 @@ class Coordinator:
             plan.config.pipeline.supervision.grace_s,
             plan.deterministic,
         )
-        self.ledger = CreditLedger(at_rest=plan.deterministic)
         self._host_ends = HostEnds(
             self._running, self._launcher, self._supervisor, self.shutdown, self.evaluation, self._restart_actor
         )
         self._silence = SilenceWatch(
             self._supervisor, self._running, self._tasks, stages, self.shutdown.fail, self.evaluation.fail
         )
-        self._starvation = StarvationWatch()
-        self._lags = PolicyLags(plan.config.pipeline)
-        self._returned: dict[tuple[str, str, int], int] = {}
         self._runners: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Coordinator:
@@ -176,7 +172,7 @@ class Coordinator:
 
     async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
         slot = await self._launcher.start_actor(replica, name, old)
-        self.ledger.add_source(slot.source)
+        self.flow.ledger.add_source(slot.source)
         if self._curricula:  # it waits for them before it builds its environments
             slot.handle.control.send(self._curricula.current_parameters())
         if old is not None:
@@ -185,7 +181,7 @@ class Coordinator:
             slot.handle.control.send(control.Stop())
 
     async def _restart_actor(self, slot: ActorSlot) -> None:
-        self._grant(self.ledger.remove_source(slot.source))
+        self.flow.source_removed(slot.source)
         self.shutdown.source_replaced(slot.handle.plan.name)
         await self._start_actor(slot.replica, slot.handle.plan.name, slot)
 
@@ -242,9 +238,9 @@ class Coordinator:
             case TrainerReport():
                 self._on_trainer_report(message)
             case CreditRequest():
-                self._grant(self.ledger.request(message))
+                self.flow.requested(message)
             case control.CreditsReturned():
-                self._on_credits_returned(message)
+                self.flow.returned(message)
             case control.StatisticsReport():
                 self._supervisor.alive(host.plan.name, time.monotonic(), message.silent_s)
                 self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
@@ -257,7 +253,8 @@ class Coordinator:
             case control.BehaviorSeen():
                 await self._on_behavior_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
-                self._on_learner_ready(message)
+                self.starter.behaviors[message.behavior].ready = True
+                self.flow.learner_ready(message)
             case control.Exported():
                 self._on_export(message)
             case control.Evaluated():
@@ -280,22 +277,10 @@ class Coordinator:
             return
         log.info("Connected new brain: %s", spec.behavior_id)
         if self._plan.playing and spec.name not in self.starter.behaviors:
-            self.ledger.open_unbounded(spec.name)  # nobody learns from its steps
+            self.flow.ledger.open_unbounded(spec.name)  # nobody learns from its steps
         await self.starter.agents_seen(slot, spec)
         if self.shutdown.begun:  # while its learner was started: nobody else will tell this learner to end
             self.shutdown.learner_started()
-
-    def _on_learner_ready(self, message: control.LearnerReady) -> None:
-        self.starter.behaviors[message.behavior].ready = True
-        self._starvation.add_trainer(message.behavior, message.rows_per_update)
-        imitates = teacher_of(self._config, message.behavior) is not None
-        if not self._plan.replay_edge and not imitates:
-            rows = message.rows_per_update
-            lag = self._lags.first(message.behavior, rows, message.any_age, message.corrects_age)
-            self.ledger.open_window(message.behavior, rows, lag, message.held_rows)
-        else:
-            self.ledger.open_unbounded(message.behavior)
-        self._grant(self.ledger.resume())
 
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.starter.behaviors
@@ -305,32 +290,19 @@ class Coordinator:
         self._curricula.record(report)
         if not self._plan.deterministic:
             self._advance_lessons()
-        self._starvation.fed(report.behavior, report.step, report.done)
         # First, so that in a deterministic run nobody is given credits for going on before the checkpoint.
         if all(other.done for other in behaviors.values()):
             self.shutdown.finish()
         elif checkpoint_due and not self.checkpointing.busy and not self.shutdown.begun:
             self._begin_checkpoint()
-        grants = self.ledger.learned(report.behavior, report.version, report.held)
-        for source, total in report.returned.items():
-            grants += self.ledger.returned("trainer", report.behavior, source, total)
-        lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
-        if lag is not None:
-            grants += self.ledger.resize_window(report.behavior, lag)
-        self._grant(grants)
+        self.flow.trainer_reported(report)
         for parameter, lesson in self._lessons().items():
             self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")
         self.reporter.record_report(report)
 
-    def _on_credits_returned(self, message: control.CreditsReturned) -> None:
-        key = (message.by, message.behavior, message.source)
-        self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
-        self._returned[key] = message.total
-        self._grant(self.ledger.returned(*key, message.total))
-
     def _on_stage_of_main(self, message: control.ControlMessage) -> None:
         if isinstance(message, control.CreditsReturned):
-            self._on_credits_returned(message)
+            self.flow.returned(message)
         elif isinstance(message, control.PartSaved | control.PartFailed):
             self.checkpointing.receive(message)
 
@@ -345,18 +317,16 @@ class Coordinator:
         self.shutdown.moved()
         self.reporter.record_evaluation(message)
 
-    def _grant(self, grants: list[Grant]) -> None:
-        if grants and self._plan.deterministic:
-            self._advance_lessons()  # all stand still: what is known now does not depend on who was how quick
-        self._broadcaster.grant(grants)
-
     # Lessons. ------------------------------------------------------------------------------------------------------
 
     def _lessons(self) -> Mapping[str, int]:
         return self._curricula.lessons
 
     def _advance_lessons(self) -> None:
-        """Let the lessons begin that have become due; a recording does not change with them."""
+        """Let the lessons begin that have become due; a recording does not change with them.
+
+        In a deterministic run while all stand still: what is known then does not depend on who was how quick.
+        """
         begun = None if self._plan.playing or self._plan.replay_edge else self._curricula.advance(self._measures)
         if begun is not None:
             self._broadcaster.send_to_sources(begun)
@@ -369,14 +339,14 @@ class Coordinator:
 
     def _begin_checkpoint(self, then_stop: bool = False) -> None:
         if self._plan.deterministic:
-            self.ledger.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
+            self.flow.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
         if self.starter.self_play is not None:
             self.starter.self_play.begin_checkpoint()
         self.checkpointing.begin(self._launcher.sources(), then_stop)
 
     def _checkpoint_ended(self, problem: str | None) -> None:
         self.shutdown.checkpoint_ended(problem)
-        self._grant(self.ledger.resume())
+        self.flow.resume()
 
     def _progress(self) -> dict[str, Any]:
         if self._plan.deterministic:

@@ -72,7 +72,7 @@ class PolicyLags:
         del self._measured[behavior]
         collecting, learning = median(found.collecting_s), median(found.learning_s)
         lag = AHEAD if collecting <= learning else 0
-        why = f"to collect {found.rows} steps takes {collecting:.2g} s, to learn from them {learning:.2g} s, so actors "
+        why = f"collecting {found.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "
         return self._say(behavior, lag, why + ("collect meanwhile" if lag else "wait for each policy"))
 
     def _say(self, behavior: str, lag: int, why: str) -> int:

@@ -67,7 +67,7 @@ def policy_maker(config: RunConfig, run_folder: Path) -> Callable[[BehaviorSpec]
 def plays_given_models(config: RunConfig) -> bool:
     """Return True if no run is needed: `--inference` with an `.onnx` file as `init_path` of each listed behaviour."""
     given = [settings.init_path or "" for settings in config.behaviors.values()]
-    return config.checkpoint_settings.inference and bool(given) and all(map(_is_model, given))
+    return config.checkpoint_settings.inference and bool(given) and all(map(is_model, given))
 
 
 def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
@@ -80,7 +80,7 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
         RunError: if there is none.
     """
     given = config.behavior_settings(behavior).init_path
-    if given is not None and _is_model(given):
+    if given is not None and is_model(given):
         beside = None if config.source_folder is None else config.source_folder / given
         path = beside if beside is not None and beside.is_file() else Path(given)
         if not path.is_file():
@@ -113,7 +113,7 @@ def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
     Raises:
         RunError: if it can't be read.
     """
-    if _is_model(path):
+    if is_model(path):
         return PolicyUpdate(behavior, 0, np.empty(0, np.float32), (), step_in_name(path))
     try:
         return read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
@@ -130,12 +130,13 @@ def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpe
     """
     design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
     path = policy_file(config, run_folder, spec.name)
-    if not _is_model(path):
+    if not is_model(path):
         return make_policy(design)
     from stages.policy.onnx import OnnxPolicy
 
     return OnnxPolicy(path, design)
 
 
-def _is_model(path: str | Path) -> bool:
+def is_model(path: str | Path) -> bool:
+    """Return True for the file of an `.onnx` model."""
     return Path(path).suffix == SUFFIX

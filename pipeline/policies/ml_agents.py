@@ -79,7 +79,7 @@ def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
 
 @contextmanager
 def _taking_over() -> Iterator[None]:
-    """Name what a file lacks that each such file has."""
+    """Say of a file in which something is missing, or has another shape, that it is not whole."""
     try:
         yield
     except (KeyError, ValueError) as error:

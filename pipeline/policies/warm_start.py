@@ -67,7 +67,7 @@ def warm_start(
 ) -> None:
     """Initialize a trainer from an export, or from a checkpoint of ML-Agents.
 
-    All of its networks, if that is of the trainer's type, else the policy alone.
+    All networks are taken if the file is of the trainer's type, else the policy alone.
 
     Args:
         trainer: the trainer.
@@ -160,11 +160,11 @@ def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
 
 
 def _check_form(
-    theirs: bool, trainer_type: str, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
+    theirs_squashed: bool, trainer_type: str, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
     """Refuse a policy with another distribution of continuous actions, before its tensors are found not to fit."""
     squashed = design_of(spec, settings, folder).squashed
-    if not spec.actions.continuous_size or theirs == squashed:
+    if not spec.actions.continuous_size or theirs_squashed == squashed:
         return
     forms = {
         False: "a plain Gaussian's, with one spread for all states (as ppo, poca and bc have it)",

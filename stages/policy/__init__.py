@@ -1,6 +1,7 @@
 """Policies: they act. The networks that learn are in `stages.policy.network`, which imports torch."""
 
 from stages.policy.design import PolicyDesign, design_of
+from stages.policy.extra_columns import ActionDistributions, split_action_heads
 from stages.policy.factory import make_policy
 from stages.policy.layout import policy_layout
 from stages.policy.normalizer import Normalizer
@@ -10,6 +11,7 @@ from stages.policy.protocol import ActingPolicy, Decision, Recall
 
 __all__ = [
     "ActingPolicy",
+    "ActionDistributions",
     "Decision",
     "Normalizer",
     "NumpyPolicy",
@@ -19,4 +21,5 @@ __all__ = [
     "design_of",
     "make_policy",
     "policy_layout",
+    "split_action_heads",
 ]

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config import BehaviorSettings, NetworkSettings
+from config.errors import dotted
+from config.hyperparameters import Hyperparameters
+from queues.columns import Column, memory_column
 from queues.specs import BehaviorSpec
+from stages.errors import blaming
+from stages.policy.extra_columns import EXTRA_COLUMNS, check_extra_columns
 from stages.policy.observations import ObservationLayout
 from stages.trainer_lookup import trainer_kind
 
@@ -24,6 +29,8 @@ class PolicyDesign:
     """The YAML's folder, in which a module with a network of the user's own may lie."""
     key: str = "network_settings"
     """Path of the settings in the behaviour's block of the YAML, for messages: reward signals have their own."""
+    extra_columns: tuple[str, ...] = ()
+    """Names of the columns that the trainer asks for: keys of `EXTRA_COLUMNS`."""
 
     @property
     def plain(self) -> bool:
@@ -53,12 +60,28 @@ class PolicyDesign:
         actions = self.spec.actions
         return actions.continuous_size * (2 if self.squashed else 1) + actions.mask_size
 
+    @property
+    def asked_columns(self) -> tuple[Column, ...]:
+        """The columns of `extra_columns`."""
+        return tuple(EXTRA_COLUMNS[name](self.spec) for name in self.extra_columns)
+
+    @property
+    def added_columns(self) -> tuple[Column, ...]:
+        """The columns of a decision beside those that follow from the spec: asked ones, and `memories` with memory."""
+        return (*self.asked_columns, *([memory_column(self.memory_size)] if self.memory_size else []))
+
 
 def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None) -> PolicyDesign:
     """Return the design of a behaviour's policy, by its settings and its trainer's class.
 
     Raises:
-        LoadError: if the trainer is one of the user's own and can't be imported.
+        LoadError: if the trainer is one of the user's own and can't be imported, or asks for columns that no policy
+            gives.
     """
-    kind = trainer_kind(settings.trainer_type, folder, ("behaviors", spec.name))
-    return PolicyDesign(spec, settings.network_settings, kind.squashed, folder)
+    path = ("behaviors", spec.name)
+    kind, given = trainer_kind(settings.trainer_type, folder, path), settings.hyperparameters
+    by_settings = given.extra_columns() if isinstance(given, Hyperparameters) else ()
+    asked = tuple(dict.fromkeys((*kind.extra_columns, *by_settings)))
+    with blaming(*path, "trainer_type"):
+        check_extra_columns(asked, f"{dotted(path)}.trainer_type: {settings.trainer_type}")
+    return PolicyDesign(spec, settings.network_settings, kind.squashed, folder, extra_columns=asked)

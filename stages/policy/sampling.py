@@ -16,6 +16,7 @@ from queues.messages import ActionBatch, Array, Floats
 from stages.errors import NotFiniteError, StageError
 from stages.policy.actions import environment_actions
 from stages.policy.design import PolicyDesign
+from stages.policy.extra_columns import ACTION_HEADS
 from stages.policy.layout import MASK_PENALTY, branch_slices
 
 LOG_SIGMA_LIMITS = (-20.0, 2.0)
@@ -40,6 +41,7 @@ class ActionSampler:
         self._squashed = design.squashed
         self._branches = branch_slices(design.spec)
         self._gaussian_heads = design.head_size - self._actions.mask_size
+        self._gives_heads = ACTION_HEADS in design.extra_columns
         self._log_sigma = np.zeros(0, np.float32)
         self._sigma = np.ones(0, np.float32)
 
@@ -90,7 +92,22 @@ class ActionSampler:
         columns["log_probs"] = log_probs
         if self._actions.masked:
             columns["action_masks"] = np.ones((d, self._actions.mask_size), np.bool_) if masks is None else masks
+        if self._gives_heads:
+            columns[ACTION_HEADS] = self._action_heads(heads)
         return ActionBatch(continuous, discrete), columns
+
+    def _action_heads(self, heads: Floats) -> Floats:
+        """The column `action_heads` [d, 2·C + choices] of these heads; a new array."""
+        c = self._actions.continuous_size
+        if self._squashed or not c:
+            given = heads.copy()
+            np.clip(given[:, c : 2 * c], *LOG_SIGMA_LIMITS, out=given[:, c : 2 * c])
+            return given
+        given = np.empty((len(heads), heads.shape[1] + c), np.float32)
+        given[:, :c] = heads[:, :c]
+        given[:, c : 2 * c] = self._log_sigma
+        given[:, 2 * c :] = heads[:, c:]
+        return given
 
     def _sample_gaussian(
         self, mu: Floats, random: np.random.Generator, deterministic: bool, log_probs: Floats

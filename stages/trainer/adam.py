@@ -17,9 +17,6 @@ from torch.optim.adam import adam
 from stages.errors import NotFiniteError
 from stages.policy.network.flat_parameters import write_named
 
-_BETA_1 = 0.9
-_BETA_2 = 0.999
-
 
 class Adam:
     """Kingma & Ba (2015), "Adam: A Method for Stochastic Optimization", algorithm 1.
@@ -28,9 +25,13 @@ class Adam:
         values: the parameters, changed in place.
         gradients: their gradients.
         epsilon: added to the root of the second moment.
+        betas: decay of the first and of the second moment.
     """
 
-    def __init__(self, values: Tensor, gradients: Tensor, epsilon: float = 1e-8) -> None:
+    def __init__(
+        self, values: Tensor, gradients: Tensor, epsilon: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
+    ) -> None:
+        self._betas = betas
         self._values = values
         self._gradients = gradients
         self._epsilon = epsilon
@@ -55,8 +56,8 @@ class Adam:
             fused=True,
             amsgrad=False,
             maximize=False,
-            beta1=_BETA_1,
-            beta2=_BETA_2,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
             lr=learning_rate,
             weight_decay=0.0,
             eps=self._epsilon,
@@ -112,13 +113,17 @@ class Adam:
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}
 
 
-def clip_norms(gradients: Tensor, parts: Tensor, limit: float) -> None:
+def clip_norms(gradients: Tensor, parts: Tensor, limit: float) -> Tensor:
     """Scale each part of gradients [n] in place so that its norm is at most `limit`, as torch's `clip_grad_norm_` does.
 
     Args:
         gradients: [n]
         parts: [k, n] 1 for the elements of the part, 0 for others; each element is in one part.
         limit: the largest norm of a part.
+
+    Returns:
+        [k] the parts' norms before.
     """
     norms = torch.mv(parts, gradients.square()).sqrt_()
     gradients.mul_(torch.mv(parts.t(), (limit / (norms + 1e-6)).clamp_(max=1.0)))
+    return norms

@@ -10,6 +10,7 @@ from config.errors import ConfigError, KeyPath, dotted
 from queues.errors import SpecError
 from stages.error_text import describe_error
 from stages.errors import LoadError, StageError, blaming
+from stages.policy.extra_columns import check_extra_columns
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer_lookup import trainer_class, trainer_kind
 
@@ -21,7 +22,7 @@ def make_trainer(context: TrainerContext) -> Trainer:
         context: the trainer's arguments.
 
     Raises:
-        LoadError: if the class can't be imported, is no Trainer, needs columns that no policy adds, does not accept
+        LoadError: if the class can't be imported, is no Trainer, needs columns that no policy gives, does not accept
             the hyperparameters, or raises.
     """
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
@@ -49,7 +50,7 @@ def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[
         path: the behaviour's block in the YAML.
 
     Raises:
-        LoadError: if it can't be imported, is no Trainer, or needs columns that no policy adds.
+        LoadError: if it can't be imported, is no Trainer, or needs columns that no policy gives.
     """
     where = f"{dotted(path)}.trainer_type"
     found = trainer_class(trainer_type, folder, path)
@@ -58,12 +59,7 @@ def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[
             raise LoadError(
                 f"{where}: {trainer_type} is not a class derived from stages.trainer.Trainer, got {found!r}"
             )
-        extra = trainer_kind(trainer_type, folder, path).extra_columns
-        if extra:
-            raise LoadError(
-                f"{where}: {trainer_type} asks for the columns {', '.join(extra)}, which no policy gives; "
-                "policies give actions, log_probs and action_masks"
-            )
+        check_extra_columns(trainer_kind(trainer_type, folder, path).extra_columns, f"{where}: {trainer_type}")
     return found
 
 

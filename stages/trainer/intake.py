@@ -146,7 +146,7 @@ class Intake:
     def _check(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int) -> None:
         columns: dict[str, Array] = {"obs": rows.vectors, "rewards": batch.rewards}
         columns["log_probs"] = batch.rows["log_probs"]
-        for name in ("group_rewards", "continuous_actions", "memories"):
+        for name in ("group_rewards", "continuous_actions", "memories", "action_heads"):
             if name in batch.rows:
                 columns[name] = batch.rows[name]
         for index, other in zip(self.layout.others, rows.others, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from config import BehaviorSettings
 
@@ -25,19 +24,23 @@ def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -
     """
     if off_policy:
         return agents * longest_piece(settings, agents, off_policy)
-    hyperparameters: Any = settings.hyperparameters
-    plain = isinstance(hyperparameters, Mapping)
-    size = hyperparameters.get("buffer_size") if plain else getattr(hyperparameters, "buffer_size", None)
+    hyperparameters = settings.hyperparameters
+    if isinstance(hyperparameters, Mapping):
+        size = hyperparameters.get("buffer_size")
+    else:
+        size = hyperparameters.rows_per_update
     return size if isinstance(size, int) and size > 0 else USUAL_BUFFER_SIZE
 
 
 def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
-    """Steps at which an agent's trajectory is cut: `time_horizon`, or less for an off-policy trainer.
+    """Steps at which an agent's trajectory is cut: `time_horizon`, an unroll, or less for an off-policy trainer.
 
     An off-policy trainer need not wait for long trajectories; with memory, a piece is one sequence.
     """
     if not off_policy:
-        return settings.time_horizon
+        hyperparameters = settings.hyperparameters
+        own = None if isinstance(hyperparameters, Mapping) else hyperparameters.longest_piece
+        return settings.time_horizon if own is None else own
     memory = settings.network_settings.memory
     return min(
         settings.time_horizon, max(1, -(-_OFF_POLICY_ROWS // agents)) if memory is None else memory.sequence_length

@@ -61,6 +61,8 @@ class Trainer(ABC):
     """True if steps of any age can be learned from: actors then send a few at a time (`pacing`), not a whole buffer."""
     imitates: ClassVar[bool] = False
     """True if the trajectories are of another policy: their returns are not those of the learned policy."""
+    extra_columns: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns that policies add for it to each decision, of `stages.policy.extra_columns`."""
 
     def __init__(self, context: TrainerContext) -> None:
         self.context = context

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from queues.columns import Column
 from queues.messages import Array, PolicyUpdate, TrajectoryBatch
 from queues.specs import ActionSpec
+from stages.policy.extra_columns import require_columns
 from stages.stage import Stage, StageContext
 from stages.timings import LEARNING
 from stages.trainer.action_histograms import SAMPLED_PER_UPDATE, ActionHistograms
@@ -100,6 +102,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         reports_each: report after each batch, however small, for a main that waits until all are at rest.
         kept_returns: number of episodes' returns in a report at most.
         clock: seconds, for durations of updates.
+        columns: those that the trainer asks of the policies, which all rows must have.
         actions: the behaviour's, for histograms of them; None: no histograms.
     """
 
@@ -115,6 +118,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         reports_each: bool = False,
         kept_returns: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        columns: tuple[Column, ...] = (),
         actions: ActionSpec | None = None,
     ) -> None:
         self.trainer = trainer
@@ -124,6 +128,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._port = port or TrainerPort()
         self._reports_each = reports_each
         self._clock = clock
+        self._columns = columns
         self._learned_at: float | None = None
         self._collecting_s: list[float] = []
         self._learning_s: list[float] = []
@@ -162,11 +167,17 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[PolicyUpdate]:
-        """Add a batch, and learn as soon as there is enough."""
+        """Add a batch, and learn as soon as there is enough.
+
+        Raises:
+            StageError: if the rows lack a column that the trainer asks for.
+        """
         self._count_episodes(item)
         if self.done:
             self._give_back(item.source, item.credits)
         elif item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
+            if self._columns:
+                require_columns(item, self._columns)
             self.trainer.add(item)
             self._count_frames(item)
             self._unlearned.append(_Waiting.of(item))

@@ -77,6 +77,26 @@ WARNINGS = [
         "max_steps: 1000 steps end before the first update, which comes after 1001",
     ),
     (
+        "trainer_type: impala, time_horizon: 9",
+        "time_horizon: has no effect, because trajectories are cut at hyperparameters.unroll_length",
+    ),
+    (
+        f"trainer_type: impala, {MEMORY % 32}",
+        f"{LENGTH}has no effect: sequences are unrolls (hyperparameters.unroll_length: 20)",
+    ),
+    (
+        "trainer_type: impala, hyperparameters: {replay_sampling: fifo}",
+        "hyperparameters.replay_sampling: has no effect, because no unrolls are replayed (batch_size_from_replay is 0)",
+    ),
+    (
+        "trainer_type: impala, max_steps: 2000, hyperparameters: {critic_pretrain_steps: 2000}",
+        "hyperparameters.critic_pretrain_steps: 2000 steps are all that the run has",
+    ),
+    (
+        "trainer_type: impala, max_steps: 639",
+        "hyperparameters.batch_size: 640 steps are more than max_steps (639): training ends before the first update",
+    ),
+    (
         "trainer_type: bc, hyperparameters: {demo_path: a}, time_horizon: 9",
         "time_horizon: has no effect, because bc learns from demonstrations, or from its teacher's trajectories, as they come",
     ),
@@ -128,6 +148,9 @@ QUIET = [
     "trainer_type: sac, hyperparameters: {steps_per_update: 10, reward_signal_steps_per_update: 10}",
     "trainer_type: sac, hyperparameters: {reward_signal_steps_per_update: 4}, reward_signals: {rnd: {}}",
     "trainer_type: sac, time_horizon: 8",
+    f"trainer_type: impala, {MEMORY % 20}",
+    f"trainer_type: impala, {MEMORY % 64}",
+    "trainer_type: impala, hyperparameters: {batch_size_from_replay: 8, replay_sampling: fifo}",
     "trainer_type: sac, max_steps: 128",
     "trainer_type: sac, max_steps: 1000, hyperparameters: {buffer_init_steps: 999}",
     f"trainer_type: sac, hyperparameters: {{batch_size: 64}}, {MEMORY % 32}",

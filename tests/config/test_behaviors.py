@@ -178,12 +178,12 @@ MISTAKES = [
     ),
     (
         "trainer_type: pppo",
-        "trainer_type: 'pppo' is no trainer; expected 'ppo', 'poca', 'sac', 'bc' or your own 'module:Class'; did you mean 'ppo'?",
+        "trainer_type: 'pppo' is no trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own 'module:Class'; did you mean 'ppo'?",
     ),
     ("trainer_type: null", "trainer_type: nothing (null) does not fit; expected text"),
     (
         "trainer_type: my.Trainer",
-        "trainer_type: 'my.Trainer' is no trainer; expected 'ppo', 'poca', 'sac', 'bc' or your own",
+        "trainer_type: 'my.Trainer' is no trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own",
     ),
     (
         "trainer_type: offline_bc",

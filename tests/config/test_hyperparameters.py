@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from config import (
     BCHyperparameters,
     BehaviorSettings,
+    ImpalaHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
@@ -85,11 +86,25 @@ def test_reward_signals_are_updated_as_often_as_the_policy_unless_it_is_said_how
         ("poca", "beta: 0.1", POCAHyperparameters),
         ("sac", "tau: 0.1", SACHyperparameters),
         ("bc", "demo_path: a", BCHyperparameters),
+        ("impala", "rho_bar: 2", ImpalaHyperparameters),
     ],
 )
 def test_the_trainer_type_says_what_hyperparameters_there_are(load, trainer: str, body: str, model: type):
     config = load(f"behaviors: {{B: {{trainer_type: {trainer}, hyperparameters: {{{body}}}}}}}")
     assert type(config.behaviors["B"].hyperparameters) is model
+
+
+def test_with_memory_impalas_critic_shares_the_actors_body(load, mistakes_of):
+    text = "behaviors: {{B: {{trainer_type: impala, network_settings: {{memory: {{}}}}{more}}}}}"
+    assert load(text.format(more="")).behaviors["B"].hyperparameters.shared_critic
+    assert not load("behaviors: {B: {trainer_type: impala}}").behaviors["B"].hyperparameters.shared_critic
+    (mistake,) = mistakes_of(text.format(more=", hyperparameters: {shared_critic: false}"))
+    assert "behaviors.B.hyperparameters.shared_critic: false does not go with network_settings.memory" in mistake
+
+
+def test_an_update_of_impala_takes_its_fresh_unrolls_from_actors():
+    settings = ImpalaHyperparameters(unroll_length=10, batch_size=6, batch_size_from_replay=2)
+    assert (settings.rows_per_update, settings.batch_rows, settings.longest_piece) == (40, 60, 10)
 
 
 def test_sac_without_hyperparameters_has_its_defaults(load):
@@ -132,6 +147,16 @@ MISTAKES = [
     ("sac", "hidden_units: 9", "hidden_units: unknown key here; it belongs under 'behaviors.B.network_settings'"),
     ("sac", "num_envs: 9", "num_envs: unknown key here; it belongs under 'environment'"),
     ("sac", "debug: true", "debug: unknown key here; it belongs at the top, beside 'behaviors'"),
+    ("impala", "batch_size_from_replay: 32", "batch_size_from_replay: 32 of batch_size (32) leaves no fresh unroll"),
+    (
+        "impala",
+        "batch_size_from_replay: 8, replay_capacity: 7",
+        "replay_capacity: 7 is less than batch_size_from_replay (8): an update could never draw so many",
+    ),
+    ("impala", "unroll_length: 0", "unroll_length: 0 is out of range"),
+    ("impala", "rho_bar: 0", "rho_bar: 0 is out of range"),
+    ("impala", "reward_clipping: hard", "reward_clipping: 'hard' is not known; expected 'none', 'abs_one' or 'soft_as"),
+    ("impala", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is a key of 'ppo', 'poca' and 'bc'"),
     ("bc", "demo_path: a, teacher: T", "teacher: stands beside 'demo_path'; keep one of the two"),
     ("bc", "demo_path: ''", "demo_path: is empty"),
     ("bc", "teacher: B", "teacher: 'B' is this behaviour itself; expected another one of this run (T)"),

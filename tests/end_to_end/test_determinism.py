@@ -13,6 +13,7 @@ from run_configs import (
     cooperating,
     copying,
     remembering,
+    replaying,
     sac,
     taught,
     team_play,
@@ -58,6 +59,7 @@ LESSONS = taught(
 )
 POCA = cooperating(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
 TEAMS = team_play(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
+IMPALA = replaying(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
 COPYING = copying(pipeline__deterministic=True)
 RUNS = {
     "CartPole": CARTPOLE,
@@ -68,6 +70,7 @@ RUNS = {
     "POCA": POCA,
     "teams": TEAMS,
     "bc": COPYING,
+    "IMPALA": IMPALA,
 }
 
 

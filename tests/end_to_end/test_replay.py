@@ -24,6 +24,8 @@ from run_folders import streams, trainer_digest, weights_digest
 from runs import Command, record_expert, run_here
 
 from pipeline.run import RunOptions
+from queues.messages import TrajectoryBatch
+from queues.stream_reader import StreamReader
 from stages.trainer.imitation import load_recorded
 
 RUNS = {
@@ -148,3 +150,14 @@ def ends(stop):
 def replaying(plain, run_folder, **changes):
     """The configuration with the recording in place of the actors, in this process."""
     return changed({**plain}, {**INLINE, "replay__streams": list(streams(run_folder)), **changes})
+
+
+def test_a_recording_announces_the_columns_that_its_rows_have(recorded):
+    _, _, run_folder = recorded
+    for path in streams(run_folder):
+        reader = StreamReader(path)
+        announced = next(iter(reader.header.columns.values()))["rows"]  # all of its behaviour ids are of one name
+        for frame in reader:
+            if isinstance(frame.message, TrajectoryBatch) and frame.message.num_rows:
+                found = {(name, str(c.dtype), c.shape[1:]) for name, c in frame.message.rows.items()}
+                assert found == {(c.name, c.dtype, c.shape) for c in announced}

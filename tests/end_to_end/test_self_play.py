@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from importlib.util import find_spec
 from typing import Any
@@ -105,12 +106,16 @@ def test_a_resumed_run_goes_on_in_mid_turn_to_the_bit(tmp_path, monkeypatch):
     assert turns == {0, 1}
 
 
-def test_a_run_that_was_done_on_one_side_goes_on_with_the_other(tmp_path):
+def test_a_run_that_was_done_on_one_side_goes_on_with_the_other_and_exports_each_policy_once(tmp_path, caplog):
     first = run_here(duel(0, behaviors__Seeker__max_steps=500), tmp_path, "run")
     assert first.behaviors["Hider"].step >= 2000
+    caplog.set_level(logging.INFO, "pipeline")
     second = run_here(duel(0, behaviors__Seeker__max_steps=1500), tmp_path, "run", resume=True)
     assert second.behaviors["Hider"].step == first.behaviors["Hider"].step
     assert second.behaviors["Seeker"].step >= 1500
+    exported = [text for text in caplog.messages if text.startswith("Exported ")]
+    assert len(exported) >= 3, "at several checkpoints"
+    assert len(set(exported)) == len(exported)
 
 
 def test_of_three_teams_each_has_its_turns_and_is_met(tmp_path):

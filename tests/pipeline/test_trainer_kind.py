@@ -28,6 +28,9 @@ class WanderHyperparameters(Hyperparameters):
     rows: Int = Field(400, gt=0, description="Steps before each change of the weights.")
     stride: Int = Field(3, gt=0, description="How far the weights move.")
 
+    def extra_columns(self) -> tuple[str, ...]:
+        return ("action_heads",) if self.stride > 3 else ()
+
 
 class WanderingTrainer(Trainer):
     """Moves all weights by `stride` in each update, whatever came of the last one."""
@@ -37,7 +40,7 @@ class WanderingTrainer(Trainer):
         assert isinstance(context.settings.hyperparameters, WanderHyperparameters)
         self._hyperparameters = context.settings.hyperparameters
         self._layout = policy_layout(design_of(context.spec, context.settings, context.folder))
-        self._step = self._version = self._held = 0
+        self._step = self._version = self._held = self._with_heads = 0
 
     @property
     def step(self) -> int:
@@ -52,6 +55,7 @@ class WanderingTrainer(Trainer):
         return self._hyperparameters.rows
 
     def add(self, batch: TrajectoryBatch) -> None:
+        self._with_heads += batch.num_rows if "action_heads" in batch.rows else 0
         self._step += batch.num_rows
         self._held += batch.num_rows
 
@@ -69,7 +73,7 @@ class WanderingTrainer(Trainer):
         return PolicyUpdate(self.context.behavior, self._version, weights, self._layout, self._step)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self._step, "version": self._version, "held": self._held}
+        return {"step": self._step, "version": self._version, "held": self._held, "with_heads": self._with_heads}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._step, self._version, self._held = state["step"], state["version"], state["held"]
@@ -91,7 +95,13 @@ def test_a_trainer_trains_by_its_entry_alone(tmp_path):
     assert result.step >= 3000
     assert result.version >= 3
     state = read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]
-    assert (state["version"], state["step"]) == (result.version, result.step)
+    assert (state["version"], state["step"], state["with_heads"]) == (result.version, result.step, 0)
+
+
+def test_a_trainer_whose_settings_ask_for_a_column_of_the_policies_gets_it(tmp_path):
+    result = run_here(wander(stride=4), tmp_path, "run").behaviors["CartPole"]
+    state = read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]
+    assert state["with_heads"] == result.step >= 3000
 
 
 def test_its_settings_model_checks_fills_in_and_explains():

@@ -26,6 +26,15 @@ MODULE = """
 
     class OnPolicy(SACTrainer):
         off_policy = False
+
+    class Asking(SACTrainer):
+        extra_columns = ("action_heads",)
+
+    class AskingByText(SACTrainer):
+        extra_columns = "action_heads"
+
+    class AskingInVain(SACTrainer):
+        extra_columns = 2
 """
 
 
@@ -47,6 +56,9 @@ def test_the_table_says_of_a_built_in_trainer_what_its_class_says(trainer_type):
         trainer.off_policy,
         trainer.imitates,
     )
+    # What a trainer needs by its settings stands in neither; but a class that is derived from it, whose settings nobody
+    # reads before it is made, has to ask for it always.
+    assert set(entry.extra_columns) <= set(trainer.extra_columns)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +68,18 @@ def test_the_table_says_of_a_built_in_trainer_what_its_class_says(trainer_type):
 def test_a_class_of_the_users_own_is_asked(folder, name, squashed, off_policy):
     kind = trainer_kind(f"kinds_of_trainers:{name}", folder, PATH)
     assert (kind.squashed, kind.off_policy, kind.imitates, kind.extra_columns) == (squashed, off_policy, False, ())
+
+
+@pytest.mark.parametrize("name", ["Asking", "AskingByText"])
+def test_a_class_of_the_users_own_may_ask_for_columns(folder, name):
+    assert trainer_kind(f"kinds_of_trainers:{name}", folder, PATH).extra_columns == ("action_heads",)
+
+
+def test_columns_that_are_asked_for_otherwise_than_by_name_are_refused(folder):
+    with pytest.raises(
+        LoadError, match=r"behaviors\.P\.trainer_type: .*AskingInVain: .* a tuple of the names .* got 2"
+    ):
+        trainer_kind("kinds_of_trainers:AskingInVain", folder, PATH)
 
 
 def test_a_class_that_is_not_there_is_named_with_its_behaviour(folder):

@@ -100,12 +100,18 @@ class ActorCritic:
         return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
     @property
-    def parts(self) -> Tensor:
-        """Which of `values` are the actor's, and which the critic's; see the protocol."""
+    def acting(self) -> Tensor:
+        """Which of `values` the actor needs; see the protocol."""
         of_actor = torch.zeros_like(self.values)
         for view in self._acting_views(self.named_views(of_actor)).values():
             view.fill_(1.0)
-        return torch.stack([of_actor, 1.0 - of_actor]) if self._towers > 1 else torch.ones_like(of_actor)[None]
+        return of_actor
+
+    @property
+    def parts(self) -> Tensor:
+        """Which of `values` are the actor's, and which the critic's; see the protocol."""
+        acting = self.acting
+        return torch.stack([acting, 1.0 - acting]) if self._towers > 1 else torch.ones_like(acting)[None]
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by their names in `layout.policy_layout`; copies, on the host."""

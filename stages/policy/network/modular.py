@@ -39,12 +39,18 @@ class FlatActor(FlatParameters[Trained]):
         self._shared = shared
 
     @property
-    def parts(self) -> Tensor:
-        """Which of `values` are the actor's, and which the others'; see the protocol."""
+    def acting(self) -> Tensor:
+        """Which of `values` the actor needs; see the protocol."""
         of_actor = torch.zeros_like(self.values)
         for name, view in self.named_views(of_actor).items():
             view.fill_(name.startswith("actor."))
-        return torch.ones_like(of_actor)[None] if self._shared else torch.stack([of_actor, 1.0 - of_actor])
+        return of_actor
+
+    @property
+    def parts(self) -> Tensor:
+        """Which of `values` are the actor's, and which the others'; see the protocol."""
+        acting = self.acting
+        return torch.ones_like(acting)[None] if self._shared else torch.stack([acting, 1.0 - acting])
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by `ActorNetwork`'s names; copies, on the host."""

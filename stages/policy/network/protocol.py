@@ -30,6 +30,11 @@ class TrainedActor(Protocol):
         ...
 
     @property
+    def acting(self) -> Tensor:
+        """[len(values)] 1 for those of `values` that actions depend on, else 0."""
+        ...
+
+    @property
     def parts(self) -> Tensor:
         """[2, len(values)] 1 for the actor's and for the others' of `values`, else 0; [1, …] where all share a body."""
         ...

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import BehavioralCloningSettings, PPOHyperparameters, SACHyperparameters
+from config import BehavioralCloningSettings
 from stages.errors import NotFiniteError
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
@@ -147,9 +147,16 @@ class BehavioralCloning:
 
 
 def make_cloning(
-    context: TrainerContext, actor: ClonedActor, intake: Intake, random: np.random.Generator
+    context: TrainerContext,
+    actor: ClonedActor,
+    learning_rate: float,
+    batch_size: int,
+    intake: Intake,
+    random: np.random.Generator,
 ) -> BehavioralCloning | None:
     """Make the cloning of a behaviour's settings and load its demonstrations; None if it has none.
+
+    Args are those of `BehavioralCloning`, beside the trainer's own.
 
     Raises:
         StageError: if the demonstrations can't be used; see `load_demonstrations`.
@@ -157,17 +164,6 @@ def make_cloning(
     settings = context.settings.behavioral_cloning
     if settings is None:
         return None
-    # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
-    model = SACHyperparameters if actor.design.squashed else PPOHyperparameters
-    given = context.settings.hyperparameters
-    hyperparameters: Any = model.model_validate(given) if isinstance(given, Mapping) else given
     demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
-    return BehavioralCloning(
-        examples_of(demonstrations, actor.design),
-        actor,
-        settings,
-        hyperparameters.learning_rate,
-        hyperparameters.batch_size,
-        intake,
-        random,
-    )
+    examples = examples_of(demonstrations, actor.design)
+    return BehavioralCloning(examples, actor, settings, learning_rate, batch_size, intake, random)

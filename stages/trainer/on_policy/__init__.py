@@ -11,5 +11,5 @@ The path of one update, in order; `trainer.OnPolicyTrainer.learn` walks it:
 7. `update`: a gradient step on each minibatch. The losses are the algorithm's (`stages.trainer.ppo.update`).
 
 An algorithm is a subclass of `OnPolicyTrainer` that makes the network and its update, and does steps 2 to 6 in
-`_prepare`; PPO's is the shortest example.
+`_prepare`; PPO's is the shortest example. `rollout_trainer` is step 1 for others as well: `stages.trainer.impala`.
 """

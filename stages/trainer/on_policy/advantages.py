@@ -39,22 +39,33 @@ def advantages(
     Returns:
         [N, S] advantages; the returns (value targets) are advantages + values_t.
     """
-    last = np.cumsum(lengths) - 1
+    values_tp1 = next_values(values_t, final_values, lengths, valueless)
+    return accumulated(rewards + gammas * values_tp1 - values_t, gammas * lambd, lengths)
+
+
+def next_values(
+    values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
+) -> Floats:
+    """The value [N, S] after each row: that of the next row, or the final one; 0 where it is valueless."""
     values_tp1 = np.empty_like(values_t)
     values_tp1[:-1] = values_t[1:]
-    values_tp1[last] = np.where(valueless, 0.0, final_values)
-    deltas = rewards + gammas * values_tp1 - values_t
-    order, active = _backward_order(lengths, last)
+    values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
+    return values_tp1
+
+
+def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
+    """Sums x_t = term_t + decay_t x_{t+1} [N, S] within each trajectory, of terms [N, S] and decays [N, S] or [S]."""
+    order, active = _backward_order(lengths, np.cumsum(lengths) - 1)
     # Rows in the order: all last rows, all rows one before the last, …; longest trajectories first. Then the
     # rows at one distance from the end are one slice, and those of the longer trajectories one distance on
     # are a prefix of it.
-    sums = deltas[order]
-    decay = gammas * lambd
+    sums = terms[order]
+    decays = np.broadcast_to(decay, terms.shape) if decay.ndim == 1 else decay[order]
     start = 0
     for distance in range(1, len(active)):
         here = start + active[distance - 1]
         n = active[distance]
-        sums[here : here + n] += decay * sums[start : start + n]
+        sums[here : here + n] += decays[here : here + n] * sums[start : start + n]
         start = here
     result = np.empty_like(sums)
     result[order] = sums

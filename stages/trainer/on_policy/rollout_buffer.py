@@ -26,7 +26,7 @@ from stages.policy.actions import action_features, environment_actions
 from stages.policy.network.inputs import Inputs
 from stages.policy.observations import EncodedObservations, ObservationLayout
 from stages.trainer.agent_table import Chains
-from stages.trainer.on_policy.splitting import moments_within, rows_within, split
+from stages.trainer.on_policy.splitting import cut_every, moments_within, rows_within, split
 from stages.trainer.transitions import Transitions, drawn_actions
 
 
@@ -74,6 +74,8 @@ class ColumnTable:
     """
 
     def __init__(self, columns: Sequence[Column], capacity: int) -> None:
+        self.declared = tuple(columns)
+        """Names, dtypes and shapes of the columns."""
         self._arrays = {c.name: np.empty((capacity, *c.shape), c.dtype) for c in columns}
         self._capacity = capacity
         self._portions = [0]
@@ -151,6 +153,8 @@ class RolloutBuffer:
         memory: the policy's, None without.
         follows_agents: keep the agent and episode of each trajectory.
         grouped: keep the members of each group: `queues.columns.GROUP_*`, and the batches' `sources`.
+        extra: further columns of rows to keep.
+        unroll_length: cut trajectories so that none lies across a multiple of so many rows; 0: don't.
     """
 
     def __init__(
@@ -161,8 +165,11 @@ class RolloutBuffer:
         memory: MemorySettings | None = None,
         follows_agents: bool = False,
         grouped: bool = False,
+        extra: Sequence[Column] = (),
+        unroll_length: int = 0,
     ) -> None:
         self._spec = spec
+        self._unroll_length = unroll_length
         self._size = size
         self._observed = [column.name for column in layout.columns()]
         self._finally_observed = [column.name for column in layout.columns("next_")]
@@ -176,7 +183,7 @@ class RolloutBuffer:
         columns = [*layout.columns(), *actions, Column("log_probs", "float32", (spec.actions.log_prob_size,))]
         if spec.actions.masked:
             columns.append(Column("action_masks", "bool", (spec.actions.mask_size,)))
-        columns.append(Column("rewards", "float32"))
+        columns += [Column("rewards", "float32"), *extra]
         self.rows = ColumnTable([*columns, *GROUP_ROW_COLUMNS] if grouped else columns, size)
         """[N] observations (encoded, not normalised), actions, log_probs, action_masks, rewards."""
         self._used = {*self.rows.columns(), "memories"}
@@ -213,6 +220,9 @@ class RolloutBuffer:
         }
         if self.grouped:
             trajectories = {**trajectories, "sources": np.full(batch.num_trajectories, batch.source)}
+        if self._unroll_length:
+            cut = self._unroll_length, self.rows.last_portion
+            trajectories = cut_every(rows, trajectories, *cut, self._following, self._preceding)
         while len(rows["rewards"]) > (room := self._size - self.rows.last_portion):
             if self.grouped:
                 kept = moments_within(trajectories, rows["ticks"], room)
@@ -224,6 +234,13 @@ class RolloutBuffer:
             for table in self._tables().values():
                 table.begin_portion()
         self._put(rows, trajectories)
+
+    def extend(self, rows: Columns, trajectories: Columns, sequences: Columns) -> None:
+        """Copy columns of another such buffer in, all that this one has."""
+        self.rows.append(rows)
+        self.trajectories.append(trajectories)
+        if self.sequences is not None:
+            self.sequences.append(sequences)
 
     def _put(self, rows: Columns, trajectories: Columns) -> None:
         self.rows.append(rows)

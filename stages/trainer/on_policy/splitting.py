@@ -90,6 +90,49 @@ def split(
     return (first, head), (rows_left, tail)
 
 
+def cut_every(
+    rows: Columns,
+    trajectories: Columns,
+    length: int,
+    before: int,
+    following: Mapping[str, str],
+    preceding: Mapping[str, str],
+) -> Columns:
+    """Cut trajectories so that none lies across a multiple of `length`; the rows stay as they are.
+
+    Args:
+        rows: [N] columns.
+        trajectories: [K] columns, `lengths` among them.
+        length: rows between two cuts.
+        before: rows that came before.
+        following: columns of trajectories that hold what a column of rows had next.
+        preceding: columns of trajectories that hold what a column of rows had before.
+
+    Returns:
+        The columns of the pieces.
+    """
+    lengths = trajectories["lengths"]
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    first, last = (before + starts) // length, (before + starts + lengths - 1) // length
+    counts = last - first + 1
+    if not (counts > 1).any():
+        return trajectories
+    whole = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(whole)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begun = np.where(number == 0, starts[whole], (first[whole] + number) * length - before)
+    goes_on = number < counts[whole] - 1
+    pieces = {name: column[whole] for name, column in trajectories.items()}
+    pieces["lengths"] = np.diff(begun, append=int(lengths.sum()))
+    ends = begun[1:][goes_on[:-1]]
+    changes = {name: rows[of][ends] for name, of in following.items()}
+    for name, value in {**_GOES_ON, **changes}.items():
+        if name in pieces:
+            pieces[name][goes_on] = value
+    for name, of in preceding.items():
+        pieces[name][number > 0] = rows[of][begun[number > 0] - 1]
+    return pieces
+
+
 def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -> Numbers:
     """Leading rows [k] of mates' trajectories, up to the first tick with `room` rows before it at which all decide."""
     starts = np.cumsum(lengths, dtype=np.int64) - lengths

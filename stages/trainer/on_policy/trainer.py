@@ -6,7 +6,6 @@ the joint action, and an update learns from `buffer_size` rows.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,24 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from config import OnPolicyHyperparameters
-from queues.messages import Array, TrajectoryBatch
+from queues.messages import Array
 from stages.policy.layout import MASK_PENALTY
 from stages.trainer.agent_table import Chains
-from stages.trainer.builtin import BuiltinTrainer
-from stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from stages.trainer.intake import Intake
 from stages.trainer.on_policy.advantages import advantages, normalized
 from stages.trainer.on_policy.critic_values import CriticMemories, CriticValues, rows_per_pass
 from stages.trainer.on_policy.decoupling import current_log_probs, importance_weights
 from stages.trainer.on_policy.minibatches import AnyMinibatch, InputRows, MinibatchSource, Rollout, SequenceRollout
-from stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer, SequenceCuts
-from stages.trainer.on_policy.signals import Signals
+from stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer, SequenceCuts
+from stages.trainer.on_policy.rollout_trainer import RolloutTrainer
 from stages.trainer.on_policy.update import Coefficients, Losses, OnPolicyUpdate
 from stages.trainer.protocol import TrainerContext
-from stages.trainer.randomness import random_state, restore_random
 from stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
-
-log = logging.getLogger(__name__)
 
 VALUES = "Value Estimate"
 """Part of the name of a statistic."""
@@ -53,42 +46,16 @@ class Prepared(Generic[AnyMinibatch]):
     """[N, S] each, by the names under which their means are reported."""
 
 
-class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
-    """Learns one behaviour from full buffers of on-policy trajectories.
+class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[AnyMinibatch]], Generic[AnyMinibatch]):
+    """Learns one behaviour in epochs of minibatches of full buffers; see `RolloutTrainer` for errors."""
 
-    Raises:
-        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder accepts, unusable
-            demonstrations.
-    """
-
-    hyperparameters: ClassVar[type[OnPolicyHyperparameters]]
-    """The model of this trainer's hyperparameters."""
     follows_groups: ClassVar[bool] = False
     """True if the buffer keeps the members of each group."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        settings, spec = context.settings, context.spec
-        # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
-        self._hyperparameters = self.hyperparameters.model_validate(settings.hyperparameters)
-        self._memory = settings.network_settings.memory
-        self._signals = Signals(context)
-        self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
-        self._update = self._make_update()
-        network = self._network = self._update.network
-        actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
-        self._cloning = make_cloning(context, actor, self._intake, self._random)
         memory_size = self._critic_memory_size()
         self._critic_memories = CriticMemories(memory_size) if memory_size else None
-        self._follows_agents = self._memory is not None or self._signals.sums is not None
-        self._buffer = RolloutBuffer(
-            spec,
-            self._intake.layout,
-            self._hyperparameters.buffer_size,
-            self._memory,
-            self._follows_agents,
-            grouped=self.follows_groups and spec.grouped,
-        )
 
     @property
     def rows_per_update(self) -> int:
@@ -99,19 +66,6 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
     def corrects_age(self) -> bool:
         """True if the clip is centred on the policy that learns."""
         return self._hyperparameters.decoupled
-
-    def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the buffer, and update the normalisers."""
-        if not batch.num_rows:
-            return
-        observations, finals = self._intake.encode(batch, self._step)
-        self._signals.observe(observations.vectors)
-        self._buffer.append(batch, observations, finals)
-        self._step += batch.num_rows
-
-    def ready(self) -> bool:
-        """Return True if the buffer holds `buffer_size` rows."""
-        return len(self._buffer) >= self._hyperparameters.buffer_size
 
     def learn(self) -> int:
         """Make one update from `buffer_size` rows; returns their number. What came beyond them waits for the next one.
@@ -137,67 +91,30 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
+        """See `RolloutTrainer`; and the critic's memories."""
         memories = self._critic_memories
-        return {
-            "step": self._step,
-            "version": self._version,
-            "weights": self._network.state_dict(),
-            "optimizer": self._update.state_dict(),
-            "normalizer": self._intake.normalizer_state(),
-            "signals": self._signals.state_dict(),
-            "cloning": None if self._cloning is None else self._cloning.state_dict(),
-            "critic_memories": None if memories is None else memories.state_dict(),
-            "random": random_state(self._random),
-            "buffer": self._buffer.state_dict(),
-        }
+        return {**super().state_dict(), "critic_memories": None if memories is None else memories.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`."""
-        if (self._cloning is None) != (state["cloning"] is None):
-            log.warning(
-                "%s: behavioral_cloning %s",
-                self.context.behavior,
-                "is off now; the run went with it until here" if self._cloning is None else "is new to this run",
-            )
+        super().load_state_dict(state)
         with self.context.naming_behavior():
-            self._network.load(state["weights"])
-            self._update.load_state_dict(state["optimizer"])
-            self._intake.load_normalizer(state["normalizer"])
-            self._signals.load_state_dict(state["signals"])
-            if self._cloning is not None and state["cloning"] is not None:
-                self._cloning.load_state_dict(state["cloning"])
             if self._critic_memories is not None and state["critic_memories"] is not None:
                 self._critic_memories.load_state_dict(state["critic_memories"])
-            self._buffer.load_state_dict(state["buffer"])
-        restore_random(self._random, state["random"])
-        self._step = int(state["step"])
-        self._version = int(state["version"])
 
-    def warm_state(self) -> dict[str, Any]:
-        """Actor, critic and normaliser."""
-        state: dict[str, Any] = {"weights": self._network.state_dict()}
-        normalizer = self._intake.normalizer_state()
-        return state if normalizer is None else {**state, "normalizer": normalizer}
+    def _make_buffer(self) -> RolloutBuffer:
+        return RolloutBuffer(
+            self._spec,
+            self._intake.layout,
+            self._hyperparameters.buffer_size,
+            self._memory,
+            self._follows_agents,
+            grouped=self.follows_groups and self._spec.grouped,
+        )
 
-    def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run."""
-        with self.context.naming_behavior():
-            self._network.load(state["weights"])
-            self._intake.load_normalizer(state.get("normalizer"))
-
-    def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy: its actor and normaliser. The critic stays as it is."""
-        with self.context.naming_behavior():
-            self._network.load_acting(tensors)
-            self._intake.load_exported_normalizer(tensors)
-
-    def _acting_tensors(self) -> Mapping[str, Array]:
-        return self._network.acting_tensors()
-
-    @abstractmethod
-    def _make_update(self) -> OnPolicyUpdate[AnyMinibatch]:
-        """Make the network, and the update that owns it; design, signals and randomness are there already."""
+    @property
+    def _follows_agents(self) -> bool:
+        return self._memory is not None or self._signals.sums is not None
 
     @abstractmethod
     def _critic_memory_size(self) -> int:
@@ -220,14 +137,6 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
             Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self._step),
             Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self._step),
         )
-
-    def _input_rows(
-        self, table: ColumnTable, prefix: str = "", previous_actions: NDArray[np.float32] | None = None
-    ) -> InputRows:
-        """The observations of a table's rows, normalised, as networks take them in."""
-        observed = self._intake.layout.from_columns(table.columns(), prefix)
-        vectors = self._intake.normalized(observed.vectors)
-        return InputRows.of(vectors, observed.others, previous_actions, self.context.device)
 
     def _advantages(
         self, rewards: NDArray[np.float64], values: CriticValues, over: NDArray[np.bool_]
@@ -295,13 +204,9 @@ class OnPolicyTrainer(BuiltinTrainer, Generic[AnyMinibatch]):
         after_each: Callable[[Tensor], None] | None,
     ) -> Losses:
         """Run the update, and after it that of behavioural cloning; neither, if one fails."""
-        if self._cloning is None:
-            return self._update.run(rollout, coefficients, self._random, self._step, after_each)
         with self._update.adam.undone_on_failure():
             losses = self._update.run(rollout, coefficients, self._random, self._step, after_each)
-            cloned = self._cloning.update(self._step)
-        for name, loss in cloned.items():
-            self.context.statistics.add(self.context.behavior, name, loss)
+            self._clone()
         return losses
 
     def _report(self, losses: Losses, coefficients: Coefficients, estimates: Mapping[str, NDArray[np.float64]]) -> None:

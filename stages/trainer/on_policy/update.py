@@ -54,8 +54,32 @@ class Losses:
     """What was only measured, by name."""
 
 
-class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
-    """Owns the optimizer of one network.
+class NetworkUpdate(ABC):
+    """Owns a network, and the optimizer that changes it."""
+
+    def __init__(self, network: TrainedActor, adam: Adam) -> None:
+        self.network = network
+        self.adam = adam
+
+    def state_dict(self) -> dict[str, Any]:
+        """Adam's moments by parameter name, and its step count."""
+        return self.adam.state_dict(self.network.named_views)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        self.adam.load_state_dict(self.network.named_views, state)
+
+    @abstractmethod
+    def heads(self, inputs: Inputs) -> Tensor:
+        """The actor's heads [B, H]."""
+
+
+class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
+    """Makes the gradient steps of one update.
 
     Args:
         network: the network to train.
@@ -71,13 +95,12 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
     """Further results of `losses`, behind the entropy, that are only reported: statistics `Policy/<name>`."""
 
     def __init__(self, network: TrainedActor, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters) -> None:
-        self.network = network
+        super().__init__(network, Adam(network.values, network.gradients, hyperparameters.adam_epsilon))
         self._settings = hyperparameters
         self._continuous = spec.actions.continuous_size
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
         self._parts = None if hyperparameters.max_grad_norm is None else network.parts
-        self.adam = Adam(network.values, network.gradients, hyperparameters.adam_epsilon)
 
     def run(
         self,
@@ -123,22 +146,6 @@ class OnPolicyUpdate(ABC, Generic[AnyMinibatch]):
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         measures = {name: float(results[:, at].mean()) for at, name in enumerate(self.measures, len(self.names))}
         return Losses(float(policy), float(value), float(entropy), others, measures)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adam's moments by parameter name, and its step count."""
-        return self.adam.state_dict(self.network.named_views)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: naming the tensor that does not fit.
-        """
-        self.adam.load_state_dict(self.network.named_views, state)
-
-    @abstractmethod
-    def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's heads [B, H]."""
 
     @abstractmethod
     def losses(self, batch: AnyMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from queues.columns import Column, action_columns, memory_column
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.policy.observations import EncodedObservations, ObservationLayout
-from stages.trainer.sac.replay_columns import BLOCK_BYTES, LazyColumn, ObservationStore
+from stages.trainer.replay_columns import BLOCK_BYTES, LazyColumn, ObservationStore
 
 Index = NDArray[np.int64]
 
@@ -177,6 +177,11 @@ class ReplayMemory:
             "touched": self.observations.touched,
             "open": [[agent, *known] for agent, known in self._open.items()],
         }
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The keys of the YAML that decide its shape."""
+        return {"buffer_size": self.capacity, "sequence_length": self.sequence_length}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
         """All columns, and the number of their first rows in use. Written as they are: they may be large."""

@@ -26,11 +26,11 @@ from stages.trainer.intake import Intake, with_group_rewards
 from stages.trainer.pacing import rows_per_update
 from stages.trainer.protocol import TrainerContext
 from stages.trainer.randomness import random_state, restore_random
+from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
 from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
-from stages.trainer.sac.replay_file import ReplayFileError, read_replay, write_replay
 from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
 from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, spread
 from stages.trainer.sac.update_ratio import UpdateRatio
@@ -60,9 +60,8 @@ class SACTrainer(BuiltinTrainer):
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         self._update = SACUpdate(self._design, h, len(self._signals), self._random, context.device)
-        self._cloning = make_cloning(
-            context, ClonedActor.from_actor(self._design, self._update.actor), self._intake, self._random
-        )
+        actor = ClonedActor.from_actor(self._design, self._update.actor)
+        self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         memory = settings.network_settings.memory
         self._memory = ReplayMemory(
             spec,

@@ -86,7 +86,7 @@ class SideChannels:
             guid, length = _HEAD.unpack_from(data, at)
             at = begin + length
             if length < 0 or at > len(data):
-                size = f"{length:,} bytes" if length >= 0 else "less than no bytes"
+                size = f"{length:,} bytes" if length >= 0 else "a negative number of bytes"
                 raise self._broken(data, begin, f"a message of {size}, as its head says,")
             yield uuid.UUID(bytes_le=guid), data[begin:at]
 

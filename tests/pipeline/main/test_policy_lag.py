@@ -34,8 +34,8 @@ def test_a_number_is_taken_as_it_is_and_nothing_is_measured(lag, caplog):
 @pytest.mark.parametrize(
     ("collecting_s", "learning_s", "lag", "said"),
     [
-        (0.25, 0.5, 1, "to collect 2048 steps takes 0.25 s, to learn from them 0.5 s, so actors collect meanwhile."),
-        (3.0, 0.5, 0, "to collect 2048 steps takes 3 s, to learn from them 0.5 s, so actors wait for each policy."),
+        (0.25, 0.5, 1, "collecting 2048 steps takes 0.25 s, learning from them 0.5 s, so actors collect meanwhile."),
+        (3.0, 0.5, 0, "collecting 2048 steps takes 3 s, learning from them 0.5 s, so actors wait for each policy."),
     ],
 )
 def test_it_is_0_where_collecting_takes_longer_and_else_1(collecting_s, learning_s, lag, said, caplog):

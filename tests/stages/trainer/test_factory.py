@@ -15,7 +15,6 @@ from stages.trainer import TrainerContext
 from stages.trainer.factory import make_trainer
 
 CUSTOM = """
-    from queues.columns import Column
     from fakes import RememberingTrainer
 
     class Mine(RememberingTrainer):
@@ -23,7 +22,11 @@ CUSTOM = """
             super().__init__(context.behavior, context.settings.hyperparameters["batch"])
 
     class Greedy(RememberingTrainer):
-        extra_columns = (Column("logits", "float32", (3,)), Column("values", "float32"))
+        extra_columns = ("logits", "action_heads", "values")
+
+    class Careless(RememberingTrainer):
+        def extra_columns(self):
+            return ("action_heads",)
 
     class Raises(RememberingTrainer):
         def __init__(self, context):
@@ -75,8 +78,13 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
             "my_trainers:not_a_class",
             r"behaviors\.Walker\.trainer_type: .* is not a class derived from .*Trainer, got 5",
         ),
-        ("my_trainers:Column", r"is not a class derived from stages\.trainer\.Trainer"),
-        ("my_trainers:Greedy", r"asks for the columns logits, values, which no policy gives"),
+        ("stages.trainer.protocol:TrainerContext", r"is not a class derived from stages\.trainer\.Trainer"),
+        (
+            "my_trainers:Greedy",
+            r"behaviors\.Walker\.trainer_type: my_trainers:Greedy asks for the columns logits, values, which no policy "
+            r"gives; extra_columns may name action_heads, .*log_probs.* always there; .* baseline is for the trainer",
+        ),
+        ("my_trainers:Careless", r"extra_columns must be a tuple of the names of columns, got <function"),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),
         (
             "my_trainers:Raises",

@@ -83,12 +83,13 @@ def test_the_whole_last_observation_stands_in_where_part_of_what_follows_is_not_
         ("rewards", 4, "agent 101, episode 0: rewards is not finite at step 1"),
         ("continuous_actions", 0, "agent 100, episode 0: continuous_actions is not finite at step 0"),
         ("memories", 2, "agent 100, episode 0: memories is not finite at step 2"),
+        ("action_heads", 3, "agent 101, episode 0: action_heads is not finite at step 0"),
     ],
 )
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_numbers_that_are_not_finite_are_refused_before_anything_is_kept(column, row, message, value):
     intake, given = Intake(SPEC, True), batch()
-    given = given.replace(memories=np.zeros((5, 2), np.float32))
+    given = given.replace(memories=np.zeros((5, 2), np.float32), action_heads=np.zeros((5, 2), np.float32))
     given.rows[column][row] = value
     with pytest.raises(NotFiniteError, match=message):
         intake.encode(given, 7)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from fakes import RecordedStatistics, RememberingTrainer, trajectories
 
+from queues.columns import Column
 from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec
-from stages.errors import NotFiniteError
+from stages.errors import NotFiniteError, StageError
 from stages.stage import StageContext
 from stages.trainer.stage import TrainerPort, TrainerStage
 
@@ -50,6 +51,16 @@ def test_a_trainer_that_keeps_the_rest_learns_as_often_as_it_can():
     desk = Desk(rows_per_update=10, uses_all=False)
     assert desk.take(25) == [1, 2]
     assert desk.stage.held_rows == 5
+
+
+def test_rows_without_a_column_that_the_trainer_asks_for_are_refused_and_not_added():
+    desk = Desk(columns=(Column("action_heads", "float32", (2,)),))
+    with pytest.raises(StageError, match="Walker: the trainer asks for the column action_heads"):
+        desk.take(4)
+    assert desk.trainer.step == 0
+    whole = trajectories([4]).replace(action_heads=np.zeros((4, 2), np.float32))
+    assert list(desk.stage.process(whole)) == []
+    assert desk.trainer.step == 4
 
 
 def test_each_batch_is_reported():

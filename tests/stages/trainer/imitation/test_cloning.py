@@ -47,7 +47,7 @@ class Pupil:
             )
         self.intake = Intake(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)
-        self.cloning = make_cloning(context, self.actor, self.intake, self.random)
+        self.cloning = make_cloning(context, self.actor, 1e-2, 32, self.intake, self.random)
 
     def heads(self, vectors, **inputs):
         with torch.no_grad():
@@ -249,4 +249,4 @@ def test_a_loss_that_is_not_finite_leaves_everything_as_it_was(taught):
 def test_without_the_section_there_is_no_cloning():
     spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(2))
     context = TrainerContext("Test", BehaviorSettings(), spec)
-    assert make_cloning(context, None, None, None) is None
+    assert make_cloning(context, None, 1e-2, 32, None, None) is None

@@ -90,7 +90,7 @@ def test_two_channels_of_one_id_are_refused():
         (lambda data: data[:30], "expected 20 bytes of its head at byte 21, and 9 bytes are left of 30"),
         (
             lambda data: data[:16] + b"\xff\xff\xff\xff" + data[20:],
-            "expected a message of less than no bytes, as its head says, at byte 20",
+            "expected a message of a negative number of bytes, as its head says, at byte 20",
         ),
     ],
 )

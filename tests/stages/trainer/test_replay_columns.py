@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from queues.columns import Column
-from stages.trainer.sac.replay_columns import LazyColumn
+from stages.trainer.replay_columns import LazyColumn
 
 
 @pytest.mark.parametrize("block_bytes", [1, 24, 2**20])

@@ -14,28 +14,59 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from queues.messages import Array
-from stages.trainer.sac.replay_columns import LazyColumn
-from stages.trainer.sac.replay_memory import ReplayMemory
+from stages.trainer.replay_columns import LazyColumn
 
 MAGIC = b"headrace replay 1\n"
 
+_FORMER_NAMES = {"buffer_size": "capacity"}
+"""Facts that files of this version name otherwise than the YAML."""
+
 _CHUNK_BYTES = 2**24
 _MOST_HEADER_BYTES = 2**26
+
+
+class SavedMemory(Protocol):
+    """A replay memory that can be written to a file."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The keys of the YAML that decide its shape: in a file they have to be the same."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """All else but the columns: numbers and lists of numbers."""
+        ...
+
+    def columns(self) -> list[tuple[LazyColumn, int]]:
+        """All columns, and the number of their first rows in use."""
+        ...
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Restore `facts()`; after it the columns are to be filled in, and `restored` to be called."""
+        ...
+
+    def restored(self) -> None:
+        """Go on, once all columns are filled in."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything."""
+        ...
 
 
 class ReplayFileError(Exception):
     """A replay file can't be read, or belongs to another memory; the message says why."""
 
 
-def write_replay(memory: ReplayMemory, path: Path, step: int = 0) -> None:
+def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
     """Write a memory into a file, replacing it.
 
     Args:
@@ -59,7 +90,7 @@ def write_replay(memory: ReplayMemory, path: Path, step: int = 0) -> None:
     _sync_folder(path.parent)
 
 
-def read_replay(memory: ReplayMemory, path: Path, step: int = 0) -> None:
+def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
     """Fill a memory with what `write_replay` wrote at the same step. If that fails it is empty.
 
     Raises:
@@ -76,7 +107,7 @@ def read_replay(memory: ReplayMemory, path: Path, step: int = 0) -> None:
         raise ReplayFileError(f"{path}: not a replay buffer: {error!r}") from error
 
 
-def _write(memory: ReplayMemory, file: IO[bytes], step: int) -> None:
+def _write(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     header = json.dumps({"facts": memory.facts(), "columns": _described(memory), "step": step}).encode()
     _write_all(file, MAGIC + struct.pack("<Q", len(header)) + header + struct.pack("<I", zlib.crc32(header)))
     for column, rows in memory.columns():
@@ -87,7 +118,7 @@ def _write(memory: ReplayMemory, file: IO[bytes], step: int) -> None:
         _write_all(file, struct.pack("<I", checksum))
 
 
-def _read(memory: ReplayMemory, file: IO[bytes], step: int) -> None:
+def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     if _take(file, len(MAGIC)) != MAGIC:
         raise ReplayFileError("not a replay buffer of this version")
     (length,) = struct.unpack("<Q", _take(file, 8))
@@ -97,10 +128,10 @@ def _read(memory: ReplayMemory, file: IO[bytes], step: int) -> None:
     saved = json.loads(header)
     if saved.get("step", step) != step:  # older versions did not write it
         raise ReplayFileError(f"it was saved at step {saved['step']}, the trainer at step {step}")
-    for name, now in (("capacity", memory.capacity), ("sequence_length", memory.sequence_length)):
-        if saved["facts"][name] != now:
-            setting = "buffer_size" if name == "capacity" else name
-            raise ReplayFileError(f"it was saved with {setting} {saved['facts'][name]}, now it is {now}")
+    for name, now in memory.sizes.items():
+        then = saved["facts"][_FORMER_NAMES.get(name, name)]
+        if then != now:
+            raise ReplayFileError(f"it was saved with {name} {then}, now it is {now}")
     memory.restore(saved["facts"])
     if saved["columns"] != _described(memory):
         raise ReplayFileError("it holds other observations or actions than the environment has now")
@@ -116,7 +147,7 @@ def _read(memory: ReplayMemory, file: IO[bytes], step: int) -> None:
     memory.restored()
 
 
-def _described(memory: ReplayMemory) -> list[list[Any]]:
+def _described(memory: SavedMemory) -> list[list[Any]]:
     return [[column.name, column.dtype.str, list(column.shape), rows] for column, rows in memory.columns()]
 
 

@@ -1,0 +1,257 @@
+"""The actor–learner as a `Trainer`: V-trace on unrolls, some of them replayed.
+
+Espeholt et al. (2018), "IMPALA", with the replay and the cloning losses of Rolnick et al. (2019), CLEAR, as the
+learner of the StarCraft II agents combines them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from config import ImpalaHyperparameters, MemorySettings
+from queues.columns import Column
+from queues.messages import Array, TrajectoryBatch
+from stages.policy.extra_columns import ACTION_HEADS
+from stages.policy.layout import MASK_PENALTY
+from stages.policy.network.factory import make_actor_critic
+from stages.trainer.impala.replay import UnrollReplay
+from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, sequence_inputs
+from stages.trainer.impala.update import ImpalaUpdate, Learned
+from stages.trainer.impala.vtrace import clipped_rewards
+from stages.trainer.intake import with_group_rewards
+from stages.trainer.on_policy.rollout_buffer import RolloutBuffer
+from stages.trainer.on_policy.rollout_trainer import RolloutTrainer
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from stages.trainer.schedules import BETA_FLOOR, LEARNING_RATE_FLOOR, Schedule
+
+VALUES = "recorded_values"
+"""Column of rows: the critic's values when the row was first learned from."""
+
+
+class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
+    """Learns one behaviour from unrolls by V-trace. A group's reward counts as each member's own.
+
+    Raises:
+        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder accepts, unusable
+            demonstrations.
+    """
+
+    hyperparameters = ImpalaHyperparameters
+
+    def __init__(self, context: TrainerContext) -> None:
+        super().__init__(context)
+        self._replay: UnrollReplay | None = None
+        if self._hyperparameters.batch_size_from_replay:
+            self._joined = self._make_joined()
+            self._replay = self._make_replay()
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows of the fresh unrolls."""
+        return self._hyperparameters.rows_per_update
+
+    @property
+    def corrects_age(self) -> bool:
+        """True: that is what V-trace is for."""
+        return True
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        """Copy trajectories into the buffer, and update the normalisers; see `RolloutTrainer`."""
+        super().add(with_group_rewards(batch))
+
+    def learn(self) -> int:
+        """Make one gradient step; returns the number of fresh rows. What came beyond them waits for the next one.
+
+        Raises:
+            NotFiniteError: if a loss became NaN or infinite; weights, optimizer, buffer and replay are then as before.
+        """
+        h, fresh = self._hyperparameters, len(self._buffer)
+        pretraining = self._step - fresh < h.critic_pretrain_steps
+        chains = self._buffer.chains() if self._signals.sums is not None else None
+        batch = self._with_replayed()
+        transitions = self._signals.transitions(batch, self._intake.layout)
+        rewards = self._signals.rewards(batch.rows["rewards"], transitions)
+        unrolls = self._unrolls(batch, rewards, fresh)
+        rate, beta = self._coefficients()
+        with self._update.adam.undone_on_failure():
+            if pretraining:
+                learned = self._update.pretrain_critic(unrolls, rate, self._step)
+            else:
+                learned = self._update.learn(unrolls, rate, beta, self._step)
+                self._clone()
+        learn_signals = self._signals.learner(transitions)
+        if learn_signals is not None:
+            learn_signals(torch.arange(len(unrolls)))
+        self._version += 1
+        self._signals.report(self._buffer, rewards[:fresh], chains, self._version)
+        self._remember(learned.values[:fresh])
+        self._buffer.clear()
+        self._report(learned, unrolls, rate, None if pretraining else beta)
+        return fresh
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`, with an empty replay: `load_bulk` fills it."""
+        super().load_state_dict(state)
+        if self._replay is not None:
+            self._replay.clear()
+
+    def save_bulk(self, folder: Path) -> None:
+        """Write the replay."""
+        if self._replay is not None:
+            write_replay(self._replay, self._replay_path(folder), self._step)
+
+    def load_bulk(self, folder: Path) -> str | None:
+        """Read the replay; without it, nothing is replayed until it has filled again."""
+        if self._replay is None:
+            return None
+        try:
+            read_replay(self._replay, self._replay_path(folder), self._step)
+        except ReplayFileError as error:
+            return f"the replay could not be restored, so it starts empty: {error}"
+        return None
+
+    def _make_update(self) -> ImpalaUpdate:
+        shared, device = self._hyperparameters.shared_critic, self.context.device
+        network = make_actor_critic(self._design, len(self._signals.names), shared, self._random, device)
+        return ImpalaUpdate(network, self._spec, self._hyperparameters, self._signals.gammas)
+
+    def _make_buffer(self) -> RolloutBuffer:
+        h = self._hyperparameters
+        return RolloutBuffer(
+            self._spec,
+            self._intake.layout,
+            h.rows_per_update,
+            self._sequences(),
+            follows_agents=self._signals.sums is not None,
+            extra=self._design.asked_columns,
+            unroll_length=h.unroll_length,
+        )
+
+    def _make_joined(self) -> RolloutBuffer:
+        """The buffer in which fresh and replayed unrolls are joined."""
+        recorded = Column(VALUES, "float32", (len(self._signals.names),))
+        rows, extra = self._hyperparameters.batch_rows, [*self._design.asked_columns, recorded]
+        return RolloutBuffer(self._spec, self._intake.layout, rows, self._sequences(), extra=extra)
+
+    def _sequences(self) -> MemorySettings | None:
+        """The memory's settings, with unrolls as sequences; None without memory."""
+        length = {"sequence_length": self._hyperparameters.unroll_length}
+        return None if self._memory is None else self._memory.model_copy(update=length)
+
+    def _make_replay(self) -> UnrollReplay:
+        h, tables = self._hyperparameters, self._joined
+        pieces = [column for column in tables.trajectories.declared if column.name != "lengths"]
+        if tables.sequences is not None:
+            pieces += tables.sequences.declared
+        return UnrollReplay(tables.rows.declared, pieces, h.unroll_length, h.replay_capacity, h.replay_sampling)
+
+    def _replay_path(self, folder: Path) -> Path:
+        return folder / f"{self.context.behavior}-unrolls.bin"
+
+    def _coefficients(self) -> tuple[float, float]:
+        """Learning rate and weight of the entropy, now."""
+        h, steps = self._hyperparameters, self.context.settings.max_steps
+        return (
+            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step),
+            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self._step),
+        )
+
+    def _with_replayed(self) -> RolloutBuffer:
+        """The fresh rows, and behind them the replayed ones, once the replay has enough."""
+        count = self._hyperparameters.batch_size_from_replay
+        if self._replay is None or len(self._replay) < count:
+            return self._buffer
+        fresh, joined = self._buffer, self._joined
+        joined.clear()
+        rows, trajectories = self._replay.draw(count, self._random)
+        missing = np.zeros((len(fresh), len(self._signals.names)), np.float32)
+        before = {} if fresh.sequences is None else fresh.sequences.columns()
+        joined.extend({**fresh.rows.columns(), VALUES: missing}, fresh.trajectories.columns(), before)
+        joined.extend(rows, trajectories, trajectories)
+        return joined
+
+    def _remember(self, values: NDArray[np.float64]) -> None:
+        """Add the fresh unrolls to the replay, with the critic's values [F, S]."""
+        if self._replay is None:
+            return
+        fresh = self._buffer
+        before = {} if fresh.sequences is None else fresh.sequences.columns()
+        rows = {**fresh.rows.columns(), VALUES: values.astype(np.float32)}
+        self._replay.add(rows, {**fresh.trajectories.columns(), **before}, self._random)
+
+    def _unrolls(self, batch: RolloutBuffer, rewards: NDArray[np.float64], fresh: int) -> Unrolls:
+        """The rows of a batch as the update takes them in, given their rewards [N, S] and how many are fresh."""
+        rows, trajectories, device = batch.rows, batch.trajectories, self.context.device
+        lengths, terminated = trajectories["lengths"], trajectories["terminated"]
+        before, last = batch.previous_action_features() if batch.sequences is not None else (None, None)
+        inputs, finals = self._input_rows(rows, "", before), self._input_rows(trajectories, "next_", last)
+        places = None
+        if batch.sequences is None:
+            together = joined_inputs(inputs, finals)
+        else:
+            memories = torch.from_numpy(batch.sequences["memories"]).to(device)
+            together, places = sequence_inputs(inputs, finals, lengths, memories)
+        continuous, choices = batch.actions()
+        penalties = self._penalties(rows["action_masks"]) if self._spec.actions.masked else None
+        chosen = torch.from_numpy(choices.astype(np.int64)).to(device)
+        return Unrolls(
+            together,
+            places,
+            torch.from_numpy(continuous).to(device),
+            torch.split(chosen, 1, dim=1) if choices.shape[1] else (),
+            None if penalties is None else torch.from_numpy(penalties).to(device),
+            rows["log_probs"].sum(axis=1),
+            clipped_rewards(rewards, self._hyperparameters.reward_clipping),
+            lengths,
+            terminated[:, None] & ~self._signals.ignore_termination,
+            fresh,
+            self._recorded(batch, penalties, fresh) if len(batch) > fresh else None,
+        )
+
+    def _penalties(self, masks: Array) -> NDArray[np.float32]:
+        """[N, H] what is added to action heads where masks [N, choices] forbid a choice."""
+        means = np.zeros((len(masks), self._spec.actions.continuous_size), np.float32)
+        return np.concatenate([means, np.where(masks, np.float32(0), np.float32(MASK_PENALTY))], axis=1)
+
+    def _recorded(self, batch: RolloutBuffer, penalties: NDArray[np.float32] | None, fresh: int) -> Recorded:
+        device, heads = self.context.device, None
+        if self._design.asked_columns:
+            acted = batch.rows[ACTION_HEADS][fresh:].copy()
+            if penalties is not None:
+                acted[:, -self._spec.actions.mask_size :] += penalties[fresh:, -self._spec.actions.mask_size :]
+            heads = torch.from_numpy(acted).to(device)
+        return Recorded(heads, torch.from_numpy(batch.rows[VALUES][fresh:]).to(device))
+
+    def _report(self, learned: Learned, unrolls: Unrolls, rate: float, beta: float | None) -> None:
+        """Report an update, given its learning rate and entropy weight, which is None where only the critic learned."""
+        statistics, behavior = self.context.statistics, self.context.behavior
+        found = {f"Policy/{name.capitalize()} Value Estimate": value for name, value in self._estimates(learned)}
+        if beta is None:
+            found["critic_pretrain/baseline_loss"] = learned.losses["baseline"]
+            found["critic_pretrain/grad_norm"] = learned.grad_norm
+            found["critic_pretrain/learning_rate"] = rate
+        else:
+            found |= {f"loss/{name}": loss for name, loss in learned.losses.items() if self._is_told(name)}
+            found["grad_norm"] = learned.grad_norm
+            found["learning_rate"] = rate
+            found["entropy_cost"] = beta
+            found["Policy/Entropy"] = learned.entropy
+            found["Policy/Importance Ratio"] = learned.ratio
+            found["Policy/Clipped Ratios"] = learned.clipped
+        if self._replay is not None:
+            found["Policy/Replayed Share"] = 1.0 - unrolls.fresh / len(unrolls)
+        for name, value in found.items():
+            statistics.add(behavior, name, value)
+
+    def _is_told(self, loss: str) -> bool:
+        return self._replay is not None or not loss.endswith("_cloning")
+
+    def _estimates(self, learned: Learned) -> list[tuple[str, float]]:
+        return list(zip(self._signals.names, learned.values.mean(axis=0).tolist(), strict=True))

@@ -1,0 +1,97 @@
+"""Unrolls as the network and the losses take them in: rows end to end, of which the first are fresh.
+
+Trajectories lie end to end, none longer than an unroll. Without memory the network computes the rows, and behind them
+the observations after each trajectory, in one pass. With memory a trajectory is a sequence: from the memory that its
+actor had at the start to the observation after its last row, padded to the longest.
+
+Axis letters: N rows, of which F are fresh; K trajectories; C continuous actions, S reward signals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stages.policy.network.inputs import Inputs
+from stages.trainer.on_policy.minibatches import InputRows
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was recorded of the N - F replayed rows when they were made or first learned from."""
+
+    heads: Tensor | None
+    """[N - F, …] the action heads of the policy that acted, masks as penalties; None where none are cloned."""
+    values: Tensor
+    """[N - F, S] the critic's values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolls:
+    """The rows of one update."""
+
+    inputs: Inputs
+    """Rows and final observations."""
+    places: Tensor | None
+    """[N + K] of the rows and of the final observations in the network's outputs; None where these are just them."""
+    continuous: Tensor
+    """[N, C] raw continuous actions."""
+    choices: tuple[Tensor, ...]
+    """Per branch [N, 1] int64."""
+    penalties: Tensor | None
+    """[N, H] added to heads: `MASK_PENALTY` for choices that were forbidden, else 0; None without masks."""
+    acted: NDArray[np.float32]
+    """[N] log-probabilities of the joint actions under the policies that acted."""
+    rewards: NDArray[np.float64]
+    """[N, S] scaled and clipped."""
+    lengths: NDArray[np.int64]
+    """[K] rows of each trajectory."""
+    valueless: NDArray[np.bool_]
+    """[K, S] true where no reward can follow."""
+    fresh: int
+    """F"""
+    recorded: Recorded | None
+    """None if all rows are fresh."""
+
+    def __len__(self) -> int:
+        return len(self.acted)
+
+
+def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
+    """N rows, and behind them K final observations, without memory."""
+    others = zip(rows.others, finals.others, strict=True)
+    return Inputs(torch.cat([rows.vectors, finals.vectors]), tuple(torch.cat(pair).to(rows.device) for pair in others))
+
+
+def sequence_inputs(
+    rows: InputRows, finals: InputRows, lengths: NDArray[np.int64], memories: Tensor
+) -> tuple[Inputs, Tensor]:
+    """K sequences, each with its final observation behind its rows, and where rows and finals are among the outputs.
+
+    Args:
+        rows: N rows, with previous actions.
+        finals: K final observations, with previous actions.
+        lengths: [K]
+        memories: [K, m] before the first row of each sequence.
+
+    Returns:
+        The inputs, and the places [N + K].
+    """
+    assert rows.previous_actions is not None, "a policy with memory takes in its last action"
+    assert finals.previous_actions is not None, "as it does after the last row"
+    table = InputRows(
+        torch.cat([rows.vectors, finals.vectors]),
+        tuple(torch.cat(pair) for pair in zip(rows.others, finals.others, strict=True)),
+        torch.cat([rows.previous_actions, finals.previous_actions]),
+    )
+    starts, width = np.cumsum(lengths) - lengths, int(lengths.max()) + 1
+    steps, final = np.arange(width), len(rows) + np.arange(len(lengths))
+    within = steps < lengths[:, None]
+    index = np.where(within, starts[:, None] + steps, final[:, None])
+    flat = np.arange(index.size).reshape(index.shape)
+    places = np.concatenate([flat[within], flat[np.arange(len(lengths)), lengths]])
+    return table.sequences(index, memories), torch.from_numpy(places).to(rows.device)

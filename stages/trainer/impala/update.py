@@ -1,0 +1,221 @@
+"""One gradient step on all unrolls of an update.
+
+Losses are summed over time and batch, as in the original, or averaged (`loss_reduction`); those of cloning over the
+replayed rows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from config import ImpalaHyperparameters
+from queues.specs import BehaviorSpec
+from stages.errors import NotFiniteError
+from stages.policy.network.inputs import Inputs
+from stages.policy.network.protocol import ActorCriticNetwork
+from stages.trainer.adam import Adam, clip_norms
+from stages.trainer.impala.losses import divergence, log_probs_and_entropy
+from stages.trainer.impala.unrolls import Unrolls
+from stages.trainer.impala.vtrace import Limits, VTrace, vtrace
+from stages.trainer.on_policy.update import NetworkUpdate
+
+LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
+"""The losses in order, by the names of their statistics; those that are summed are not weighted yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What an update found."""
+
+    losses: dict[str, float]
+    """By the names of `LOSSES`, as they were reduced."""
+    grad_norm: float
+    """Norm of the whole gradient, before it was limited."""
+    entropy: float
+    """Mean over rows of the joint distribution's entropy."""
+    ratio: float
+    """Mean over rows of π/μ, each at most ρ̄."""
+    clipped: float
+    """Share of the rows whose π/μ is above ρ̄."""
+    values: NDArray[np.float64]
+    """[N, S] the critic's values before the step."""
+
+
+class ImpalaUpdate(NetworkUpdate):
+    """Owns a network with actor and critic, and its optimizer.
+
+    Args:
+        network: the network to train.
+        spec: its actions.
+        hyperparameters: costs and limits.
+        gammas: [S] discount of each reward signal.
+    """
+
+    def __init__(
+        self,
+        network: ActorCriticNetwork,
+        spec: BehaviorSpec,
+        hyperparameters: ImpalaHyperparameters,
+        gammas: NDArray[np.float64],
+    ) -> None:
+        h = hyperparameters
+        betas = (h.adam_beta1, h.adam_beta2)
+        super().__init__(network, Adam(network.values, network.gradients, h.adam_epsilon, betas))
+        self._actor_critic = network
+        self._settings = h
+        self._gammas = gammas
+        self._limits = Limits(h.rho_bar, h.c_bar, h.lambd)
+        self._branches = list(spec.actions.discrete_branches)
+        self._behavior = spec.name
+        self._parts = network.parts
+        self._of_critic = 1.0 - network.acting
+
+    def heads(self, inputs: Inputs) -> Tensor:
+        """The actor's heads [B, H]."""
+        return self._actor_critic.heads(inputs)
+
+    def learn(self, unrolls: Unrolls, learning_rate: float, beta: float, step: int) -> Learned:
+        """Make a gradient step on all losses.
+
+        Args:
+            unrolls: the rows.
+            learning_rate: Adam's, now.
+            beta: weight of the entropy, now.
+            step: agent steps so far, for the error message.
+
+        Raises:
+            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
+        """
+        h = self._settings
+        heads, values, final_values = self._outputs(unrolls)
+        log_sigma = self.network.log_sigma
+        log_probs, entropy = log_probs_and_entropy(
+            heads, log_sigma, unrolls.continuous, unrolls.choices, self._branches
+        )
+        log_ratios = _on_host(log_probs) - unrolls.acted
+        found, of_critic = self._vtrace(unrolls, log_ratios, values, final_values, self._limits)
+        weights = found.advantages.sum(axis=1)
+        if h.clip_advantage is not None:
+            weights = np.clip(weights, -h.clip_advantage, h.clip_advantage)
+        device, n = values.device, len(unrolls)
+        policy_gradient = -(log_probs @ _tensor(weights, device))
+        baseline = self._baseline(values, found)
+        cloning = self._cloning(unrolls, heads, values)
+        losses = [policy_gradient, baseline, -n * entropy, *cloning]
+        costs = [1.0, h.baseline_cost, beta, h.policy_cloning_cost, h.value_cloning_cost]
+        if h.loss_reduction == "mean":
+            replayed = max(1, n - unrolls.fresh)
+            losses = [loss / rows for loss, rows in zip(losses, (n, n, n, replayed, replayed), strict=True)]
+        ratio = float(np.exp(np.minimum(log_ratios, np.log(h.rho_bar))).mean())
+        clipped = float((log_ratios > np.log(h.rho_bar)).mean())
+        norm, reduced = self._step(losses, costs, learning_rate, step)
+        return Learned(reduced, norm, float(entropy.detach()), ratio, clipped, of_critic)
+
+    def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:
+        """Make a gradient step on the value loss alone, by discounted returns; what acts stays as it is.
+
+        Args and errors are those of `learn`.
+        """
+        _, values, final_values = self._outputs(unrolls)
+        # The policy that acts is the one whose values are sought: all ratios are 1, and λ is 1.
+        found, of_critic = self._vtrace(unrolls, np.zeros(len(unrolls)), values, final_values, Limits())
+        baseline = self._baseline(values, found)
+        if self._settings.loss_reduction == "mean":
+            baseline = baseline / len(unrolls)
+        norm, reduced = self._step([baseline], [1.0], learning_rate, step, only_critic=True)
+        return Learned(reduced, norm, 0.0, 1.0, 0.0, of_critic)
+
+    def _outputs(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor]:
+        """Heads [N, H] with the penalties of masks, values [N, S] and final values [K, S]."""
+        heads, values = self._actor_critic(unrolls.inputs)
+        n = len(unrolls)
+        if unrolls.places is None:
+            heads = heads[:n]
+        else:
+            heads, values = heads.index_select(0, unrolls.places[:n]), values.index_select(0, unrolls.places)
+        if unrolls.penalties is not None:
+            heads = heads + unrolls.penalties
+        return heads, values[:n], values[n:]
+
+    def _vtrace(
+        self, unrolls: Unrolls, log_ratios: NDArray[np.float64], values: Tensor, final_values: Tensor, limits: Limits
+    ) -> tuple[VTrace, NDArray[np.float64]]:
+        """V-trace, and the values [N, S] that it starts from."""
+        of_critic = _on_host(values)
+        found = vtrace(
+            log_ratios,
+            unrolls.rewards,
+            of_critic,
+            _on_host(final_values),
+            unrolls.lengths,
+            unrolls.valueless,
+            self._gammas,
+            limits,
+        )
+        return found, of_critic
+
+    def _baseline(self, values: Tensor, found: VTrace) -> Tensor:
+        """Half the squared errors, summed."""
+        return 0.5 * (values - _tensor(found.targets, values.device)).square().sum()
+
+    def _cloning(self, unrolls: Unrolls, heads: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over replayed rows: divergence from the policy that acted, squared difference from recorded values."""
+        recorded, zero = unrolls.recorded, values.new_zeros(())
+        if recorded is None:
+            return zero, zero
+        replayed = slice(unrolls.fresh, None)
+        of_values = (values[replayed] - recorded.values).square().sum()
+        if recorded.heads is None:
+            return zero, of_values
+        return divergence(heads[replayed], self.network.log_sigma, recorded.heads, self._branches).sum(), of_values
+
+    def _step(
+        self, losses: list[Tensor], costs: list[float], learning_rate: float, step: int, only_critic: bool = False
+    ) -> tuple[float, dict[str, float]]:
+        """Make the gradient step; returns the gradient's norm, and the losses by name.
+
+        Raises:
+            NotFiniteError: see `learn`.
+        """
+        names = ("baseline",) if only_critic else LOSSES[:-1]
+        network = self.network
+        with self.adam.undone_on_failure():
+            stacked = torch.stack(losses)
+            total = stacked @ torch.tensor(costs, device=stacked.device)
+            network.gradients.zero_()
+            torch.autograd.backward(total)
+            if only_critic:
+                network.gradients.mul_(self._of_critic)
+            limit = self._settings.max_grad_norm
+            norms = clip_norms(network.gradients, self._parts, float("inf") if limit is None else limit)
+            self.adam.step(learning_rate)
+            results = torch.cat([stacked.detach(), total.detach()[None], norms.square().sum().sqrt()[None]]).tolist()
+            if not (np.isfinite(results).all() and bool(torch.isfinite(network.values).all())):
+                raise NotFiniteError(self._complaint([*names, "total_loss", "grad_norm"], results, step))
+        *found, norm = results
+        return norm, dict(zip([*names, "total_loss"], found, strict=True))
+
+    def _complaint(self, names: list[str], results: list[float], step: int) -> str:
+        where = f"{self._behavior}: update at step {step}"
+        bad = next(((name, value) for name, value in zip(names, results, strict=True) if not np.isfinite(value)), None)
+        if bad is None:
+            return f"{where}: the gradient step made weights NaN or infinite; the weights are those before the update"
+        return (
+            f"{where}: {bad[0]} is {bad[1]}; the weights are those before the update. "
+            "A lower learning_rate, max_grad_norm, or smaller rewards (strength, reward_clipping) often help"
+        )
+
+
+def _on_host(tensor: Tensor) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = tensor.detach().cpu().numpy().astype(np.float64)
+    return found
+
+
+def _tensor(numbers: NDArray[np.float64], device: torch.device) -> Tensor:
+    with np.errstate(over="ignore"):  # what becomes infinite is found in the losses
+        return torch.from_numpy(numbers.astype(np.float32)).to(device)

@@ -1,0 +1,150 @@
+"""The trainer that collects full buffers of trajectories; how it learns from them is a subclass's.
+
+`trainer.OnPolicyTrainer` (PPO, POCA) makes epochs of minibatches of a buffer, `stages.trainer.impala` one gradient
+step.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from config import ImpalaHyperparameters, OnPolicyHyperparameters
+from queues.messages import Array, TrajectoryBatch
+from stages.trainer.builtin import BuiltinTrainer
+from stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from stages.trainer.intake import Intake
+from stages.trainer.on_policy.minibatches import InputRows
+from stages.trainer.on_policy.rollout_buffer import ColumnTable, RolloutBuffer
+from stages.trainer.on_policy.signals import Signals
+from stages.trainer.on_policy.update import NetworkUpdate
+from stages.trainer.protocol import TrainerContext
+from stages.trainer.randomness import random_state, restore_random
+
+log = logging.getLogger(__name__)
+
+Settings = TypeVar("Settings", OnPolicyHyperparameters, ImpalaHyperparameters)
+Update = TypeVar("Update", bound=NetworkUpdate)
+
+
+class RolloutTrainer(BuiltinTrainer, Generic[Settings, Update]):
+    """Collects the trajectories of one behaviour, and learns from `rows_per_update` rows at a time.
+
+    Raises:
+        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder accepts, unusable
+            demonstrations.
+    """
+
+    hyperparameters: ClassVar[type[OnPolicyHyperparameters] | type[ImpalaHyperparameters]]
+    """The model of this trainer's hyperparameters."""
+
+    def __init__(self, context: TrainerContext) -> None:
+        super().__init__(context)
+        settings, spec = context.settings, context.spec
+        # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
+        self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
+        self._memory = settings.network_settings.memory
+        self._signals = Signals(context)
+        self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
+        self._update = self._make_update()
+        network, h = self._update.network, self._hyperparameters
+        self._network = network
+        actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
+        self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
+        self._buffer = self._make_buffer()
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        """Copy trajectories into the buffer, and update the normalisers."""
+        if not batch.num_rows:
+            return
+        observations, finals = self._intake.encode(batch, self._step)
+        self._signals.observe(observations.vectors)
+        self._buffer.append(batch, observations, finals)
+        self._step += batch.num_rows
+
+    def ready(self) -> bool:
+        """Return True if the buffer holds the rows of an update."""
+        return len(self._buffer) >= self.rows_per_update
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
+        return {
+            "step": self._step,
+            "version": self._version,
+            "weights": self._network.state_dict(),
+            "optimizer": self._update.state_dict(),
+            "normalizer": self._intake.normalizer_state(),
+            "signals": self._signals.state_dict(),
+            "cloning": None if self._cloning is None else self._cloning.state_dict(),
+            "random": random_state(self._random),
+            "buffer": self._buffer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        if (self._cloning is None) != (state["cloning"] is None):
+            log.warning(
+                "%s: behavioral_cloning %s",
+                self.context.behavior,
+                "is off now; the run went with it until here" if self._cloning is None else "is new to this run",
+            )
+        with self.context.naming_behavior():
+            self._network.load(state["weights"])
+            self._update.load_state_dict(state["optimizer"])
+            self._intake.load_normalizer(state["normalizer"])
+            self._signals.load_state_dict(state["signals"])
+            if self._cloning is not None and state["cloning"] is not None:
+                self._cloning.load_state_dict(state["cloning"])
+            self._buffer.load_state_dict(state["buffer"])
+        restore_random(self._random, state["random"])
+        self._step = int(state["step"])
+        self._version = int(state["version"])
+
+    def warm_state(self) -> dict[str, Any]:
+        """Actor, critic and normaliser."""
+        state: dict[str, Any] = {"weights": self._network.state_dict()}
+        normalizer = self._intake.normalizer_state()
+        return state if normalizer is None else {**state, "normalizer": normalizer}
+
+    def warm_start(self, state: Mapping[str, Any]) -> None:
+        """Start from `warm_state()` of another run."""
+        with self.context.naming_behavior():
+            self._network.load(state["weights"])
+            self._intake.load_normalizer(state.get("normalizer"))
+
+    def take_weights(self, tensors: Mapping[str, Any]) -> None:
+        """Start from an exported policy: its actor and normaliser. The critic stays as it is."""
+        with self.context.naming_behavior():
+            self._network.load_acting(tensors)
+            self._intake.load_exported_normalizer(tensors)
+
+    def _acting_tensors(self) -> Mapping[str, Array]:
+        return self._network.acting_tensors()
+
+    @abstractmethod
+    def _make_update(self) -> Update:
+        """Make the network, and the update that owns it; design, signals and randomness are there already."""
+
+    @abstractmethod
+    def _make_buffer(self) -> RolloutBuffer:
+        """Make the empty buffer; all else is there already."""
+
+    def _input_rows(
+        self, table: ColumnTable, prefix: str = "", previous_actions: NDArray[np.float32] | None = None
+    ) -> InputRows:
+        """The observations of a table's rows, normalised, as networks take them in."""
+        observed = self._intake.layout.from_columns(table.columns(), prefix)
+        vectors = self._intake.normalized(observed.vectors)
+        return InputRows.of(vectors, observed.others, previous_actions, self.context.device)
+
+    def _clone(self) -> None:
+        """Imitate the demonstrations for one update, if there are any."""
+        if self._cloning is None:
+            return
+        for name, loss in self._cloning.update(self._step).items():
+            self.context.statistics.add(self.context.behavior, name, loss)
