@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from stages import Stage, TrajectoryBatch
 
 LAMPS = 3
-LONGEST = 8
-"""Steps for which a lamp shines, at most; each number from 1 on is as likely."""
+SHINES = (2, 5, 8)
+"""Steps for which a lamp may shine, each as likely."""
+LONGEST = max(SHINES)
 
 
 class Lamps(gymnasium.Env[NDArray[np.float32], np.int64]):
@@ -53,7 +54,7 @@ class Lamps(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     def _switch(self) -> None:
         self._lamp = (self._lamp + int(self.np_random.integers(1, LAMPS))) % LAMPS
-        self._left = int(self.np_random.integers(1, LONGEST + 1))
+        self._left = int(self.np_random.choice(SHINES))
 
     def _seen(self) -> NDArray[np.float32]:
         seen = np.zeros(LAMPS + LONGEST + 1, np.float32)
