@@ -11,6 +11,7 @@ from run_configs import INLINE, cartpole, changed, volley
 from run_folders import read_whole_checkpoint, streams, trainer_digest, weights_digest
 from runs import Command, run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from unity_command import unity
 
 from pipeline.policies.export import load_acting_policy
 from pipeline.run import RunOptions
@@ -122,3 +123,30 @@ def test_discounted_holds_leave_the_returns_of_episodes_as_they_are(tmp_path):
     returns = np.concatenate([batch.episodes["episode_returns"] for batch in made if batch.episodes])
     assert (returns % 1 == 0).all()
     assert returns.mean() > 12
+
+
+@pytest.mark.slow
+def test_unitys_agents_hold_their_actions_and_a_fixed_repeat_has_a_model(tmp_path):
+    for repeat, name in (({"max": 3}, "learned"), (2, "fixed")):
+        plain = unity(tmp_path / name, num_envs=1, environment={"kind": "unity", "action_repeat": repeat})
+        command = Command(tmp_path / name, changed(plain, INLINE))
+        try:
+            assert command.wait() == 0, command.output
+            command.assert_left_nothing()
+        finally:
+            command.end()
+        (last,) = curves(command.run_folder, "Simple").Scalars("Environment/Frames")[-1:]
+        assert 1.2 * last.step < last.value < 3 * last.step
+        assert bool(list(command.run_folder.glob("Simple.onnx"))) is (name == "fixed")
+
+
+@pytest.mark.parametrize("repeat", [{"max": 3}, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_evaluation_holds_actions_too_also_against_a_scripted_player_which_knows_nothing_of_it(tmp_path, repeat):
+    plain = volley(
+        **INLINE,
+        environment__action_repeat=repeat,
+        evaluation={"every": 1000, "episodes": 4, "opponents": "stages.games.volley.scripted:ScriptedPlayer"},
+        behaviors__Volley__max_steps=1500,
+    )
+    result = run_here(plain, tmp_path, "run")
+    assert (result.folder / "Volley" / "Volley-best.pt").is_file()

@@ -42,8 +42,8 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
     """
     if design.spec.action_repeat == "learned":
         raise StageError(
-            f"{update.behavior_id}: it chooses how long its actions are held (environment.action_repeat), for which "
-            "Unity has no input; play it with --inference, or train with a fixed repeat"
+            f"{update.behavior_id}: it chooses how long its actions are held (environment.action_repeat), which "
+            "Unity's runtime can't do; play it with --inference, or train with a fixed repeat"
         )
     tensors = update.tensors()
     vectors = ObservationLayout(design.spec).vector_size

@@ -59,7 +59,8 @@ class Script:
         endings, decisions = [], []
         for agent in random.permutation(agents).tolist():
             if agent in self.playing and random.random() < 0.1:
-                endings.append(Row(tick, agent, self.playing.pop(agent), *random.normal(size=2).tolist(), ends=True))
+                own, shared = random.normal(size=2).tolist()
+                endings.append(Row(tick, agent, self.playing.pop(agent), own, shared, ends=True))
             elif agent in self.playing and random.random() < 0.03:
                 del self.playing[agent]  # begins anew without an ending
             first = agent not in self.playing and random.random() < 0.7
@@ -69,8 +70,8 @@ class Script:
             if agent in self.playing and (first or random.random() < 0.8):
                 mask = random.random(CHOICES) < 0.8
                 mask[random.integers(CHOICES)] = True
-                rewards = (0.0, 0.0) if first else tuple(random.normal(size=2).tolist())
-                decisions.append(Row(tick, agent, self.playing[agent], *rewards, mask=tuple(mask.tolist())))
+                own, shared = (0.0, 0.0) if first else random.normal(size=2).tolist()
+                decisions.append(Row(tick, agent, self.playing[agent], own, shared, mask=tuple(mask.tolist())))
         return endings + decisions
 
     def reset(self, seed: int | None = None) -> StepResult:

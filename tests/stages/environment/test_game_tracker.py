@@ -319,3 +319,12 @@ def test_behaviours_without_self_play_have_no_games():
     walker = rows((5, 0, 1.0), deciding=[(5, 0)])
     assert finish(watch, result(walker=walker, home=rows(deciding=[(0, 0)]))) == {}
     assert [game.generation for game in lineups.games] == [1]
+
+
+def test_a_mate_that_need_not_decide_at_a_tick_plays_on():
+    """Such as one whose action is held for several environment steps."""
+    lineups, watch = watching()
+    watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
+    finish(watch, result(home=rows(deciding=[(0, 0)])))
+    assert not finish(watch, result(home=rows((0, 0, -1.0))))
+    assert told(finish(watch, result(home=rows((2, 0, 1.0)), away=rows((1, 0, -1.0))))) == {HOME: [1.0]}

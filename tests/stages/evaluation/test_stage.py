@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 from fakes import DECISION, Cast, CountingGroup, EchoPolicy, counting_spec, policy_update
 
-from queues.specs import ActionSpec
+from config import ActionRepeatSettings
+from queues.specs import ActionSpec, BehaviorSpec
+from stages.environment.action_repeat import RepeatingGroup
 from stages.environment.protocol import AgentSteps, StepResult
 from stages.evaluation import EvaluationStage
 from stages.evaluation.opponents import NewestOpponents, RandomOpponents
@@ -23,7 +26,7 @@ class Staircase:
 
     def __init__(self, num_envs=2, height=1.0):
         self.num_envs = num_envs
-        self.behavior_specs = {"Walker": counting_spec("Walker")}
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {"Walker": counting_spec("Walker")}
         self.seeds = []
         self.closed = 0
         self.height = height
@@ -105,6 +108,12 @@ def test_the_lowest_and_highest_return_and_the_episodes_length_in_decisions_are_
     _, (report,) = played(Staircase(num_envs=3, height=2.0), episodes=3)
     assert (report.lowest, report.highest, report.length) == (2.0, 6.0, 2.0)
     assert report.deviation == pytest.approx(np.std([2.0, 4.0, 6.0]))
+
+
+def test_returns_of_held_actions_are_undiscounted_too():
+    group = RepeatingGroup(Staircase(num_envs=3, height=2.0), ActionRepeatSettings(steps=2, discount=0.5))
+    _, (report,) = played(group, episodes=3)
+    assert (report.lowest, report.highest, report.length) == (2.0, 6.0, pytest.approx((1 + 1 + 2) / 3))
 
 
 def test_the_last_policy_is_played_at_the_end_if_it_was_not_before():

@@ -690,3 +690,36 @@ def test_a_picture_of_an_environment_made_without_one_is_refused():
     ):
         group.render()
     group.close()
+
+
+class Body(gymnasium.Env[Any, Any]):
+    """Acts with parts that have names, and forbids some choices by these names."""
+
+    observation_space = spaces.Box(-1, 1, (1,))
+    action_space = spaces.Dict(arm=spaces.Dict(grip=spaces.Discrete(2), turn=spaces.Box(0, 4)), legs=spaces.Discrete(3))
+
+    def reset(self, *, seed=None, options=None):
+        self.acts = []
+        return np.zeros(1, np.float32), {"action_mask": {"legs": np.array([0, 1, 1], np.int8)}}
+
+    def step(self, action):
+        assert action in self.action_space
+        self.acts.append(action)
+        mask = {"arm": {"grip": np.array([1, 0], np.int8), "turn": None}}
+        return np.zeros(1, np.float32), 0.0, False, False, {"action_mask": mask}
+
+
+def test_the_parts_of_a_dict_are_heads_with_names_and_masks_of_their_own():
+    envs = [Body(), Body()]
+    group = GymnasiumGroup(SyncVectorEnv([lambda: envs[0], lambda: envs[1]]), "B", "Env")
+    first = group.reset().steps["B"]
+    actions = group.behavior_specs["B"].actions
+    assert (actions.continuous_heads, actions.branch_heads) == (("arm.turn",), ("arm.grip", "legs"))
+    assert first.action_masks.astype(int).tolist() == [[1, 1, 0, 1, 1]] * 2
+
+    decided = ActionBatch(np.array([[-1.0], [0.5]], np.float32), np.array([[1, 2], [0, 1]], np.int32))
+    second = group.step({"B": decided}).steps["B"]
+
+    assert [env.acts[0]["arm"]["turn"].tolist() for env in envs] == [[0.0], [3.0]]
+    assert [(env.acts[0]["arm"]["grip"], env.acts[0]["legs"]) for env in envs] == [(1, 2), (0, 1)]
+    assert second.action_masks.astype(int).tolist() == [[1, 0, 1, 1, 1]] * 2
