@@ -91,7 +91,8 @@ class RepeatingGroup:
                 continue
             asked.append(behavior_id)
             if behavior_id not in self._holds:
-                self._holds[behavior_id] = Holds(self._group.behavior_specs[behavior_id].actions, self._settings)
+                spec = self._group.behavior_specs[behavior_id]
+                self._holds[behavior_id] = Holds(spec.actions, self._settings, spec.grouped)
             told = self._holds[behavior_id].add(steps)
             if told is not None:
                 found[behavior_id] = told

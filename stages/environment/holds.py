@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config import ActionRepeatSettings
-from queues.messages import ActionBatch, Floats
+from queues.messages import ActionBatch, Array, Floats
 from queues.specs import ActionSpec
 from stages.environment.protocol import AgentSteps
 from stages.slots import NOBODY, Numbers, Slots, enlarged
@@ -18,17 +18,21 @@ from stages.slots import NOBODY, Numbers, Slots, enlarged
 class Holds:
     """Holds the actions of agents, each for its own number of environment steps.
 
-    The sums of rewards are those since the agent's last decision: of its own and its group's rewards, each as it is
-    learned from (discounted) and as it is. Slot `NOBODY` stands for agents that never decided; its sums stay 0.
+    The sums of rewards are those since the agent's last decision: its own; its group's, if there are groups; and with a
+    discount both once more without it. Slot `NOBODY` stands for agents that never decided; its sums stay 0.
+
+    Axis letters: n rows of an environment step, a agents that it asks for actions, s sums.
 
     Args:
         actions: of the environment, without `step_mul`.
         settings: for how many steps.
+        grouped: True if there are group rewards.
     """
 
-    def __init__(self, actions: ActionSpec, settings: ActionRepeatSettings) -> None:
+    def __init__(self, actions: ActionSpec, settings: ActionRepeatSettings, grouped: bool) -> None:
         self._steps, self._choices = settings.steps, settings.max
-        self._discount = np.float64(settings.discount)
+        self._grouped = grouped
+        self._discount = settings.discount
         self._firsts = np.cumsum([0, *actions.discrete_branches])[:-1]
         self._slots = Slots(1)
         total = self._slots.total
@@ -37,12 +41,14 @@ class Holds:
         self._left = np.zeros(total, np.int64)
         self._frames = np.zeros(total, np.int32)
         self._weights = np.ones(total)
-        self._sums = np.zeros((total, 2, 2))
-        """[total, own and group's reward, discounted and not]"""
+        """[total] what the discount leaves of the next reward."""
+        self._sums = np.zeros((total, (1 + grouped) * (1 if settings.discount == 1 else 2)))
         self._episode_ids = np.zeros(total, np.int64)
         self._env_ids = np.zeros(total, np.int64)
-        self._acting = self._deciding = np.empty(0, np.int64)
+        self._acting = self._deciding = _NONE
         """Slots of those that the environment asked last, and of those of them that decide anew."""
+        self._known = b""
+        """The agents and episodes of the last step, if all of them were asked: the next one's seldom differ."""
 
     def begin(self, decided: ActionBatch) -> None:
         """Begin to hold new actions, of the agents that were asked last, in that order."""
@@ -62,26 +68,23 @@ class Holds:
     def add(self, steps: AgentSteps) -> AgentSteps | None:
         """Add what an environment step brought; return the rows of those that ended or have to decide, if any."""
         ended = steps.ended
-        slots = self._locate(steps)
-        ending, acting = slots[:ended], slots[ended:]
-        rewards = _rewards(steps)
-        frames = np.empty(len(slots), np.int32)
-        frames[:ended] = self._frames[ending]
-        totals = np.empty((len(slots), 2, 2))
-        totals[:ended] = self._totals(ending, rewards[:ended])
-        if ended:
-            self._forget_rewards(ending)
-            self._left[ending] = 0
-        self._begin_episodes(acting, steps)
-        totals[ended:] = self._sums[acting] = self._totals(acting, rewards[ended:])
-        self._weights[acting] *= self._discount
-        frames[ended:] = self._frames[acting]
+        key = steps.agent_ids.tobytes() + steps.episode_ids.tobytes()
+        as_before = not ended and key == self._known
+        slots = self._acting if as_before else self._locate(steps)
+        self._known = b"" if ended else key
+        self._acting = acting = slots[ended:]
+        totals, frames = self._sums[slots], self._frames[slots]
+        totals += self._received(steps, slots)
+        if not as_before:
+            fresh = ended + self._begin_episodes(slots[:ended], acting, steps)
+            totals[fresh], frames[fresh] = 0.0, 0
+        self._sums[acting] = totals[ended:]
+        if self._discount != 1:
+            self._weights[acting] *= self._discount
         deciding = self._left[acting] <= 0
         if steps.action_masks is not None:
             deciding |= self._forbidden(acting, steps.action_masks)
-        self._acting, self._deciding = acting, acting[deciding]
-        if ended:
-            self._forget_agents(ending, acting)
+        self._deciding = acting[deciding]
         if not ended and not len(self._deciding):
             return None
         return self._rows(steps, deciding, totals.astype(np.float32), frames)
@@ -89,12 +92,10 @@ class Holds:
     def drop(self, env_ids: NDArray[np.int32]) -> None:
         """Forget the agents of some instances."""
         used = self._slots.used()
-        gone = used[np.isin(self._env_ids[used], env_ids)]
-        if len(gone):
-            self._slots.remove(gone)
+        self._forget(used[np.isin(self._env_ids[used], env_ids)])
 
     def _locate(self, steps: AgentSteps) -> Numbers:
-        """Slots [n]; those that decide for the first time get one, others that are unknown are `NOBODY`."""
+        """Slots [n]; agents that act for the first time get one, others that are unknown are `NOBODY`."""
         slots = self._slots.find(steps.agent_ids)
         acting = slots[steps.ended :]
         new = (acting == NOBODY).nonzero()[0]
@@ -105,24 +106,38 @@ class Holds:
             self._env_ids[added] = steps.env_ids[steps.ended :][new]
         return slots
 
-    def _begin_episodes(self, acting: Numbers, steps: AgentSteps) -> None:
-        """Let agents in a new episode begin anew, also where the one before never ended."""
+    def _begin_episodes(self, ending: Numbers, acting: Numbers, steps: AgentSteps) -> Numbers:
+        """Forget agents that ended; return the places [k] among [a] of those that begin an episode.
+
+        They may have ended in this step, or before it, or never.
+        """
         episode_ids = steps.episode_ids[steps.ended :]
-        fresh = acting[self._episode_ids[acting] != episode_ids]
+        begins = self._episode_ids[acting] != episode_ids
+        if len(ending):
+            ended = np.zeros(len(self._left), np.bool_)
+            ended[ending] = True
+            begins |= ended[acting]
+            ended[acting] = ended[NOBODY] = False
+            self._forget(ended.nonzero()[0])
+        fresh: Numbers = begins.nonzero()[0]
         if len(fresh):
             self._episode_ids[acting] = episode_ids
-            self._left[fresh] = 0
-            self._forget_rewards(fresh)
+            self._left[acting[fresh]] = 0
+            self._forget_rewards(acting[fresh])
+        return fresh
 
-    def _totals(self, slots: Numbers, rewards: Floats) -> NDArray[np.float64]:
-        """Sums [k, 2, 2] with the rewards [k, 2] of one more step."""
-        factors = np.ones((len(slots), 1, 2))
-        factors[:, 0, 0] = self._weights[slots]
-        sums: NDArray[np.float64] = self._sums[slots] + factors * rewards[:, :, None]
-        return sums
+    def _received(self, steps: AgentSteps, slots: Numbers) -> NDArray[Any]:
+        """The step's rewards [n, s], as they are added to the sums."""
+        rewards: Array = steps.rewards[:, None]
+        if self._grouped:
+            shared = np.zeros(len(slots), np.float32) if steps.group_rewards is None else steps.group_rewards
+            rewards = np.stack((steps.rewards, shared), axis=1)
+        if self._discount == 1:
+            return rewards
+        return np.concatenate((self._weights[slots][:, None] * rewards, rewards), axis=1)
 
     def _forbidden(self, acting: Numbers, masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[d] true where a mask forbids what the agent does."""
+        """[a] true where a mask forbids what the agent does."""
         chosen = self._firsts + self._discrete[acting]
         forbidden: NDArray[np.bool_] = np.logical_or.reduce(~np.take_along_axis(masks, chosen, axis=1), axis=1)
         return forbidden
@@ -138,18 +153,22 @@ class Holds:
         rows: Any = slice(None)
         if not deciding.all():
             rows = np.concatenate((np.arange(steps.ended), steps.ended + deciding.nonzero()[0]))
+        undiscounted = None
+        if self._discount != 1:
+            undiscounted = np.zeros((len(totals), 2), np.float32)
+            undiscounted[:, : 1 + self._grouped] = totals[:, 1 + self._grouped :]
         return replace(
             steps,
             agent_ids=steps.agent_ids[rows],
             env_ids=steps.env_ids[rows],
             episode_ids=steps.episode_ids[rows],
             observations=tuple(observation[rows] for observation in steps.observations),
-            rewards=totals[rows, 0, 0],
+            rewards=totals[rows, 0],
             action_masks=masks,
             group_ids=None if steps.group_ids is None else steps.group_ids[rows],
-            group_rewards=None if steps.group_rewards is None else totals[rows, 1, 0],
+            group_rewards=totals[rows, 1] if self._grouped else None,
             env_frames=frames[rows],
-            undiscounted=None if self._discount == 1 else totals[rows, :, 1],
+            undiscounted=None if undiscounted is None else undiscounted[rows],
         )
 
     def _forget_rewards(self, slots: Numbers) -> None:
@@ -157,11 +176,10 @@ class Holds:
         self._weights[slots] = 1.0
         self._frames[slots] = 0
 
-    def _forget_agents(self, ending: Numbers, acting: Numbers) -> None:
-        """Free the slots of agents that ended and are not there again."""
-        gone = ending[(ending != NOBODY) & ~np.isin(ending, acting)]
-        if len(gone):
-            self._slots.remove(gone)
+    def _forget(self, slots: Numbers) -> None:
+        if len(slots):
+            self._slots.remove(slots)
+            self._known = b""
 
     def _enlarge(self) -> None:
         total = self._slots.total
@@ -171,13 +189,5 @@ class Holds:
                     setattr(self, name, enlarged(values, total))
 
 
+_NONE = np.empty(0, np.int64)
 _NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
-
-
-def _rewards(steps: AgentSteps) -> Floats:
-    """[n, 2] own and group's rewards."""
-    rewards = np.zeros((len(steps.rewards), 2), np.float32)
-    rewards[:, 0] = steps.rewards
-    if steps.group_rewards is not None:
-        rewards[:, 1] = steps.group_rewards
-    return rewards

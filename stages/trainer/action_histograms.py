@@ -10,8 +10,8 @@ from stages.policy.actions import environment_actions
 from stages.stage import Statistics
 
 SAMPLED_PER_UPDATE = 64
-"""Rows of an update whose actions are shown: all would cost more than they tell."""
-_SMALLEST_STRIDE = 8
+"""Rows of an update whose actions are shown, of small ones fewer: all would cost more than they tell."""
+_SMALLEST_STRIDE = 32
 
 
 class ActionHistograms:
@@ -33,10 +33,13 @@ class ActionHistograms:
         """Rows to pass over before the next one is taken."""
         self._taken: dict[str, list[Array]] = {"continuous_actions": [], "discrete_actions": []}
         self._count = 0
+        """Rows that were taken and not reported yet."""
+        self._reported = False
 
-    def __len__(self) -> int:
-        """Number of rows that were taken and not reported yet."""
-        return self._count
+    @property
+    def due(self) -> bool:
+        """True if there is enough to report; of a run's first rows anything is."""
+        return self._count >= (SAMPLED_PER_UPDATE if self._reported else 1)
 
     def add(self, rows: Columns, count: int) -> None:
         """Take some of a batch's rows [count, …]; copied."""
@@ -51,8 +54,6 @@ class ActionHistograms:
 
     def report(self, statistics: Statistics, behavior: str) -> None:
         """Report what was taken."""
-        if not self._count:
-            return
         heads = {"continuous_actions": self._actions.continuous_heads, "discrete_actions": self._actions.branch_heads}
         for name, taken in self._taken.items():
             if taken:
@@ -62,4 +63,4 @@ class ActionHistograms:
                 for head, column in zip(heads[name], values.T, strict=True):
                     statistics.extend(behavior, f"action/{head}", column)
                 taken.clear()
-        self._count = 0
+        self._count, self._reported = 0, True

@@ -20,7 +20,7 @@ from queues.specs import ActionSpec
 from stages.policy.extra_columns import require_columns
 from stages.stage import Stage, StageContext
 from stages.timings import LEARNING
-from stages.trainer.action_histograms import SAMPLED_PER_UPDATE, ActionHistograms
+from stages.trainer.action_histograms import ActionHistograms
 from stages.trainer.protocol import Trainer
 
 RECENT_EPISODES = 100
@@ -290,8 +290,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         statistics = self._context.statistics
         if self._repeats:
             statistics.add(self._behavior, "Environment/Frames", float(self._frames), "last")
-        enough = 1 if not self.trainer.off_policy else SAMPLED_PER_UPDATE
-        if self._actions is not None and len(self._actions) >= enough:
+        if self._actions is not None and self._actions.due:
             self._actions.report(statistics, self._behavior)
 
     def _count_episodes(self, batch: TrajectoryBatch) -> None:

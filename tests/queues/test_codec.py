@@ -70,6 +70,8 @@ def step_batches(draw: st.DrawFn) -> StepBatch:
         tick=draw(st.integers(0, 1 << 40)),
         group_ids=np.arange(n) % 2 if grouped else None,
         group_rewards=np.arange(n, dtype=np.float32) if grouped else None,
+        env_frames=np.arange(n, dtype=np.int32) if grouped else None,
+        undiscounted=np.ones((n, 2), np.float32) if grouped else None,
     )
 
 
