@@ -220,7 +220,9 @@ class ImpalaHyperparameters(Hyperparameters):
     learning_rate_schedule: Schedule = Field(
         "linear", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
     )
-    adam_beta1: Float = Field(0.9, ge=0, lt=1, description="Decay of Adam's mean of gradients.")
+    adam_beta1: Float = Field(
+        0.0, ge=0, lt=1, description="Decay of Adam's mean of gradients; 0: none, which late steps would mislead."
+    )
     adam_beta2: Float = Field(0.999, ge=0, lt=1, description="Decay of Adam's mean of squared gradients.")
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε.")
     max_grad_norm: Float | None = Field(
