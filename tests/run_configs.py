@@ -105,7 +105,7 @@ def remembering(**changes: Any) -> Plain:
     )
 
 
-def replaying(**changes: Any) -> Plain:
+def unrolling(**changes: Any) -> Plain:
     """A tiny run of IMPALA on CartPole with a memory, half of whose unrolls are replayed."""
     return cartpole(
         **{

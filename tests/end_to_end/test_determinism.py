@@ -13,10 +13,10 @@ from run_configs import (
     cooperating,
     copying,
     remembering,
-    replaying,
     sac,
     taught,
     team_play,
+    unrolling,
     volley,
     with_expert,
 )
@@ -59,7 +59,7 @@ LESSONS = taught(
 )
 POCA = cooperating(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
 TEAMS = team_play(pipeline__deterministic=True, behaviors__Team__checkpoint_interval=130)
-IMPALA = replaying(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
+IMPALA = unrolling(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
 COPYING = copying(pipeline__deterministic=True)
 RUNS = {
     "CartPole": CARTPOLE,

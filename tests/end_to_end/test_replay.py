@@ -17,6 +17,7 @@ from run_configs import (
     sac,
     schooled,
     team_play,
+    unrolling,
     volley,
     with_expert,
 )
@@ -34,6 +35,7 @@ RUNS = {
     "SAC": sac(),
     "memory": remembering(),
     "POCA": cooperating(),
+    "IMPALA": unrolling(),
     "teams": team_play(),
     "bc": copying(behaviors__CartPole__max_steps=2000),
     "teacher and student": schooled(),
