@@ -64,9 +64,11 @@ LENGTH = 128
 AGENTS = 4
 
 
-def rows_of(spec: BehaviorSpec, n: int, memory: int, random: np.random.Generator) -> TrajectoryBatch:
-    """Trajectories of `LENGTH` random rows; in groups of `AGENTS`, if there are groups."""
-    k, actions = n // LENGTH, spec.actions
+def rows_of(
+    spec: BehaviorSpec, n: int, memory: int, random: np.random.Generator, length: int = LENGTH
+) -> TrajectoryBatch:
+    """Trajectories of `length` random rows; in groups of `AGENTS`, if there are groups."""
+    k, actions = n // length, spec.actions
     (seen,) = spec.observations
     rows: dict[str, Array] = {
         "obs_0": (255 * random.random((n, *seen.shape), np.float32)).astype(seen.dtype),
@@ -74,13 +76,13 @@ def rows_of(spec: BehaviorSpec, n: int, memory: int, random: np.random.Generator
         "log_probs": np.full((n, actions.log_prob_size), -1.4, np.float32),
     }
     ends: dict[str, Array] = {
-        "lengths": np.full(k, LENGTH, np.int32),
+        "lengths": np.full(k, length, np.int32),
         "agent_ids": np.arange(k),
         "episode_ids": np.zeros(k, np.int64),
         "terminated": np.zeros(k, np.bool_),
         "truncated": np.ones(k, np.bool_),
         "next_obs_0": rows["obs_0"][:k],
-        "credits": np.full(k, LENGTH, np.int32),
+        "credits": np.full(k, length, np.int32),
     }
     if actions.continuous_size:
         rows["continuous_actions"] = random.standard_normal((n, actions.continuous_size), np.float32)
@@ -88,9 +90,9 @@ def rows_of(spec: BehaviorSpec, n: int, memory: int, random: np.random.Generator
         rows["discrete_actions"] = random.integers(0, actions.discrete_branches[0], (n, 1)).astype(np.int32)
         ends["previous_discrete_actions"] = np.zeros((k, 1), np.int32)
     if spec.grouped:
-        rows["group_rewards"], rows["ticks"] = np.zeros(n, np.float32), np.arange(n) % LENGTH
+        rows["group_rewards"], rows["ticks"] = np.zeros(n, np.float32), np.arange(n) % length
         ends["group_ids"], ends["group_left"] = 1 + np.arange(k) // AGENTS, np.ones(k, np.bool_)
-        ends["next_ticks"] = np.full(k, LENGTH)
+        ends["next_ticks"] = np.full(k, length)
     if memory:
         rows["memories"] = random.random((n, memory), np.float32)
     return TrajectoryBatch(spec.behavior_id, 0, rows, ends)
