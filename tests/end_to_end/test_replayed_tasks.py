@@ -1,0 +1,50 @@
+"""The example of two tasks one after the other: what is replayed and cloned is not forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config import load_config
+from pipeline.policies.export import load_acting_policy
+from pipeline.run import run
+from stages.loading import load_attribute
+
+FOLDER = Path(__file__).parents[2] / "examples" / "replayed_tasks"
+NO_REPLAY = ["batch_size=16", "batch_size_from_replay=0", "policy_cloning_cost=0.01", "value_cloning_cost=0.005"]
+
+
+def carts(name):
+    return load_attribute(f"two_carts:{name}", FOLDER, "example")
+
+
+@pytest.mark.parametrize("swapped", [0.0, 1.0])
+def test_the_tasks_of_the_example_differ_in_what_a_push_does_and_are_told_apart(swapped):
+    env = carts("Carts")()
+    first, _ = env.reset(seed=0, options={"swapped": swapped})
+    pushed, reward, *_ = env.step(1)
+    env.close()
+    assert (first[4], pushed[4]) == ((1.0, 1.0) if swapped else (-1.0, -1.0))
+    assert env.observation_space.contains(pushed)
+    assert (pushed[1] < first[1]) == bool(swapped), "1 pushes to the right, or in the other task to the left"
+    assert reward == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("changes", "kept"), [([], True), (NO_REPLAY, False)], ids=["replayed", "not replayed"])
+def test_a_task_is_kept_while_another_one_is_learned_if_it_is_replayed_and_cloned(changes, kept, tmp_path):
+    overrides = [
+        *(f"behaviors.Carts.hyperparameters.{change}" for change in changes),
+        "behaviors.Carts.checkpoint_interval=100000",
+        f"checkpoint_settings.results_dir={tmp_path}",
+        "pipeline.deterministic=true",
+    ]
+    folder = run(load_config(FOLDER / "config.yaml", overrides)).folder
+    by_step = sorted((folder / "Carts").glob("Carts-*.pt"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    after_a, after_b, *_ = (load_acting_policy(path) for path in by_step)
+    peak = carts("score")(after_a, False)
+    assert peak > 150
+    assert carts("score")(after_a, True) < 20
+    assert carts("score")(after_b, True) > 100
+    assert (carts("score")(after_b, False) >= 0.8 * peak) == kept
