@@ -159,6 +159,7 @@ IMPALA = {
     "batch_size": BATCH,
     "learning_rate": RATE,
     "learning_rate_schedule": "constant",
+    "adam_beta1": 0.9,
     "beta": ENTROPY,
     "baseline_cost": BASELINE,
     "max_grad_norm": NORM,

@@ -39,7 +39,7 @@ def draw(panels: Sequence[Panel]) -> str:
 
 
 def _drawn(panel: Panel, left: float, top: float) -> Iterator[str]:
-    xs = [x for curve in panel.seeds.values() for x in curve]
+    xs = [x for curve in panel.seeds.values() for x in curve] + [x for span in panel.spans.values() for x in span]
     first, last = min(xs), max(xs)
 
     def across(x: float) -> float:
