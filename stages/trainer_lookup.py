@@ -6,7 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from config import BehaviorSettings
 from config.errors import KeyPath, dotted
+from config.hyperparameters import Hyperparameters
 from config.trainers import TRAINERS, TrainerKind
 from stages.errors import LoadError, blaming
 from stages.loading import load_attribute
@@ -48,6 +52,26 @@ def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> Train
         imitates=bool(getattr(found, "imitates", False)),
         extra_columns=_names(getattr(found, "extra_columns", ()), f"{dotted(path)}.trainer_type: {trainer_type}", path),
     )
+
+
+def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> tuple[str, ...]:
+    """Return the names of the decision columns that a behaviour's trainer asks for, always or by these settings.
+
+    A class of the user's own has its hyperparameters as a plain map. Where it is derived from a trainer with a model of
+    them, as `impala`, its base's keys are read by that.
+
+    Args and errors are those of `trainer_kind`.
+    """
+    always, given = trainer_kind(settings.trainer_type, folder, path).extra_columns, settings.hyperparameters
+    if not isinstance(given, Hyperparameters):
+        model = getattr(trainer_class(settings.trainer_type, folder, path), "hyperparameters", None)
+        if not (isinstance(model, type) and issubclass(model, Hyperparameters)):
+            return always
+        try:
+            given = model.model_validate({key: value for key, value in given.items() if key in model.model_fields})
+        except ValidationError:  # what is wrong, the trainer says when it is made
+            return always
+    return tuple(dict.fromkeys((*always, *given.extra_columns())))
 
 
 def _names(given: Any, asker: str, path: KeyPath) -> tuple[str, ...]:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from config import BehaviorSettings, NetworkSettings
 from config.errors import dotted
-from config.hyperparameters import Hyperparameters
 from queues.columns import Column, memory_column
 from queues.specs import BehaviorSpec
 from stages.errors import blaming
 from stages.policy.extra_columns import EXTRA_COLUMNS, check_extra_columns
 from stages.policy.observations import ObservationLayout
-from stages.trainer_lookup import trainer_kind
+from stages.trainer_lookup import asked_columns, trainer_kind
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,7 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
             gives.
     """
     path = ("behaviors", spec.name)
-    kind, given = trainer_kind(settings.trainer_type, folder, path), settings.hyperparameters
-    by_settings = given.extra_columns() if isinstance(given, Hyperparameters) else ()
-    asked = tuple(dict.fromkeys((*kind.extra_columns, *by_settings)))
+    kind, asked = trainer_kind(settings.trainer_type, folder, path), asked_columns(settings, folder, path)
     with blaming(*path, "trainer_type"):
         check_extra_columns(asked, f"{dotted(path)}.trainer_type: {settings.trainer_type}")
     return PolicyDesign(spec, settings.network_settings, kind.squashed, folder, extra_columns=asked)

@@ -98,5 +98,6 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
             raise StageError(
                 f"{batch.behavior_id}: the trainer asks for the column {column.name} of each decision, "
                 f"{column.dtype} {column.shape}, and got {got}. A recording has it if its run had this trainer_type "
-                "with these hyperparameters and played no .onnx model: record again so. Custom stages must pass it on"
+                "with these hyperparameters and played no .onnx model: record again so. Custom stages must pass it on; "
+                "a trainer class that changes its base's hyperparameters must name it in extra_columns"
             )

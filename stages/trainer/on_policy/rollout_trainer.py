@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from config import ImpalaHyperparameters, OnPolicyHyperparameters
 from queues.messages import Array, TrajectoryBatch
+from stages.policy.extra_columns import require_columns
 from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake
@@ -62,6 +63,7 @@ class RolloutTrainer(BuiltinTrainer, Generic[Settings, Update]):
         """Copy trajectories into the buffer, and update the normalisers."""
         if not batch.num_rows:
             return
+        require_columns(batch, self._design.asked_columns)  # a derived class may have changed its settings
         observations, finals = self._intake.encode(batch, self._step)
         self._signals.observe(observations.vectors)
         self._buffer.append(batch, observations, finals)
