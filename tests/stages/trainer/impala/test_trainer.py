@@ -181,8 +181,8 @@ def test_policies_are_cloned_towards_the_one_that_acted(actions):
         expected += float(kl_divergence(old, new).sum())
         of_old, of_new = of_old[:, 2 * c :], of_new[:, c:]
     branches = list(actions.discrete_branches)
-    for old, new in zip(torch.split(of_old, branches, 1), torch.split(of_new, branches, 1), strict=True):
-        expected += float(kl_divergence(Categorical(logits=old), Categorical(logits=new)).sum())
+    for theirs, ours in zip(torch.split(of_old, branches, 1), torch.split(of_new, branches, 1), strict=True):
+        expected += float(kl_divergence(Categorical(logits=theirs), Categorical(logits=ours)).sum())
     learn_once(trainer, experience(spec, [4] * 5, seed=1))
     assert reported.values["loss/policy_cloning"] == [0.0, pytest.approx(expected, rel=1e-3)]
 
