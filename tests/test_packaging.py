@@ -69,6 +69,8 @@ def test_a_distribution_with_one_of_our_names_is_named(tmp_path, monkeypatch):
     intruder.mkdir()
     (intruder / "METADATA").write_text("Metadata-Version: 2.1\nName: config\nVersion: 0.5.1\n")
     (intruder / "RECORD").write_text("config/__init__.py,,\n")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/__init__.py").touch()  # Python 3.13 counts only what is there
     monkeypatch.syspath_prepend(tmp_path)
     assert "config 0.5.1" in intruders("config")
     assert "config 0.5.1 has a package of that name" in complaint("config")

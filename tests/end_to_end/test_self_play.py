@@ -109,6 +109,7 @@ def test_a_resumed_run_goes_on_in_mid_turn_to_the_bit(tmp_path, monkeypatch):
 def test_a_run_that_was_done_on_one_side_goes_on_with_the_other_and_exports_each_policy_once(tmp_path, caplog):
     first = run_here(duel(0, behaviors__Seeker__max_steps=500), tmp_path, "run")
     assert first.behaviors["Hider"].step >= 2000
+    caplog.clear()  # a test before this one may have left the level at which the first run's lines are kept
     caplog.set_level(logging.INFO, "pipeline")
     second = run_here(duel(0, behaviors__Seeker__max_steps=1500), tmp_path, "run", resume=True)
     assert second.behaviors["Hider"].step == first.behaviors["Hider"].step

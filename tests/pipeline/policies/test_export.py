@@ -225,7 +225,9 @@ def test_a_file_that_would_run_code_when_read_is_refused(tmp_path):
     torch.save({"weights": {}, "spec": Trap()}, path)
     with pytest.raises(ValueError, match="is not an exported policy") as caught:
         read_export(path)
-    assert "it holds other objects (print) than tensors and plain values; loading" in str(caught.value)
+    # Which of torch's versions says `builtins.print`, and which `print`, is none of our business.
+    assert "it holds other objects (" in str(caught.value)
+    assert "print) than tensors and plain values; loading" in str(caught.value)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
