@@ -53,9 +53,9 @@ def _drawn(panel: Panel, left: float, top: float) -> Iterator[str]:
         at, until = across(max(begin, first)), across(min(end, last))
         shade = "#f4f4f4" if n % 2 else "#fff"
         yield f'<rect x="{at:.1f}" y="{top}" width="{until - at:.1f}" height="{HEIGHT}" fill="{shade}"/>'
-        yield f'<text x="{(at + until) / 2:.0f}" y="{top + 12}" text-anchor="middle" fill="#777">{name}</text>'
+        yield f'<text x="{(at + until) / 2:.0f}" y="{top - 6}" text-anchor="middle" fill="#777">{name}</text>'
     yield f'<rect x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#bbb"/>'
-    yield f'<text x="{left}" y="{top - 8}">{panel.title}</text>'
+    yield f'<text x="{left}" y="{top - 24}">{panel.title}</text>'
     for value in (panel.bottom, (panel.bottom + panel.top) / 2, panel.top):
         yield f'<text x="{left - 4}" y="{down(value) + 4:.0f}" text-anchor="end">{value:,.4g}</text>'
     for x in (first, (first + last) / 2, last):

@@ -124,7 +124,11 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
         named = {row[0]: array for row, array in zip(header["arrays"], arrays, strict=True)}
         match header["type"]:
             case "TrajectoryBatch":
-                fields |= {group: _group(named, group) for group in _TRAJECTORY_GROUPS}
+                groups: dict[str, dict[str, Array]] = {group: {} for group in _TRAJECTORY_GROUPS}
+                for name, array in named.items():
+                    group, _, column = name.partition("/")
+                    groups[group][column] = array
+                fields |= groups
                 return TrajectoryBatch(**fields)
             case "PolicyUpdate":
                 fields["layout"] = tuple((str(name), tuple(int(s) for s in shape)) for name, shape in fields["layout"])

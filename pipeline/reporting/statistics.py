@@ -27,6 +27,9 @@ HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024
 """Values kept of one histogram: enough for its shape; mean, sum, spread and count are exact."""
 
+FEW_VALUES = 8
+"""Values that are sooner added one by one than as an array."""
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -197,7 +200,13 @@ class StatisticsCollector:
         Raises:
             ValueError: if `how` is not one of `HOWS`.
         """
-        array = np.asarray(values if isinstance(values, np.ndarray) else list(values), np.float64).ravel()
+        if not isinstance(values, np.ndarray):
+            values = list(values)
+            if len(values) <= FEW_VALUES:
+                for value in values:
+                    self.add(category, name, value, how)
+                return
+        array = np.asarray(values, np.float64).ravel()
         accumulator = self._accumulator(category, name, how)
         finite = np.isfinite(array)
         if not finite.all():

@@ -9,7 +9,7 @@ from queues.specs import ActionSpec
 from stages.policy.actions import environment_actions
 from stages.stage import Statistics
 
-SAMPLED_PER_UPDATE = 64
+SAMPLED_PER_UPDATE = 32
 """Rows of an update whose actions are shown, of small ones fewer: all would cost more than they tell."""
 _SMALLEST_STRIDE = 32
 

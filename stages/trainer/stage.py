@@ -6,6 +6,7 @@ weights.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -160,7 +161,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     @property
     def recent_return(self) -> float | None:
         """Mean return of the last (up to) 100 finished episodes."""
-        return float(np.mean(self._recent)) if self._recent else None
+        return math.fsum(self._recent) / len(self._recent) if self._recent else None
 
     def start(self, context: StageContext) -> None:
         """Keep the context."""
@@ -238,23 +239,26 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def _learn(self) -> PolicyUpdate:
         began, version = self._clock(), self.trainer.version
         used = self.trainer.learn()
+        add = self._context.statistics.add
+        add(self._behavior, "Pipeline/Update Experiences", float(used))
+        if (recent := self.recent_return) is not None:
+            add(self._behavior, "Pipeline/Update Mean Return", recent)
+        self._report_actions()
+        known, age = self._use_up(used, version)
+        if known and not self.trainer.imitates:  # versions are of its own policy
+            add(self._behavior, "Policy/Lag", age / known)
+        self._policy = self.trainer.policy()
+        self._time_update(began)
+        return self._policy
+
+    def _time_update(self, began: float) -> None:
         before, self._learned_at = self._learned_at, self._clock()
         took = self._learned_at - began
         if before is not None:
             self._collecting_s.append(began - before)
             self._learning_s.append(took)
         self._context.timings.add(LEARNING, took)
-        add = self._context.statistics.add
-        add(self._behavior, "Pipeline/Update Duration", took)
-        add(self._behavior, "Pipeline/Update Experiences", float(used))
-        if self._recent:
-            add(self._behavior, "Pipeline/Update Mean Return", float(np.mean(self._recent)))
-        self._report_actions()
-        known, age = self._use_up(used, version)
-        if known and not self.trainer.imitates:  # versions are of its own policy
-            add(self._behavior, "Policy/Lag", age / known)
-        self._policy = self.trainer.policy()
-        return self._policy
+        self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
 
     def _use_up(self, rows: int, version: int) -> tuple[int, float]:
         """Return the credits of rows, which are used up in order of arrival by the update after `version`.
