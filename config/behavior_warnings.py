@@ -79,7 +79,7 @@ def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
     if network.network is None:
         return
     for key in changed(network):
-        if key in _SHAPE:
+        if key in _SHAPE and getattr(network, key) is not None:
             yield _about(f"network_settings.{key}", f"is only passed to {network.network}, which may ignore it")
 
 

@@ -137,10 +137,10 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     place = _place_below(models, key, value_at(data, path[:-1]))
     if place is not None:
         return f"unknown key here; it belongs under '{place}'"
-    hint = suggest(key, known)
-    if hint:
+    place, hint = _place_above(top, path, data), suggest(key, known)
+    around = f"under '{dotted(path[:-2])}'"  # the section around it knows the very word
+    if hint and place != around:
         return f"unknown key{hint}"
-    place = _place_above(top, path, data)
     if place:
         return f"unknown key here; it belongs {place}"
     own = ", or a name of your own with 'use: module:Class'" if any(map(more_of, models)) else ""

@@ -143,6 +143,17 @@ class SACHyperparameters(Hyperparameters):
         "constant", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
     )
     buffer_init_steps: Int = Field(0, ge=0, description="Agent steps to collect before the first update.")
+    random_steps: Int = Field(
+        0,
+        ge=0,
+        description="Agent steps at the start of the run whose actions are drawn uniformly, within their bounds and "
+        "among the allowed choices, instead of by the untrained policy. Not in ML-Agents.",
+    )
+    update_at: Literal["step", "episode_end"] = Field(
+        "step",
+        description="When updates are made: as steps come, or those of all steps since when an episode ends. "
+        "Not in ML-Agents.",
+    )
     tau: Float = Field(
         0.005, gt=0, le=1, description="Share of the learned networks that their targets take over per update."
     )
@@ -194,6 +205,12 @@ class SACHyperparameters(Hyperparameters):
                 "forgotten before anything was learned from them"
             )
             yield Finding(("hyperparameters", "buffer_init_steps"), message)
+        if self.random_steps and block.network_settings.deterministic:
+            message = "has no effect, because network_settings.deterministic lets actors act by the mean from the start"
+            yield Finding(("hyperparameters", "random_steps"), message)
+        elif self.random_steps >= block.max_steps:
+            message = f"{self.random_steps} steps are all of max_steps ({block.max_steps}): no policy ever acts"
+            yield Finding(("hyperparameters", "random_steps"), message)
         first = max(1 if block.network_settings.memory else self.batch_size, self.buffer_init_steps + 1)
         if first > block.max_steps:
             message = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ImageEncoder:
-    """One encoder: layers over an image; a linear layer to `hidden_units` numbers and an activation follow them.
+    """One encoder: layers over an image; a linear layer as wide as the first hidden one and an activation follow.
 
     Functions are given as `module:name`, and imported where they are called.
     """

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from config.fields import Flag, Int, Reference, Settings, Text, one_of
+from config.errors import Finding
+from config.fields import Flag, Int, Reference, Settings, Text, one_of, report, to_number
 from config.image_encoders import IMAGE_ENCODERS
 
 Activation = Literal["swish", "tanh", "relu", "elu"]
+
+
+MOST_UNITS = 16384
+MOST_LAYERS = 100
+DEFAULT_LAYERS = 2
+
+
+def _units(value: Any) -> Any:
+    """Read the width of all hidden layers, or a list of each one's."""
+    if not isinstance(value, list | tuple):
+        return _width(value)
+    if not 0 < len(value) <= MOST_LAYERS:
+        raise ValueError(f"the list has {len(value)} widths; expected 1 to {MOST_LAYERS}, one for each hidden layer")
+    return tuple(map(_width, value))
+
+
+def _width(value: Any) -> int:
+    number = to_number(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not float(number).is_integer():
+        raise ValueError(f"{value!r} does not fit; expected a whole number, or a list of one for each hidden layer")
+    if not 0 < number <= MOST_UNITS:
+        raise ValueError(f"{int(number)} is out of range; expected 1 to {MOST_UNITS} units in a layer")
+    return int(number)
 
 
 class MemorySettings(Settings):
@@ -40,8 +64,18 @@ class NetworkSettings(Settings):
     """The network of one behaviour."""
 
     normalize: Flag = Field(False, description="Normalise vector observations by their running mean and variance.")
-    hidden_units: Int = Field(128, gt=0, le=16384, description="Units in each hidden layer.")
-    num_layers: Int = Field(2, gt=0, le=100, description="Hidden layers.")
+    hidden_units: Annotated[int | tuple[int, ...], BeforeValidator(_units)] = Field(
+        128,
+        description="Units in each hidden layer; or a list with the units of every one, from the inputs on "
+        "(`[256, 128]`), which says how many there are. A list is not in ML-Agents.",
+    )
+    num_layers: Int | None = Field(
+        DEFAULT_LAYERS,
+        gt=0,
+        le=MOST_LAYERS,
+        description="Hidden layers, each of `hidden_units`; does not go with a list of these.",
+        json_schema_extra={"default_text": "`2`; the length of `hidden_units` where that is a list"},
+    )
     vis_encode_type: Annotated[Text, one_of(IMAGE_ENCODERS)] = Field(
         "simple",
         description="Encoder of visual observations. The smallest sides that fit, in pixels: "
@@ -63,3 +97,25 @@ class NetworkSettings(Settings):
         "extending.md). Not in ML-Agents.",
     )
     activation: Activation = Field("swish", description="Activation of the hidden layers. Not in ML-Agents.")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Units of each hidden layer, from the inputs on."""
+        if isinstance(self.hidden_units, tuple):
+            return self.hidden_units
+        return (self.hidden_units,) * (self.num_layers or DEFAULT_LAYERS)
+
+    @model_validator(mode="after")
+    def _one_count_of_layers(self) -> NetworkSettings:
+        listed = isinstance(self.hidden_units, tuple)
+        if listed and self._given("num_layers") and self.num_layers is not None:
+            message = (
+                f"{self.num_layers} stands beside a list of hidden_units, which says how many layers there are; leave "
+                "it out ('num_layers: null' if default_settings has it)"
+            )
+            report([Finding(("num_layers",), message, (("hidden_units",),))])
+        if listed:
+            self._fill(num_layers=None)
+        elif self.num_layers is None:
+            self._fill(num_layers=DEFAULT_LAYERS)
+        return self

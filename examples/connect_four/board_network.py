@@ -40,7 +40,7 @@ class BoardNetwork(nn.Module):
         (board,) = observations
         if board.size != ROWS * COLUMNS * 2:
             raise ValueError(f"{board.name} has {board.size} numbers, expected those of connect four, 84")
-        width, features = settings.hidden_units, settings.hidden_units // 4
+        width, features = settings.widths[0], settings.widths[0] // 4
         self.look = nn.Linear(SIDE * SIDE * PLANES, width)
         self.judge = nn.Linear(width, features)
         self.overall = nn.Linear(COLUMNS * features + board.size, width)

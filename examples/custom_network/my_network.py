@@ -22,7 +22,7 @@ class ResidualNetwork(nn.Module):
 
     def __init__(self, observations: tuple[ObservationSpec, ...], settings: NetworkSettings) -> None:
         super().__init__()
-        width = settings.hidden_units
+        width = settings.widths[0]
         self.encoding_size = width
         """Width of the encoding."""
         self.first = nn.Linear(sum(observation.size for observation in observations), width)

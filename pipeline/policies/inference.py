@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from pipeline.run_folder.folder import folder_name
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
-from stages.policy.design import design_of
+from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext
@@ -61,7 +62,16 @@ def policy_maker(config: RunConfig, run_folder: Path) -> Callable[[BehaviorSpec]
     """Return what makes acting policies; where nothing is learned, they may be models from the run's folder."""
     if config.checkpoint_settings.inference:
         return lambda spec: make_inference_policy(config, run_folder, spec)
-    return lambda spec: make_policy(design_of(spec, config.behavior_settings(spec.name), config.source_folder))
+    return lambda spec: make_policy(_acting_design(config, spec))
+
+
+def _acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
+    """Return the design of a policy that acts while it is trained: at first at random, if its trainer wants that."""
+    settings = config.behavior_settings(spec.name)
+    design, given = design_of(spec, settings, config.source_folder), settings.hyperparameters
+    # A trainer derived from SAC has its hyperparameters as the YAML has them.
+    steps = given.get("random_steps", 0) if isinstance(given, Mapping) else getattr(given, "random_steps", 0)
+    return replace(design, random_steps=steps) if design.squashed and isinstance(steps, int) else design
 
 
 def plays_given_models(config: RunConfig) -> bool:

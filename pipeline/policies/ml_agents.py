@@ -226,7 +226,8 @@ class MLAgentsCheckpoint:
         continuous, branches = actor.actions
         normalizes = self._normalizer is not None
         first = actor.layers[0][0]
-        return _Shape(first.shape[1], len(actor.layers), len(first), continuous, branches, normalizes)
+        widths = tuple(len(weight) for weight, _ in actor.layers)
+        return _Shape(first.shape[1], widths, continuous, branches, normalizes)
 
     def _check_signals(self, signals: Sequence[str]) -> None:
         critic = self._weights["Optimizer:value_network" if self.trainer_type == "sac" else "Optimizer:critic"]
@@ -263,14 +264,14 @@ class _Shape:
     """What an actor observes, is and does."""
 
     inputs: int
-    layers: int
-    units: int
+    widths: tuple[int, ...]
     continuous: int
     branches: tuple[int, ...]
     normalizes: bool
 
     def __str__(self) -> str:
-        layers = f"{self.layers} hidden layer{'s' * (self.layers > 1)} of {self.units} units"
+        units = ", ".join(map(str, self.widths if len(set(self.widths)) > 1 else self.widths[:1]))
+        layers = f"{len(self.widths)} hidden layer{'s' * (len(self.widths) > 1)} of {units} units"
         inputs = f"{self.inputs} number{'s' * (self.inputs > 1)} ({'' if self.normalizes else 'not '}normalised)"
         return f"{inputs}, {layers}, {ActionSpec(self.continuous, self.branches)}"
 
@@ -279,7 +280,7 @@ def _shape_of(design: PolicyDesign) -> _Shape:
     settings, actions = design.settings, design.spec.actions
     inputs = ObservationLayout(design.spec).vector_size
     sizes = actions.continuous_size, actions.discrete_branches
-    return _Shape(inputs, settings.num_layers, settings.hidden_units, *sizes, settings.normalize)
+    return _Shape(inputs, settings.widths, *sizes, settings.normalize)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

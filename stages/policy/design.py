@@ -30,6 +30,8 @@ class PolicyDesign:
     """Path of the settings in the behaviour's block of the YAML, for messages: reward signals have their own."""
     extra_columns: tuple[str, ...] = ()
     """Names of the columns that the trainer asks for: keys of `EXTRA_COLUMNS`."""
+    random_steps: int = 0
+    """Trainer steps below which an acting policy draws its actions uniformly, unless asked for the most likely ones."""
 
     @property
     def plain(self) -> bool:

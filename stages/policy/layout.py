@@ -51,8 +51,8 @@ def policy_layout(design: PolicyDesign) -> Layout:
 
 def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, ...]]]:
     tensors: list[tuple[str, tuple[int, ...]]] = []
-    hidden, continuous = design.settings.hidden_units, design.spec.actions.continuous_size
-    for layer in range(design.settings.num_layers):
+    continuous = design.spec.actions.continuous_size
+    for layer, hidden in enumerate(design.settings.widths):
         tensors += [(f"body.{layer}.weight", (width, hidden)), (f"body.{layer}.bias", (hidden,))]
         width = hidden
     tensors += [("action.weight", (width, design.head_size)), ("action.bias", (design.head_size,))]

@@ -71,6 +71,7 @@ class NumpyPolicy:
             self._normalizer = (tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD])
         if "log_sigma" in tensors:
             self._sampler.load(tensors["log_sigma"])
+        self._sampler.adopt(update)
         self.version = update.version
 
     def act(

@@ -12,7 +12,7 @@ from math import log, pi
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array, Floats
+from queues.messages import ActionBatch, Array, Floats, PolicyUpdate
 from stages.errors import NotFiniteError, StageError
 from stages.policy.actions import environment_actions
 from stages.policy.design import PolicyDesign
@@ -39,11 +39,20 @@ class ActionSampler:
         self._spec = design.spec
         self._actions = design.spec.actions
         self._squashed = design.squashed
+        self._random_steps = design.random_steps
+        self._uniform = False
         self._branches = branch_slices(design.spec)
         self._gaussian_heads = design.head_size - self._actions.mask_size
         self._gives_heads = ACTION_HEADS in design.extra_columns
         self._log_sigma = np.zeros(0, np.float32)
         self._sigma = np.ones(0, np.float32)
+
+    def adopt(self, update: PolicyUpdate) -> None:
+        """Sample for this policy from now on: uniformly, if its trainer has made no more than `random_steps` steps.
+
+        Snapshots, which opponents of self-play act by, are policies at any step.
+        """
+        self._uniform = update.step < self._random_steps and update.snapshot < 0
 
     def load(self, log_sigma: Floats) -> None:
         """Load the log σ [C] of a Gaussian that is not squashed."""
@@ -68,19 +77,19 @@ class ActionSampler:
             StageError: if a mask forbids all choices of a branch.
         """
         d, c = len(heads), self._actions.continuous_size
+        uniform = self._uniform and not deterministic
         log_probs = np.empty((d, self._actions.log_prob_size), np.float32)
         columns: dict[str, Array] = {}
         continuous = np.empty((d, 0), np.float32)
         discrete = np.empty((d, len(self._branches)), np.int32)
         if c:
-            if self._squashed:
-                drawn = sample_squashed(heads[:, :c], heads[:, c : 2 * c], random, deterministic, log_probs[:, :c])
-            else:
-                drawn = self._sample_gaussian(heads[:, :c], random, deterministic, log_probs[:, :c])
+            drawn = self._sample_continuous(heads, random, deterministic, uniform, log_probs[:, :c])
             columns["continuous_actions"] = drawn
             continuous = environment_actions(self._actions, drawn, self._squashed)
         if self._branches:
             logits = heads[:, self._gaussian_heads :]
+            if uniform:
+                logits = np.zeros_like(logits)
             if masks is not None:
                 self._check_masks(masks)
                 logits = np.where(masks, logits, logits + MASK_PENALTY)
@@ -95,6 +104,18 @@ class ActionSampler:
         if self._gives_heads:
             columns[ACTION_HEADS] = self._action_heads(heads)
         return ActionBatch(continuous, discrete), columns
+
+    def _sample_continuous(
+        self, heads: Floats, random: np.random.Generator, deterministic: bool, uniform: bool, log_probs: Floats
+    ) -> Floats:
+        """Continuous actions [d, c] as the trainer learns from them; their log-probabilities go to `log_probs`."""
+        c = self._actions.continuous_size
+        if uniform:
+            log_probs.fill(-_LOG_TWO)
+            return np.float32(2.0) * random.random((len(heads), c), np.float32) - np.float32(1.0)
+        if self._squashed:
+            return sample_squashed(heads[:, :c], heads[:, c : 2 * c], random, deterministic, log_probs)
+        return self._sample_gaussian(heads[:, :c], random, deterministic, log_probs)
 
     def _action_heads(self, heads: Floats) -> Floats:
         """The column `action_heads` [d, 2·C + choices] of these heads; a new array."""

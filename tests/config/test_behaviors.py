@@ -299,3 +299,30 @@ PPO_MISTAKES = [
 def test_a_mistake_in_ppos_hyperparameters_says_what_was_expected(mistakes_of, body: str, expected: str):
     (mistake,) = mistakes_of(f"behaviors: {{B: {{trainer_type: ppo, hyperparameters: {{{body}}}}}}}")
     assert mistake.startswith(f"{PLACE}.hyperparameters.{expected}")
+
+
+def test_hidden_units_are_the_same_in_each_layer_or_listed_for_all():
+    assert NetworkSettings(hidden_units=64, num_layers=3).widths == (64, 64, 64)
+    listed = NetworkSettings.model_validate({"hidden_units": [400, "300", 2e2]})
+    assert (listed.widths, listed.num_layers) == ((400, 300, 200), None)
+    assert NetworkSettings.model_validate(listed.model_dump(mode="json")) == listed
+
+
+def test_an_export_of_before_keeps_its_layers():
+    assert NetworkSettings.model_validate({"hidden_units": 32, "num_layers": None}).widths == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"hidden_units": [64, 64], "num_layers": 2}, "num_layers: 2 stands beside a list of hidden_units"),
+        ({"hidden_units": []}, "the list has 0 widths; expected 1 to 100"),
+        ({"hidden_units": [64, 0]}, "0 is out of range; expected 1 to 16384"),
+        ({"hidden_units": [64, 1.5]}, "1.5 does not fit; expected a whole number"),
+        ({"hidden_units": "many"}, "'many' does not fit"),
+        ({"hidden_units": float("inf")}, "inf does not fit"),
+    ],
+)
+def test_widths_that_do_not_fit_are_refused_by_name(given, message):
+    with pytest.raises(ValidationError, match=message):
+        NetworkSettings.model_validate(given)

@@ -29,7 +29,7 @@ SAC_OF_ML_AGENTS = {
     "init_entcoef": 1.0,
     "reward_signal_steps_per_update": 1.0,
 }
-SAC_OF_OURS = {"entropy_coefficient": "auto", "adam_epsilon": 1e-8}
+SAC_OF_OURS = {"entropy_coefficient": "auto", "adam_epsilon": 1e-8, "random_steps": 0, "update_at": "step"}
 
 
 def test_sac_has_the_defaults_of_ml_agents_and_ours_beside_them():
@@ -135,7 +135,7 @@ MISTAKES = [
     ),
     ("sac", "entropy_coefficient: fix", "entropy_coefficient: 'fix' is not known; expected 'auto' or 'fixed'; did you"),
     ("sac", "taw: 0.1", "taw: unknown key; did you mean 'tau'?"),
-    ("sac", "gradient_steps: 1", "gradient_steps: unknown key; expected one of adam_epsilon, batch_size,"),
+    ("sac", "gradients: 1", "gradients: unknown key; expected one of adam_epsilon, batch_size,"),
     ("sac", "beta: 0.1", "beta: unknown key for this trainer_type; it is a key of 'ppo'"),
     ("sac", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is a key of 'ppo', 'poca' and 'bc'"),
     ("sac", "shared_critic: true", "shared_critic: unknown key for this trainer_type; it is a key of 'ppo'"),

@@ -38,7 +38,11 @@ VOLLEY = volley(
     behaviors__Volley__checkpoint_interval=1_100,
     behaviors__Volley__network_settings__normalize=True,
 )
-SAC = sac(pipeline__deterministic=True, behaviors__Pendulum__checkpoint_interval=70)
+SAC = sac(
+    pipeline__deterministic=True,
+    behaviors__Pendulum__checkpoint_interval=70,
+    behaviors__Pendulum__hyperparameters__random_steps=100,  # resumed before their end, and after it
+)
 MEMORY = remembering(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
 CRITERIA = {"behavior": "Guess", "min_lesson_length": 30}
 LESSONS = taught(

@@ -77,7 +77,7 @@ class ActorCritic:
         self.parameters = self._leaves({name: array.shape for name, array in initial.items()})
         """Leaf tensors by name: `body.<layer>.weight` [T, in, out], …, views into `values`."""
         self.load(initial)
-        layers = range(settings.num_layers)
+        layers = range(len(settings.widths))
         self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
         self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
@@ -174,10 +174,10 @@ def _initial_parameters(
     parameters: dict[str, NDArray[np.float32]] = {}
     settings, actions = design.settings, design.spec.actions
     width = ObservationLayout(design.spec).vector_size
-    for layer in range(settings.num_layers):
-        parameters[f"body.{layer}.weight"] = _kaiming(random, (towers, width, settings.hidden_units))
-        parameters[f"body.{layer}.bias"] = np.zeros((towers, 1, settings.hidden_units), np.float32)
-        width = settings.hidden_units
+    for layer, units in enumerate(settings.widths):
+        parameters[f"body.{layer}.weight"] = _kaiming(random, (towers, width, units))
+        parameters[f"body.{layer}.bias"] = np.zeros((towers, 1, units), np.float32)
+        width = units
     continuous, choices = actions.continuous_size, actions.mask_size
     heads = _kaiming(random, (width, continuous + choices))
     heads[:, :continuous] *= MU_GAIN

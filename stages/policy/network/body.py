@@ -17,7 +17,7 @@ from stages.policy.network.memory import Memory
 
 
 class NetworkBody(nn.Module):
-    """Encoders of all observations side by side, then `num_layers` hidden layers, then an LSTM if there is memory.
+    """Encoders of all observations side by side, then hidden layers, then an LSTM if there is memory.
 
     Goals make the last hidden layer's weights, if the settings say so. A network of the user's own replaces encoders
     and hidden layers; where actions are inputs as well, one hidden layer joins them to its encoding.
@@ -39,20 +39,20 @@ class NetworkBody(nn.Module):
         settings, beside = design.settings, design.previous_action_size + extra
         self.encoders: Encoders | CustomNetwork
         if settings.network is None:
-            self.encoders, hidden = Encoders(design), settings.num_layers
+            self.encoders, hidden = Encoders(design), settings.widths
         else:
-            self.encoders, hidden = CustomNetwork(design), 1 if beside else 0
+            self.encoders, hidden = CustomNetwork(design), settings.widths[-1:] if beside else ()
         self._previous = slice(self.encoders.size, self.encoders.size + design.previous_action_size)
         width, goals = self.encoders.size + beside, self.encoders.goal_size
         activation = ACTIVATIONS[settings.activation]
         layers: list[nn.Module] = []
-        for _ in range(hidden - 1 if goals else hidden):
-            layers += [linear(width, settings.hidden_units), activation()]
-            width = settings.hidden_units
+        for units in hidden[:-1] if goals else hidden:
+            layers += [linear(width, units), activation()]
+            width = units
         self.layers = nn.Sequential(*layers)
         self.hyper: HyperLayer | None = None
         if goals:
-            self.hyper, width = HyperLayer(width, settings.hidden_units, goals), settings.hidden_units
+            self.hyper, width = HyperLayer(width, settings.widths[-1], goals), settings.widths[-1]
         self.activation = activation()
         self.memory_size = design.memory_size
         self.memory: Memory | None = None

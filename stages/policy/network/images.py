@@ -1,4 +1,4 @@
-"""Encoders of images: convolutions, then one linear layer to `hidden_units` numbers.
+"""Encoders of images: convolutions, then one linear layer to as many numbers as the first hidden layer has units.
 
 Layers, activations and initial weights are those of ML-Agents' encoders of the same names; the table of encoders is
 `config.image_encoders`. `pixels` alone decides which numbers pixels become.
@@ -67,24 +67,24 @@ class VisualEncoder(nn.Module):
 
 
 class ImageEncoders(nn.ModuleList):
-    """All images of a behaviour, `hidden_units` numbers of each; see `encoding.KindEncoder`.
+    """All images of a behaviour, H numbers of each (the units of the first hidden layer); see `encoding.KindEncoder`.
 
     Raises:
         StageError: if an image is too small for the encoder.
     """
 
     def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, beside: int) -> None:
-        settings = design.settings
+        settings, width = design.settings, design.settings.widths[0]
         super().__init__(
-            VisualEncoder(one, settings.vis_encode_type, settings.hidden_units, design.spec.behavior_id, design.key)
+            VisualEncoder(one, settings.vis_encode_type, width, design.spec.behavior_id, design.key)
             for one in observations
         )
-        self.size = len(observations) * settings.hidden_units
+        self.size = len(observations) * width
         conditioning = [at for at, one in enumerate(observations) if one.goal and design.hypernetwork]
-        self.goals = [(at, settings.hidden_units) for at in conditioning]
+        self.goals = [(at, width) for at in conditioning]
 
     def forward(self, observations: Sequence[Tensor], beside: Tensor | None) -> list[Tensor]:
-        """Encode images [B, *shape] of any dtype, each as [B, hidden_units]."""
+        """Encode images [B, *shape] of any dtype, each as [B, H]."""
         return [encoder(image) for encoder, image in zip(self, observations, strict=True)]
 
 

@@ -60,6 +60,7 @@ class TorchPolicy:
             self._normalizer = (tensors[NORMALIZER_MEAN].copy(), tensors[NORMALIZER_INVERSE_STD].copy())
         if self._actor.log_sigma is not None:
             self._sampler.load(self._actor.log_sigma.detach().numpy().copy())
+        self._sampler.adopt(update)
         self.version = update.version
 
     def act(

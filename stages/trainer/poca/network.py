@@ -64,8 +64,7 @@ class GroupCritic(nn.Module):
         settings, actions = design.settings, design.spec.actions
         self.encoders: Encoders | CustomNetwork
         self.encoders = Encoders(design) if settings.network is None else CustomNetwork(design)
-        hidden = settings.hidden_units
-        width = -(-hidden // HEADS) * HEADS
+        width = -(-settings.widths[0] // HEADS) * HEADS
         self.seeing = attention_linear(self.encoders.size, width)
         self.doing = attention_linear(self.encoders.size + actions.continuous_size + actions.mask_size, width)
         self.query = attention_linear(width, width)
@@ -73,7 +72,7 @@ class GroupCritic(nn.Module):
         self.value = attention_linear(width, width)
         self.out = attention_linear(width, width)
         layers: list[nn.Module] = []
-        for _ in range(settings.num_layers):
+        for hidden in settings.widths:
             layers += [linear(width, hidden, sqrt(0.125 / hidden)), ACTIVATIONS[settings.activation]()]
             width = hidden
         self.layers = nn.Sequential(*layers)

@@ -81,6 +81,8 @@ class SACTrainer(BuiltinTrainer):
         self._ratio = UpdateRatio(h.steps_per_update, h.buffer_init_steps)
         self._signal_ratio = UpdateRatio(h.reward_signal_steps_per_update, h.buffer_init_steps)
         self._unlearned = 0
+        self._due_step = 0
+        """With `update_at: episode_end`: the steps added when an episode last ended; these owe updates."""
 
     @property
     def rows_per_update(self) -> int:
@@ -99,6 +101,8 @@ class SACTrainer(BuiltinTrainer):
         self._memory.add(with_group_rewards(batch), rows, finals)
         self._step += batch.num_rows
         self._unlearned += batch.num_rows
+        if (batch.terminated | batch.truncated).any():
+            self._due_step = self._step
 
     def ready(self) -> bool:
         """Return True if `rows_per_update` steps have come since the last call of `learn`."""
@@ -125,6 +129,7 @@ class SACTrainer(BuiltinTrainer):
             "step": self._step,
             "version": self._version,
             "unlearned": self._unlearned,
+            "due_step": self._due_step,
             "update": self._update.state_dict(),
             "normalizer": self._intake.normalizer_state(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
@@ -150,6 +155,7 @@ class SACTrainer(BuiltinTrainer):
         self._step = int(state["step"])
         self._version = int(state["version"])
         self._unlearned = int(state["unlearned"])
+        self._due_step = int(state.get("due_step", self._step))  # before there was `update_at`
         self._ratio.load_state_dict(state["ratio"], self._step)
         self._signal_ratio.load_state_dict(state["signal_ratio"], self._step)
         self._memory.clear()
@@ -195,7 +201,8 @@ class SACTrainer(BuiltinTrainer):
 
     def _owes(self, ratio: UpdateRatio) -> bool:
         wanted = 1 if self._memory.sequence_length else self._hyperparameters.batch_size
-        return len(self._memory) >= wanted and ratio.owes(self._step)
+        step = self._step if self._hyperparameters.update_at == "step" else self._due_step
+        return len(self._memory) >= wanted and ratio.owes(step)
 
     def _learn_policy(self) -> None:
         """Make all policy updates that are owed."""

@@ -1,12 +1,14 @@
 """Distributions over actions: what is drawn, and how probable it was."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from config import NetworkSettings
 from queues.columns import decision_columns
+from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy import PolicyDesign
@@ -226,3 +228,40 @@ def test_of_a_large_observation_only_the_gist_is_shown():
     things[0, 3, 1] = np.nan
     with pytest.raises(NotFiniteError, match="243 finite numbers from 200 to 200, 100 numbers, 1 of them not finite"):
         check_heads("Test", 0, heads, [image, things])
+
+
+# Uniformly at random. ------------------------------------------------------------------------------------------------
+
+
+def uniform_sampler(actions, step=0, snapshot=-1):
+    made = replace(design(actions, squashed=True), random_steps=100)
+    sampler = ActionSampler(made)
+    sampler.adopt(PolicyUpdate("Test", 1, np.empty(0, np.float32), (), step, snapshot))
+    return sampler, made
+
+
+def test_actions_of_the_first_steps_are_uniform_within_bounds_and_among_the_allowed_choices():
+    sampler, made = uniform_sampler(ActionSpec(1, (3, 2), masked=True), step=99)
+    masks = np.tile([True, False, True, True, True], (20_000, 1))
+    given, columns = sampler.sample(heads_for(made, 20_000, scale=5.0), masks, np.random.default_rng(3), False)
+    shares = np.histogram(given.continuous, bins=8, range=(-1, 1))[0] / 20_000
+    np.testing.assert_allclose(shares, 1 / 8, atol=0.01)  # all of them lie within [-1, 1]
+    np.testing.assert_allclose(np.bincount(given.discrete[:, 0], minlength=3) / 20_000, [0.5, 0, 0.5], atol=0.02)
+    np.testing.assert_allclose(np.bincount(given.discrete[:, 1]) / 20_000, [0.5, 0.5], atol=0.02)
+    np.testing.assert_allclose(columns["log_probs"], math.log(0.5), rtol=1e-5)
+
+
+@pytest.mark.parametrize("adopted", [{"step": 100}, {"snapshot": 3}])
+def test_later_policies_and_snapshots_act_by_their_heads(adopted):
+    sampler, made = uniform_sampler(ActionSpec(2), **adopted)
+    heads = heads_for(made, 5)
+    given, _ = sampler.sample(heads, None, np.random.default_rng(3), False)
+    expected, _ = ActionSampler(made).sample(heads, None, np.random.default_rng(3), False)
+    np.testing.assert_array_equal(given.continuous, expected.continuous)
+
+
+def test_the_most_likely_action_is_the_heads_from_the_first_step_on():
+    sampler, made = uniform_sampler(ActionSpec(2))
+    heads = heads_for(made, 5)
+    given, _ = sampler.sample(heads, None, np.random.default_rng(3), True)
+    np.testing.assert_allclose(given.continuous, np.tanh(heads[:, :2]), rtol=1e-6)

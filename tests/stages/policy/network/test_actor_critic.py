@@ -26,9 +26,10 @@ def by_hand(x, state, tower, layers, head):
     return x @ state[f"{head}.weight"] + state[f"{head}.bias"]
 
 
+@pytest.mark.parametrize("sizes", [{"hidden_units": 8, "num_layers": 3}, {"hidden_units": [8, 3, 5]}])
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_forward_pass_is_that_of_two_towers_written_out(shared):
-    network, _ = make(ActionSpec(2, (3,)), shared, signals=2, hidden_units=8, num_layers=3, activation="tanh")
+def test_the_forward_pass_is_that_of_two_towers_written_out(shared, sizes):
+    network, _ = make(ActionSpec(2, (3,)), shared, signals=2, activation="tanh", **sizes)
     x = np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32)
     heads, values = network(Inputs(torch.from_numpy(x)))
     state = network.state_dict()

@@ -51,6 +51,10 @@ DESIGNS = {
     "bytes as a vector": design_for(ObservationSpec("ram", (6,), "uint8")),
     **{f"{name} units": design_for(activation=name) for name in ("tanh", "relu", "elu")},
     "one layer": design_for(num_layers=1),
+    "layers of different widths": design_for(hidden_units=[12, 5, 7], num_layers=None),
+    "layers of different widths, with a goal and an image": design_for(
+        image(), GOAL, hidden_units=[12, 6], num_layers=None
+    ),
     "simple": design_for(image(), VECTOR),
     "simple alone": design_for(image()),
     "simple, floats": design_for(image(dtype="float32")),

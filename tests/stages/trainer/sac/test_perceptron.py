@@ -13,9 +13,9 @@ from stages.trainer.sac.perceptron import Perceptron
 
 def made(activation, inputs, layers):
     spec = BehaviorSpec("Test", (ObservationSpec("vector", (inputs,)),), ActionSpec(2))
-    design = PolicyDesign(spec, NetworkSettings(hidden_units=8, num_layers=layers, activation=activation))
+    design = PolicyDesign(spec, NetworkSettings(hidden_units=layers, activation=activation))
     torch.manual_seed(3)
-    body, head = NetworkBody(design).double(), torch.nn.Linear(8, 5).double()
+    body, head = NetworkBody(design).double(), torch.nn.Linear(layers[-1], 5).double()
     return body, head, Perceptron(design, body, head)
 
 
@@ -30,7 +30,7 @@ def gradients(forward, parameters, x, weights):
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu", "swish"])
-@pytest.mark.parametrize(("inputs", "layers"), [(3, 1), (3, 2), (40, 3)])
+@pytest.mark.parametrize(("inputs", "layers"), [(3, [8]), (3, [8, 8]), (40, [8, 12, 8])])
 def test_outputs_and_all_gradients_are_those_of_the_layers(activation, inputs, layers):
     body, head, perceptron = made(activation, inputs, layers)
     parameters = [*body.parameters(), *head.parameters()]
@@ -45,7 +45,7 @@ def test_outputs_and_all_gradients_are_those_of_the_layers(activation, inputs, l
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu", "swish"])
 @pytest.mark.parametrize("wanted", [[1, 1, 1, 1], [1, 0, 0, 1], [0, 0, 0, 0]])
 def test_frozen_it_passes_gradients_on_to_its_inputs_alone(activation, wanted):
-    body, head, perceptron = made(activation, 3, 2)
+    body, head, perceptron = made(activation, 3, [8, 8])
     parameters = [*body.parameters(), *head.parameters()]
     x = torch.linspace(-2, 2, 12, dtype=torch.float64).view(4, 3)
     weights = torch.tensor(wanted)[:, None] * torch.randn(4, 5, dtype=torch.float64)
@@ -57,7 +57,7 @@ def test_frozen_it_passes_gradients_on_to_its_inputs_alone(activation, wanted):
 
 
 def test_two_passes_one_of_them_frozen_do_not_disturb_each_other():
-    body, head, perceptron = made("relu", 3, 2)
+    body, head, perceptron = made("relu", 3, [8, 8])
     parameters = [*body.parameters(), *head.parameters()]
     x, y = (torch.randn(4, 3, dtype=torch.float64) for _ in range(2))
     expected = gradients(lambda x: head(body(Inputs(x))[0]), parameters, x, 1.0)

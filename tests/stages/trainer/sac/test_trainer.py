@@ -358,3 +358,27 @@ def test_a_goal_is_learned_from_like_any_observation():
     trainer = make_trainer(observations=(VECTOR, ObservationSpec("goal", (2,), goal=True)))
     before = flat_weights(trainer)
     assert not np.array_equal(feed(trainer, [make_batch(trainer, [24])]), before)
+
+
+def test_updates_wait_for_the_end_of_an_episode_if_they_are_made_there():
+    trainer = make_trainer(hyperparameters={"update_at": "episode_end"})
+    going_on = make_batch(trainer, [16])
+    going_on.trajectories["terminated"][:] = going_on.trajectories["truncated"][:] = False
+    trainer.add(going_on)
+    assert trainer.learn() == 16
+    assert updates(trainer) == 0
+    over = make_batch(trainer, [8], seed=1)
+    over.trajectories["terminated"][:], over.trajectories["truncated"][:] = False, True
+    trainer.add(over)
+    trainer.learn()
+    assert updates(trainer) == 6  # of all 24 steps
+    trainer.add(going_on)
+    trainer.learn()
+    assert updates(trainer) == 6
+    again = make_trainer(hyperparameters={"update_at": "episode_end"})
+    again.load_state_dict(trainer.state_dict())
+    for each in (trainer, again):
+        each.add(over)
+    trainer.learn()
+    assert updates(trainer) == 12
+    assert again.state_dict()["due_step"] == 48
