@@ -137,6 +137,10 @@ class ActionRepeatSettings(Settings):
         return self
 
 
+FOR_EVERY_KIND = ("kind", "num_envs", "action_repeat", "max_episode_steps")
+"""Keys that have a meaning for environments of every kind."""
+
+
 class EnvironmentSettings(Settings):
     """The environment that the agents act in. ML-Agents has no such section; it always runs Unity."""
 
@@ -175,6 +179,14 @@ class EnvironmentSettings(Settings):
         description="Environment steps that an action is held for: a number, `{max: …}` where the policy chooses it; "
         "null: 1. The rewards of these steps are added up; each agent is asked again when its own hold is over, its "
         "episode ends or a mask forbids what it does: [algorithms](algorithms.md#action-repeat).",
+    )
+    max_episode_steps: Int | None = Field(
+        None,
+        gt=0,
+        le=10**9,
+        description="Steps after which an episode is truncated, which is no termination: what would have come is "
+        "estimated. Environments of Gymnasium and PettingZoo are then reset; others go on, and the agents' next "
+        "episodes begin where they are. null: only the environment's own limit, which holds beside it.",
     )
     observations: dict[Text, Annotated[ObservationSettings, BeforeValidator(_short_form)]] = Field(
         default_factory=dict,
@@ -220,7 +232,7 @@ class EnvironmentSettings(Settings):
 
     def _about_other_kinds_keys(self) -> Iterator[Finding]:
         kind = ENVIRONMENT_KINDS[self.kind]
-        fitting = {"kind", "num_envs", "action_repeat", *kind.made_by, *kind.keys}
+        fitting = {*FOR_EVERY_KIND, *kind.made_by, *kind.keys}
         for name in changed(self):
             if name in EnvironmentSettings.model_fields and name not in fitting:
                 others = [f"'{key}'" for key, other in ENVIRONMENT_KINDS.items() if name in other.made_by + other.keys]

@@ -27,7 +27,7 @@ class EnvironmentKind:
     example: str = ""
     """Such a key with a value, for messages."""
     keys: tuple[str, ...] = ()
-    """The other keys of `EnvironmentSettings` that have a meaning, besides `kind`, `num_envs` and `action_repeat`."""
+    """The other keys of `EnvironmentSettings` that have a meaning, besides those that have one for every kind."""
     settings: str = "config.environment:EnvironmentSettings"
     """Model of the section. A kind with keys of its own derives one from this, with `kind: Literal["its name"]`."""
     check: str | None = None

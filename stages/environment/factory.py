@@ -17,6 +17,7 @@ from config import EnvironmentSettings, RunConfig
 from config.environment_kinds import load_entry
 from stages.environment.action_repeat import RepeatingGroup
 from stages.environment.protocol import EnvironmentGroup
+from stages.environment.time_limit import Limited, LimitedGroup
 from stages.environment.wrappers import find_wrapper
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, StageError, blaming
@@ -53,7 +54,7 @@ class EnvironmentRequest:
 
 
 def make_group(request: EnvironmentRequest) -> EnvironmentGroup:
-    """Make the environment group that a configuration describes, with its action repeat if it has one.
+    """Make the environment group that a configuration describes, with its time limit and action repeat if it has such.
 
     Raises:
         LoadError: if a module or attribute can't be found, or gives no environment.
@@ -63,9 +64,12 @@ def make_group(request: EnvironmentRequest) -> EnvironmentGroup:
     made = load_entry(request.config.environment_kind.group)(request)
     assert isinstance(made, EnvironmentGroup), f"{type(made).__name__} is no environment group"
     settings = request.config.environment
-    if settings is None or settings.action_repeat is None:
+    if settings is None:
         return made
-    return RepeatingGroup(made, settings.action_repeat)
+    limited = isinstance(made, Limited) and made.limits_episodes
+    if settings.max_episode_steps is not None and not limited:
+        made = LimitedGroup(made, settings.max_episode_steps)
+    return made if settings.action_repeat is None else RepeatingGroup(made, settings.action_repeat)
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

@@ -52,4 +52,4 @@ def test_a_file_builds_its_pipeline(path: Path, tmp_path: Path):
         settings = config.behavior_settings(name)
         imitates = isinstance(settings.hyperparameters, BCHyperparameters)
         assert trainer.step == 0
-        assert imitates or trainer.policy().weights.size > settings.network_settings.hidden_units
+        assert imitates or trainer.policy().weights.size > settings.network_settings.widths[0]

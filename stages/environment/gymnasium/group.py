@@ -56,6 +56,8 @@ class GymnasiumGroup:
         observations: Mapping[str, ObservationSettings] | None = None,
     ) -> None:
         self.num_envs: int = envs.num_envs
+        self.limits_episodes = False
+        """True if its maker has given each environment the limit of the settings."""
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._envs = CheckedVector(envs, name, observations)
         self._behavior = behavior

@@ -26,19 +26,32 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     """
     from gymnasium import Env
     from gymnasium.vector import VectorEnv
+    from gymnasium.wrappers import TimeLimit
 
     from stages.environment.gymnasium.group import GymnasiumGroup
     from stages.environment.gymnasium.vectorising import make_vector, vectorise
 
-    def wrap() -> Callable[[Any], Any] | None:
-        return chain_wrappers(settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env")
+    def wrap(limit: int | None) -> Callable[[Any], Any] | None:
+        given = chain_wrappers(settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env")
+        if limit is None:
+            return given
+        return lambda env: TimeLimit(env if given is None else given(env), limit)
 
     settings = request.settings
+    # A vectorised implementation has no single environments, whose episodes could be limited one by one.
+    singles = settings.options.get("vectorization_mode") != "vector_entry_point"
     if settings.id is not None:
         name = _name(settings.id)
         _import_registrar(settings.id, request.folder)
         singly = bool(request.config.environment_parameters)
-        envs = make_vector(settings.id, settings.num_envs, settings.options, name, wrap(), singly)
+        envs = make_vector(
+            settings.id,
+            settings.num_envs,
+            settings.options,
+            name,
+            wrap(settings.max_episode_steps if singles else None),
+            singly,
+        )
     else:
         name = f"environment factory {settings.factory!r}"
         made, make = factory.call_factory(request, name)
@@ -49,8 +62,11 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
                 f"{name} gave a {type(made).__name__}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
                 "EnvironmentGroup (num_envs, behavior_specs, reset, step, close)"
             )
-        envs = vectorise(made, make, settings.num_envs, name, wrap())
-    return GymnasiumGroup(envs, settings.behavior or "", name, settings.observations)
+        singles = isinstance(made, Env)
+        envs = vectorise(made, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
+    group = GymnasiumGroup(envs, settings.behavior or "", name, settings.observations)
+    group.limits_episodes = singles
+    return group
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

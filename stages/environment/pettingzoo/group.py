@@ -27,7 +27,7 @@ from queues.specs import BehaviorSpec
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
 from stages.environment.pettingzoo.group_rewards import GroupRewards
-from stages.environment.pettingzoo.instances import Instance, TimeStep
+from stages.environment.pettingzoo.instances import Instance, LimitedInstance, TimeStep
 from stages.environment.pettingzoo.outcomes import OutcomeRule, TeamScores, check_scores, game_outcomes
 from stages.environment.pettingzoo.roles import Role, RoleAssignment
 from stages.environment.pettingzoo.rows import AgentEpisode, BehaviorRows
@@ -87,6 +87,7 @@ class PettingZooGroup:
         rotate_sides: bool | None = None,
     ) -> None:
         self.num_envs = len(instances)
+        self.limits_episodes = any(isinstance(instance, LimitedInstance) for instance in instances)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._instances = instances
         self._name = name

@@ -10,7 +10,7 @@ This module uses the methods of PettingZoo's API, none of its classes, so any ob
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -60,6 +60,11 @@ class Instance:
     def waiting(self) -> Mapping[str, float]:
         """Preliminary rewards of waiting agents since their last time step, where the environment has them."""
         return {}
+
+    def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
+        """End the episode instead of letting these agents decide; returns the endings of all that are left."""
+        self.over = True
+        return [_copied(time_step._replace(truncated=True)) for time_step in deciding]
 
 
 def api_of(env: Any) -> Literal["parallel", "aec"] | None:
@@ -165,6 +170,18 @@ class TurnInstance(Instance):
                 return {}
             return {agent: float(received[agent]) for agent in self.env.agents if agent in received}
 
+    def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
+        """End the episode of the agent whose turn it is, and of those who wait for theirs."""
+        ended, received = super().truncate(deciding), self.waiting()
+        known = {time_step.agent for time_step in ended}
+        with _blaming(self._name, "observe"):
+            for agent in self.env.agents:
+                if agent not in known:
+                    reward, info = received.get(agent, 0.0), dict(getattr(self.env, "infos", {})).get(agent, {})
+                    seen = TimeStep(agent, self.env.observe(agent), reward, info, False, True)
+                    ended.append(_copied(seen))
+        return ended
+
     def _up_to_next_turn(self) -> list[TimeStep]:
         """Step dead agents with None, as PettingZoo demands, until a live agent is selected."""
         time_steps: list[TimeStep] = []
@@ -183,6 +200,43 @@ class TurnInstance(Instance):
             self.env.step(None)
         self.over = not self.env.agents
         return time_steps
+
+
+class LimitedInstance(Instance):
+    """An environment whose episodes are truncated once an agent has decided so many times.
+
+    Args:
+        instance: the environment.
+        steps: how many times.
+    """
+
+    def __init__(self, instance: Instance, steps: int) -> None:
+        self._instance = instance
+        self._steps = steps
+        self._decisions: dict[str, int] = {}
+        self.env, self.by_turns = instance.env, instance.by_turns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._instance, name)  # `over`, `first_infos`
+
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode."""
+        self._decisions = {}
+        return self._instance.reset(seed, options)
+
+    def step(self, actions: Mapping[str, Any]) -> list[TimeStep]:
+        """Advance, and end the episode if somebody who would decide next has done so as many times as is allowed."""
+        for agent in actions:
+            self._decisions[agent] = self._decisions.get(agent, 0) + 1
+        time_steps = self._instance.step(actions)
+        deciding = [each for each in time_steps if not each.ended]
+        if not any(self._decisions.get(each.agent, 0) >= self._steps for each in deciding):
+            return time_steps
+        return [*(each for each in time_steps if each.ended), *self._instance.truncate(deciding)]
+
+    def waiting(self) -> Mapping[str, float]:
+        """See `Instance`."""
+        return self._instance.waiting()
 
 
 def _arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:

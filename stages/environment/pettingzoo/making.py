@@ -19,7 +19,7 @@ from typing import Any, Literal
 from config.errors import suggest
 from stages.environment import factory
 from stages.environment.pettingzoo.group import PettingZooGroup
-from stages.environment.pettingzoo.instances import Instance, api_of, instance_of
+from stages.environment.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
 from stages.environment.protocol import EnvironmentGroup
 from stages.environment.wrappers import chain_wrappers
 from stages.errors import LoadError, StageError, blaming
@@ -50,9 +50,13 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
         made, make = factory.call_factory(request, name)
         if isinstance(made, EnvironmentGroup):
             return factory.check_own_group(made, settings, name)
+    limit = settings.max_episode_steps
     wrap = chain_wrappers(settings, folder, name, lambda env: api_of(env) is not None, "a PettingZoo environment")
     return PettingZooGroup(
-        make_instances(made, make, settings.num_envs, settings.api, name, wrap),
+        [
+            instance if limit is None else LimitedInstance(instance, limit)
+            for instance in make_instances(made, make, settings.num_envs, settings.api, name, wrap)
+        ],
         settings.behavior or "",
         name,
         settings.behaviors,
