@@ -22,8 +22,6 @@ _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]
 LARGEST = 10**15
 """Largest whole number in a configuration; its negative is the smallest. Both are exact as floats."""
 
-LATER = "comes with a later version"
-
 
 class Settings(BaseModel):
     """One section of the YAML: frozen, and strict about unknown keys."""
@@ -114,17 +112,6 @@ def one_of(words: Collection[str]) -> BeforeValidator:
     def check(value: object) -> object:
         if isinstance(value, str) and value not in words:
             raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
-        return value
-
-    return BeforeValidator(check)
-
-
-def not_yet(**words: str) -> BeforeValidator:
-    """Refuse words of the schema that a later version will support; each value of `words` names a substitute."""
-
-    def check(value: object) -> object:
-        if isinstance(value, str) and value in words:
-            raise ValueError(f"'{value}' {LATER}; {words[value]}")
         return value
 
     return BeforeValidator(check)

@@ -21,16 +21,20 @@ class HostKind:
     """True if its hosts run in main's event loop: then any queue whose end main can open can be handed on to them,
     and a run whose hosts are all of such kinds can be deterministic. Hosts of other kinds can hand queues to hosts of
     the same kind only; everything else passes through main."""
+    on_ray: bool = False
+    """True if its hosts can ask for resources, and `pipeline.ray` says where they run."""
+    extra: str = ""
+    """Name of the package that it needs beyond the usual ones, and of the extra of `headrace` that installs it."""
 
 
 HOST_KINDS: dict[str, HostKind] = {
     "process": HostKind("processes of their own", "pipeline.hosts.process:ProcessHosts"),
     "inline": HostKind("in the main process", "pipeline.hosts.inline:InlineHosts", in_main=True),
+    "ray": HostKind(
+        "actors of Ray, on this machine or a cluster", "pipeline.hosts.ray.hosts:RayHosts", on_ray=True, extra="ray"
+    ),
 }
 """By `kind`."""
-
-LATER = {"ray": "use 'process' or 'inline'"}
-"""Kinds that come with a later version, and what to do instead."""
 
 
 def joined_directly(sources: str, sink: str) -> bool:

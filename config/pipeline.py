@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
@@ -17,13 +17,14 @@ from config.fields import (
     Settings,
     Text,
     as_tuple,
+    changed,
     is_reference,
-    not_yet,
     one_of,
     report,
     to_number,
 )
-from config.host_kinds import HOST_KINDS, LATER
+from config.host_kinds import HOST_KINDS
+from config.ray_hosts import HostResources, RaySettings
 from config.supervision import SupervisionSettings
 
 STAGE_GROUP = "headrace.stages"
@@ -47,21 +48,34 @@ def _stage_reference(value: object) -> object:
 StageReference = Annotated[str, Strict(), BeforeValidator(_stage_reference)]
 
 
-HostKindName = Annotated[Text, one_of(HOST_KINDS), not_yet(**LATER)]
+HostKindName = Annotated[Text, one_of(HOST_KINDS)]
 _KINDS = "; ".join(f"`{name}`: {kind.meaning}" for name, kind in HOST_KINDS.items()) + "."
 
 
-class ActorHosts(Settings):
-    """The hosts that hold environments and agent processors."""
+class _Hosts(Settings):
+    """Hosts of one part of the pipeline."""
 
     kind: HostKindName = Field("process", description=_KINDS)
+    resources: HostResources = Field(
+        default_factory=HostResources, description="What each of them asks for; `kind: ray` only."
+    )
+
+    @model_validator(mode="after")
+    def _can_ask(self) -> Self:
+        if self._given("resources") and changed(self.resources) and not HOST_KINDS[self.kind].on_ray:
+            message = f"hosts of kind '{self.kind}' can't ask for resources; drop them, or use kind: ray"
+            report([Finding(("resources",), message, (("kind",),))])
+        return self
+
+
+class ActorHosts(_Hosts):
+    """The hosts that hold environments and agent processors."""
+
     replicas: Int = Field(1, gt=0, le=256, description="How many of them, each with `environment.num_envs` instances.")
 
 
-class LearnerHosts(Settings):
+class LearnerHosts(_Hosts):
     """The hosts that hold trainers, one for each behaviour."""
-
-    kind: HostKindName = Field("process", description=_KINDS)
 
 
 class HostsSettings(Settings):
@@ -161,6 +175,7 @@ class PipelineSettings(Settings):
         json_schema_extra={"default_text": "`auto`; 0 if `deterministic`"},
     )
     hosts: HostsSettings = Field(default_factory=HostsSettings, description="Hosts of stages.")
+    ray: RaySettings = Field(default_factory=RaySettings, description="The cluster of hosts on Ray.")
     queues: QueuesSettings = Field(default_factory=QueuesSettings, description="Queues between stages.")
     stages: Annotated[tuple[StagePlacement, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Stages of your own, in their order on the edge where they stand."

@@ -19,6 +19,10 @@ class QueueClosed(QueueError):
     """A put after `close()`, or a get from a queue that is closed and drained."""
 
 
+class PeerLost(QueueError):
+    """The process that holds the other end of a queue has died, or can't be reached any more."""
+
+
 class SpecError(Exception):
     """A behaviour spec or behaviour id is malformed."""
 

@@ -29,6 +29,7 @@ HEAVY_ALLOWED = {
         "stages/environment/gymnasium/vectorising.py",
     ),
     "grpc": ("stages/unity/server.py",),
+    "ray": ("pipeline/hosts/ray/",),
     "torch": (
         "stages/policy/network/",
         "stages/policy/onnx/custom.py",

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("config", "pipeline", "queues", "stages")
-EXTRAS = ("", "atari", "box2d", "mujoco", "pettingzoo", "league", "onnx", "dev")
+EXTRAS = ("", "atari", "box2d", "mujoco", "pettingzoo", "league", "onnx", "ray", "dev")
 """Of setup.cfg; empty: what is always needed."""
 MAKES = re.compile(r"^([a-z]+):", flags=re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")

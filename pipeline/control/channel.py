@@ -18,6 +18,7 @@ import msgpack
 
 from pipeline.control.messages import ControlMessage
 from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import Inlet, Outlet
 from queues.errors import QueueClosed
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
@@ -76,10 +77,10 @@ class ControlEnd(Protocol):
 
 @dataclass
 class LocalControl:
-    """An end within one event loop."""
+    """An end on two queues: one in, one out."""
 
-    _outbox: AgentManagerQueue[ControlMessage]
-    _inbox: AgentManagerQueue[ControlMessage]
+    _outbox: Outlet[ControlMessage]
+    _inbox: Inlet[ControlMessage]
 
     def send(self, message: ControlMessage) -> None:
         """Send a message without waiting."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 import msgpack
 
 from pipeline.common.signals import default_in_forks
-from pipeline.control.channel import ControlEnd, SocketControl
-from pipeline.control.messages import LogLine
+from pipeline.control.channel import SocketControl
+from pipeline.hosts.control_log import log_to_main
 from pipeline.hosts.lifeline import HostLifeline, die_with
 from pipeline.hosts.links import ProcessEdges
 from pipeline.hosts.plan import HostPlan
@@ -20,29 +19,12 @@ from pipeline.hosts.serve import serve
 from queues.platform import open_socket
 
 
-class ControlLogHandler(logging.Handler):
-    """Sends log records up to main, which shows them to the user."""
-
-    def __init__(self, control: ControlEnd) -> None:
-        super().__init__()
-        self._control = control
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send a record."""
-        try:
-            self._control.send(LogLine(record.levelno, record.name, self.format(record)))
-        except Exception:
-            self.handleError(record)
-
-
 async def run_child(birth: dict[str, Any], lifeline: HostLifeline) -> int:
     """Serve as the host that the birth message says; the process's exit status."""
     lifeline.loop = asyncio.get_running_loop()
     plan = HostPlan(**birth["plan"])
     control = await SocketControl.open(open_socket(birth["orders"]), open_socket(birth["reports"]))
-    root = logging.getLogger()
-    root.addHandler(ControlLogHandler(control))
-    root.setLevel(logging.DEBUG if plan.config.get("debug") else logging.INFO)
+    log_to_main(plan, control)
     edges = ProcessEdges(birth["links"])
     ended_well = await serve(plan, control, edges)
     if ended_well:

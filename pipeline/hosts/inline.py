@@ -134,3 +134,6 @@ class InlineHosts:
         for host, end in zip(hosts, ends, strict=True):
             host.hand(name, end)
         return LocalFeed(queue)
+
+    def close(self) -> None:
+        """Nothing is left."""

@@ -57,6 +57,12 @@ def watch_this_process() -> None:
         _tell("")
 
 
+def remove_folder_at_end(folder: str) -> None:
+    """Have a folder removed when this process has ended, and with it what it has started."""
+    if sweeps():
+        _tell(f"{sweeper.FOLDER} {folder}\n")
+
+
 def end_group(leader: int) -> None:
     """Where nothing sweeps: kill a host with its process group, or what it has left of that."""
     if not sweeps() and hasattr(os, "killpg"):

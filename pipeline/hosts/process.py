@@ -168,6 +168,9 @@ class ProcessHosts:
         """Take a link of each host."""
         return LinkFeed(name, [host.take("out", name) for host in hosts])
 
+    def close(self) -> None:
+        """Nothing is left."""
+
     def _make_links(self, role: HostRole, replaces: ProcessHost | None) -> HostLinks:
         """Make as many links as a host of this role may need, without those that it takes over from a dead one."""
         match role:

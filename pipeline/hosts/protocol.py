@@ -104,6 +104,10 @@ class HostFactory(Protocol):
         """Join hosts of this kind, which are let open their ends: all of them put into one queue."""
         ...
 
+    def close(self) -> None:
+        """End what its hosts lived in; the last call."""
+        ...
+
 
 class HostEdges(Protocol):
     """The host's side: opens the queue ends that main names, by addresses that belong to the kind of host."""

@@ -3,19 +3,23 @@
 It runs as a script, with the standard library alone. Main writes a line `pid mark` for each process to be watched; the
 first line is main's own. The descendants of a process carry its mark in their environment (`HEADRACE_HOST`), and most
 are in its session. When a watched process has ended, in whatever way, those that are left are asked to end (SIGTERM)
-and after `GRACE_S` killed. The sweeper can do this even after `kill -9` of main. Linux only: it needs pidfd and /proc.
+and after `GRACE_S` killed. A folder that a line `folder path` names is removed at the end. The sweeper can do this even
+after `kill -9` of main. Linux only: it needs pidfd and /proc.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 import time
 
 VARIABLE = "HEADRACE_HOST"
 """The environment variable with the mark of the nearest watched ancestor; a host's begins with main's."""
+FOLDER = "folder"
+"""Begins the line of a folder, in place of a process id."""
 GRACE_S = 2.0
 """Seconds from the request to end until the kill."""
 _GIVE_UP_S = 10.0
@@ -93,6 +97,7 @@ class Watch:
         self._watched: dict[int, tuple[int, str]] = {}
         """Process id and mark, by descriptor of the process."""
         self._sweeps: list[Sweep] = []
+        self._folders: list[str] = []
 
     def run(self) -> None:
         """Watch until main and all others have ended and nothing is left of them."""
@@ -103,12 +108,17 @@ class Watch:
                 else:
                     self._ended(descriptor)
             self._sweeps = [sweep for sweep in self._sweeps if not sweep.look()]
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _listen(self) -> None:
         data = os.read(self._lines, 65536)
         *lines, self._unread = (self._unread + data.decode()).split("\n")
         for line in lines:
             pid, _, mark = line.partition(" ")
+            if pid == FOLDER:
+                self._folders.append(mark)
+                continue
             try:
                 process = os.pidfd_open(int(pid))
             except ProcessLookupError:  # it has ended already

@@ -124,12 +124,15 @@ class Coordinator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._running.close()
-        self._launcher.close_ends()
-        self.reporter.close()
-        if error is None:
-            await self._end_runners()
-        await self._tasks.__aexit__(kind, error, trace)
+        try:
+            self._running.close()
+            self._launcher.close_ends()
+            self.reporter.close()
+            if error is None:
+                await self._end_runners()
+            await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            self._running.leave()
 
     async def _end_runners(self) -> None:
         """Let main's stages end, as their queues have; one that awaits something else for ever is cancelled."""

@@ -7,10 +7,12 @@ executables, modules.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from config import RunConfig
 from config.environment_kinds import load_entry
+from config.host_kinds import HOST_KINDS
 from pipeline.common.errors import RunError
 from pipeline.common.graph import offline_demonstrations
 from pipeline.main.named_code import names_of_main
@@ -45,6 +47,7 @@ def check_run(config: RunConfig) -> None:
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
         for name in config.behaviors:
             initial_policy(config, name)
+    _check_host_kinds(config)
     mistakes = names_of_main(config)
     if mistakes:
         raise RunError("\n".join(mistakes))
@@ -57,6 +60,17 @@ def _check_environment(config: RunConfig) -> None:
             load_entry(check)(config)
     except StageError as error:
         raise RunError(str(error)) from error
+
+
+def _check_host_kinds(config: RunConfig) -> None:
+    """Check that the packages are installed that the kinds of hosts need."""
+    for which, hosts in config.pipeline.hosts:
+        needed = HOST_KINDS[hosts.kind].extra
+        if needed and find_spec(needed) is None:
+            raise RunError(
+                f"pipeline.hosts.{which}.kind: '{hosts.kind}' needs the package {needed}, which is not installed: "
+                f"`pip install 'headrace[{needed}]'`, or use another kind"
+            )
 
 
 def _check_origin(run_folder: Path) -> None:

@@ -126,3 +126,8 @@ class RunningHosts:
             host.kill()
         for host in self._hosts.values():
             host.close()
+
+    def leave(self) -> None:
+        """End what hosts lived in; when all of them and everything that joined main to them are closed."""
+        for factory in self._factories.values():
+            factory.close()

@@ -59,7 +59,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
         "config.yaml:17: behaviors.Third.reward_signals.gail.strenght: unknown key",
         "config.yaml:18: environment.kind: 'gymnasum'",
         "config.yaml:21: pipeline.max_policy_lag: 2 contradicts 'deterministic: true', which needs 0",
-        "config.yaml:22: pipeline.hosts.actors.kind: 'ray' comes with a later version",
+        "config.yaml:22: pipeline.hosts.actors.kind: 'ray' contradicts 'deterministic: true', which needs 'inline'",
         "config.yaml:24: evaluation.every: 0",
         "--set nonsense: expected path.to.key=value",
         "--set debug=1: debug: 1 does not fit",

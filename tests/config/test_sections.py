@@ -357,8 +357,12 @@ MISTAKES = [
         "pipeline.hosts.learners.kind: 'process' contradicts 'deterministic: true', which needs 'inline'",
     ),
     (
-        "pipeline: {hosts: {actors: {kind: ray}}}",
-        "pipeline.hosts.actors.kind: 'ray' comes with a later version; use",
+        "pipeline: {hosts: {actors: {resources: {gpus: 1}}}}",
+        "pipeline.hosts.actors.resources: hosts of kind 'process' can't ask for resources; drop them, or use kind: ray",
+    ),
+    (
+        "pipeline: {hosts: {actors: {kind: ray, resources: {custom: {licence: one}}}}}",
+        "pipeline.hosts.actors.resources.custom: 'one' of 'licence' does not fit; expected a number of at least 0",
     ),
     (
         "pipeline: {hosts: {actors: {kind: thread}}}",

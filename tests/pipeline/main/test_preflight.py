@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import pipeline.main.preflight
 from config import RunConfig
 from pipeline.common.errors import RunError
 from pipeline.main.preflight import check_run
@@ -24,6 +25,15 @@ CLONES = {"trainer_type": "bc", "hyperparameters": {"demo_path": "expert.demo"}}
 )
 def test_what_a_run_lacks_is_named_before_it_starts(plain, message):
     with pytest.raises(RunError, match=message):
+        check_run(RunConfig.from_plain(plain))
+
+
+def test_without_ray_a_run_on_it_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(pipeline.main.preflight, "find_spec", lambda name: None)
+    plain = {**PENDULUM, "behaviors": {"A": {}}, "pipeline": {"hosts": {"actors": {"kind": "ray"}}}}
+    with pytest.raises(
+        RunError, match=r"hosts.actors.kind: 'ray' needs the package ray, .*pip install 'headrace\[ray\]'"
+    ):
         check_run(RunConfig.from_plain(plain))
 
 

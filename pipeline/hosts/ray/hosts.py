@@ -1,0 +1,271 @@
+"""Ray hosts: a host in an actor of Ray, started, reached and ended by main."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayError
+
+from config import RunConfig
+from config.ray_hosts import HostResources
+from pipeline.control.channel import CONTROL_BOUND, LocalControl
+from pipeline.control.messages import OpenEdge
+from pipeline.hosts.lifeline import ANSWER_S
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.protocol import Feed, HostHandle
+from pipeline.hosts.ray.calls import RayDeliveries, RaySource
+from pipeline.hosts.ray.session import RaySession
+from pipeline.hosts.ray.worker import DOWN, UP, RayWorker
+from queues.delivered import DeliveringOutlet
+from queues.ends import Inlet, Outlet, Overflow
+from queues.served import FetchingInlet
+
+log = logging.getLogger(__name__)
+
+CALLS = 10_000
+"""Calls that a host has at a time: one for each item on its way, and one for each queue that is fetched from."""
+
+
+class Consumer(Protocol):
+    """Whoever fetches from a host, and has to know who takes the host's place."""
+
+    def replace(self, key: str, actor: Any) -> None:
+        """The host of this name is another actor now; None: there will be none."""
+        ...
+
+
+class RayHost:
+    """A running host on Ray.
+
+    Args:
+        plan: the host.
+        actor: handle of its `RayWorker`.
+        deliveries: delivers to it.
+        maxlen: bound of queues in which items wait in line.
+        asked: what it asks for, in words.
+    """
+
+    may_hang = True
+
+    def __init__(self, plan: HostPlan, actor: Any, deliveries: RayDeliveries, maxlen: int, asked: str) -> None:
+        self.plan = plan
+        self.actor = actor
+        self.source = RaySource(actor)
+        self.consumers: dict[str, Consumer] = {}
+        """Of the queues from this host, by name."""
+        self.feeders: list[RayHost] = []
+        """The hosts that put straight into a queue of this one, and its name."""
+        self.feed_name = ""
+        self._deliver = partial(deliveries.deliver, actor)
+        self._maxlen = maxlen
+        self._asked = asked
+        self._settled = self._closed = False
+        up: FetchingInlet[Any] = FetchingInlet(UP, CONTROL_BOUND, {plan.name: self.source})
+        up.settle(plan.name)
+        self.control = LocalControl(DeliveringOutlet(DOWN, CONTROL_BOUND, self._deliver), up)
+        self._end = asyncio.ensure_future(self._run())
+
+    async def inlet(self, name: str) -> Inlet[Any]:
+        """Open main's end of a queue from this host, which keeps the newest item."""
+        return self.fetched_by_main(name, 1, "replace_oldest")
+
+    async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
+        """Open main's end of a queue to this host."""
+        maxlen, overflow = (1, "replace_oldest") if newest else (self._maxlen, "wait")
+        self.control.send(OpenEdge(name, {"maxlen": maxlen, "overflow": overflow, "sources": {}}))
+        return DeliveringOutlet(name, maxlen, self._deliver, overflow)  # type: ignore[arg-type]
+
+    def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> FetchingInlet[Any]:
+        """Open both ends of a queue from this host to main."""
+        self.serve(name, maxlen, overflow)
+        inlet: FetchingInlet[Any] = FetchingInlet(name, maxlen, {self.plan.name: self.source}, overflow)
+        self.add_consumer(name, MainConsumer(inlet))
+        return inlet
+
+    def serve(self, name: str, maxlen: int, overflow: Overflow) -> None:
+        """Let the host open its end of a queue from it."""
+        self.control.send(OpenEdge(name, {"maxlen": maxlen, "overflow": overflow}))
+
+    def add_consumer(self, name: str, consumer: Consumer) -> None:
+        """Somebody fetches from a queue of this host."""
+        self.consumers[name] = consumer
+        if self._settled:
+            consumer.replace(self.plan.name, None)
+
+    def succeed(self, dead: RayHost) -> None:
+        """Put into the queues of a dead host from now on."""
+        self.consumers, dead.consumers = dead.consumers, {}
+        for name, consumer in self.consumers.items():
+            self.serve(name, self._maxlen, "wait")
+            consumer.replace(self.plan.name, self.actor)
+
+    def settle(self) -> None:
+        """When this host ends, those who fetch from it see it."""
+        if not self._settled:
+            self._settled = True
+            for consumer in self.consumers.values():
+                consumer.replace(self.plan.name, None)
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        return await asyncio.shield(self._end)
+
+    async def describe(self) -> str:
+        """Say what the host is doing, with its stack."""
+        with suppress(TimeoutError, RayError):
+            async with asyncio.timeout(ANSWER_S):
+                return str(await self.actor.describe.remote())
+        return (
+            f"it does not answer: its node is gone or stopped, or none has room for it yet (it asks for {self._asked})"
+        )
+
+    def kill(self) -> None:
+        """End its process at once."""
+        if ray.is_initialized():
+            with suppress(RayError):
+                ray.kill(self.actor)
+
+    def close(self) -> None:
+        """Close the control channel, end the process and give up whatever main holds of it."""
+        if self._closed:
+            return
+        self._closed = True
+        self.control.close()
+        self.settle()
+        for host in self.feeders:
+            if not host._closed:
+                host.source.finish(self.feed_name)
+        self.kill()
+
+    async def _run(self) -> int:
+        try:
+            return int(await self.actor.run.remote())
+        except RayError as error:
+            if not self._closed:
+                log.warning("%s: %s", self.plan.name, " ".join(str(error).split()))
+            self.kill()  # its node may be out of reach, and nobody is to be there twice
+            return -9
+
+
+@dataclass(frozen=True)
+class MainConsumer:
+    """Main, which fetches."""
+
+    inlet: FetchingInlet[Any]
+
+    def replace(self, key: str, actor: Any) -> None:
+        """As `Consumer.replace`."""
+        if actor is None:
+            self.inlet.settle(key)
+        else:
+            self.inlet.replace(key, RaySource(actor))
+
+
+@dataclass(frozen=True)
+class HostConsumer:
+    """Another host on Ray, which fetches."""
+
+    actor: Any
+    name: str
+
+    def replace(self, key: str, actor: Any) -> None:
+        """As `Consumer.replace`."""
+        self.actor.replace.remote(self.name, key, actor)
+
+
+@dataclass(frozen=True)
+class RayFeed:
+    """A queue from each of several hosts."""
+
+    name: str
+    maxlen: int
+    hosts: Sequence[RayHost]
+
+    async def open(self) -> Inlet[Any]:
+        """Open the consuming end in main."""
+        inlet: FetchingInlet[Any] = FetchingInlet(
+            self.name, self.maxlen, {host.plan.name: host.source for host in self.hosts}
+        )
+        for host in self.hosts:
+            host.add_consumer(self.name, MainConsumer(inlet))
+        return inlet
+
+    def hand_to(self, host: RayHost) -> None:
+        """Let another host on Ray open the consuming end."""
+        actors = {each.plan.name: each.actor for each in self.hosts}
+        host.control.send(OpenEdge(self.name, {"maxlen": self.maxlen, "overflow": "wait", "sources": actors}))
+        host.feeders, host.feed_name = list(self.hosts), self.name
+        for each in self.hosts:
+            each.add_consumer(self.name, HostConsumer(host.actor, self.name))
+
+
+class RayHosts:
+    """Hosts in actors of Ray."""
+
+    def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
+        self._config = config
+        self._maxlen = config.pipeline.queues.trajectories.maxlen
+        self._session: RaySession | None = None
+        self._deliveries = RayDeliveries()
+
+    async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
+        """Start a host; it may wait for a node with room.
+
+        Raises:
+            RunError: if Ray can't be started or joined.
+        """
+        assert feed is None or isinstance(feed, RayFeed), "what comes from another kind of host passes through main"
+        assert replaces is None or isinstance(replaces, RayHost), "a replacement is of the same kind"
+        if self._session is None:
+            await asyncio.sleep(0)  # for seconds nothing else runs in this thread: what has been begun begins first
+            self._session = RaySession(self._config)
+        session = self._session
+        hosts = self._config.pipeline.hosts
+        options = _options((hosts.learners if plan.role == "learner" else hosts.actors).resources, session.own)
+        made = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
+        actor = made.remote(plan.to_plain(), sys.path if session.own else [])
+        host = RayHost(plan, actor, self._deliveries, self._maxlen, _in_words(options))
+        if feed is not None:
+            feed.hand_to(host)
+        if replaces is not None:
+            host.succeed(replaces)
+        return host
+
+    def gather(self, name: str, hosts: Sequence[RayHost]) -> RayFeed:
+        """Let each host open its end of a queue."""
+        for host in hosts:
+            host.serve(name, self._maxlen, "wait")
+        return RayFeed(name, self._maxlen, hosts)
+
+    def close(self) -> None:
+        """End Ray, or leave the cluster."""
+        if self._session is not None:
+            self._session.close()
+
+
+def _options(asked: HostResources, own: bool) -> dict[str, Any]:
+    """Return Ray's options of an actor that asks for these resources."""
+    options: dict[str, Any] = {
+        "num_cpus": asked.cpus if asked.cpus is not None else float(not own),
+        "num_gpus": asked.gpus,
+        "resources": dict(asked.custom),
+        "scheduling_strategy": "SPREAD" if asked.placement == "spread" else "DEFAULT",
+    }
+    if asked.memory is not None:
+        options["memory"] = asked.memory
+    return options
+
+
+def _in_words(options: dict[str, Any]) -> str:
+    amounts = {"CPUs": options["num_cpus"], "GPUs": options["num_gpus"], **options["resources"]}
+    if "memory" in options:
+        amounts["bytes of memory"] = options["memory"]
+    return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items() if amount) or "nothing"

@@ -1,0 +1,179 @@
+"""The Ray that a run's hosts live in: one of the run's own, which ends with it, or a cluster that it joins."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from config import RunConfig
+from config.host_kinds import HOST_KINDS
+from pipeline.common.errors import RunError
+from pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
+from pipeline.hosts.process import child_environment
+
+LOOPBACK = "127.0.0.1"
+_LONGEST_FOLDER = 40
+"""Ray's sockets lie in its temporary folder, 65 characters below it, and a socket's path has at most 107."""
+_OWN_RAY = {
+    "prestart_worker_first_driver": False,  # hosts are all that runs there
+    "kill_child_processes_on_worker_exit": False,  # sweepers end what hosts leave behind, with time to end in order
+}
+
+
+class RaySession:
+    """Ray, started or joined; started and ended in main's thread, as the end of the thread would end Ray."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.own = config.pipeline.ray.address is None
+        """True if it is of the run's own and on this machine."""
+        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call that comes too late is to start no Ray of its own
+        self._folder = ""
+        self._joined_already = ray.is_initialized()
+        if self._joined_already:
+            self.own = False
+        elif self.own:
+            self._start(config)
+        else:
+            self._join(config)
+
+    def _start(self, config: RunConfig) -> None:
+        watch_this_process()  # what Ray starts ends with main, `kill -9` included
+        temporary = tempfile.gettempdir()
+        place = temporary if len(temporary) <= _LONGEST_FOLDER else "/tmp"
+        self._folder = tempfile.mkdtemp(prefix=f"headrace-ray-{os.getpid()}-", dir=place)
+        remove_folder_at_end(self._folder)
+        cpus, gpus, custom = _asked(config)
+        try:
+            with _environment(child_environment() | _token()), _signals_kept():
+                ray.init(
+                    address="local",
+                    num_cpus=max(1, os.cpu_count() or 1, -int(-cpus // 1)),
+                    resources=custom,
+                    include_dashboard=False,
+                    logging_level=logging.ERROR,
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=self._folder,
+                    _system_config=_OWN_RAY,
+                )
+        except Exception as error:
+            self.close()
+            raise RunError(f"Ray can't be started: {error}") from error
+        if gpus > (there := ray.cluster_resources().get("GPU", 0)):
+            self.close()
+            raise RunError(f"pipeline.hosts: {gpus:g} GPUs are asked for in resources, and this machine has {there:g}")
+
+    def _join(self, config: RunConfig) -> None:
+        address = config.pipeline.ray.address
+        try:
+            with _signals_kept():
+                ray.init(
+                    address=address,
+                    logging_level=logging.ERROR,
+                    runtime_env=runtime_environment(config),
+                )
+        except Exception as error:
+            ray.shutdown()
+            raise RunError(
+                f"pipeline.ray.address: no Ray cluster can be joined at {address!r}: {error}. This machine must be one "
+                "of its nodes (`ray start --address=…`)"
+            ) from error
+
+    def close(self) -> None:
+        """End Ray, or leave the cluster."""
+        if self._joined_already:
+            return
+        with _signals_kept():
+            ray.shutdown()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def runtime_environment(config: RunConfig) -> dict[str, Any]:
+    """What hosts on other machines need: this Headrace, and the modules of the user's own that main has imported."""
+    environment = dict(config.pipeline.ray.runtime_env)
+    ours = [os.path.dirname(os.path.abspath(str(sys.modules[name].__file__))) for name in _OUR_PACKAGES]
+    modules = [*environment.get("py_modules", ()), *ours, *_modules_in(config)]
+    environment["py_modules"] = list(dict.fromkeys(modules))
+    return environment
+
+
+_OUR_PACKAGES = ("config", "pipeline", "queues", "stages")
+
+
+def _modules_in(config: RunConfig) -> list[str]:
+    """The modules and packages beside the YAML and in the working directory that were imported, as paths."""
+    folders = [str(folder) for folder in {config.source_folder, os.getcwd()} if folder is not None]
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if "." in name or name in _OUR_PACKAGES or not file or name == "__main__":
+            continue
+        path = os.path.abspath(file)
+        if os.path.basename(path) == "__init__.py":
+            path = os.path.dirname(path)
+        if os.path.dirname(path) in map(os.path.abspath, folders):
+            found.append(path)
+    return found
+
+
+def _asked(config: RunConfig) -> tuple[float, float, dict[str, float]]:
+    """CPUs, GPUs and other resources that a run's hosts on Ray ask for together."""
+    hosts = config.pipeline.hosts
+    counts = ((hosts.actors, hosts.actors.replicas + 1), (hosts.learners, max(1, len(config.behaviors))))
+    cpus, gpus, custom = 0.0, 0.0, dict[str, float]()
+    for settings, count in counts:
+        if not HOST_KINDS[settings.kind].on_ray:
+            continue
+        cpus += count * (settings.resources.cpus or 0.0)
+        gpus += settings.resources.gpus
+        for name, amount in settings.resources.custom.items():
+            custom[name] = custom.get(name, 0.0) + count * amount
+    return cpus, gpus, custom
+
+
+@functools.cache
+def _token() -> dict[str, str]:
+    """The secret without which nobody on this machine can use a Ray of this process's: Ray would keep one in a file."""
+    return {
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a learner that asks for no GPU sees them all, as in a process
+    }
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Change the environment for what is started within."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Keep the handlers of requests to end, which Ray takes for itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,198 @@
+"""A queue whose consumer can be called by its producer, and not the other way round: the producer delivers.
+
+The producer's end, `DeliveringOutlet`, has one call for each item, answered when the item was taken (of a queue that
+keeps the newest only: when it has arrived). The consumer's end, `DeliveredInlet`, receives them. What carries the calls
+is no concern of these two, and need not keep their order. `served` is the same in the other direction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import Overflow, QueueStatistics
+from queues.errors import PeerLost, QueueClosed
+
+T = TypeVar("T")
+
+Deliver = Callable[[str, int, Any], Awaitable[bool]]
+"""Delivers to a queue the item of a number, None for the end of the stream; false: nobody takes it any more.
+
+Raises `PeerLost` if the consumer has died.
+"""
+
+
+class DeliveringOutlet(Generic[T]):
+    """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
+
+    With `overflow="replace_oldest"` one item is on its way at a time, and a newer one replaces the one behind it.
+    """
+
+    def __init__(self, name: str, maxlen: int, deliver: Deliver, overflow: Overflow = "wait") -> None:
+        self.name = name
+        self._room: AgentManagerQueue[T] = AgentManagerQueue(name, maxlen, overflow)
+        self._deliver = deliver
+        self._numbers = 0
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def put(self, item: T) -> None:
+        """Put an item, waiting for room; a put that is cancelled delivers nothing.
+
+        Raises:
+            QueueClosed: if the stream was ended or its consumer is gone, before or while waiting.
+        """
+        await self._room.put(item)
+        self._send(item)
+
+    def put_nowait(self, item: T) -> None:
+        """Put an item at once, or raise `QueueFull` or `QueueClosed`."""
+        self._room.put_nowait(item)
+        self._send(item)
+
+    def close(self) -> None:
+        """End the stream: items already put are delivered, waiting puts raise `QueueClosed`."""
+        if self._room.closed:
+            return
+        self._room.close()
+        if not self._newest_only:
+            self._call(self._hand_over(None))
+        elif not self._calls:
+            self._call(self._deliver_newest())
+
+    def qsize(self) -> int:
+        """Items put and not yet taken."""
+        return self._room.qsize()
+
+    def statistics(self) -> QueueStatistics:
+        """A snapshot of the counts as this end sees them."""
+        return self._room.statistics()
+
+    @property
+    def _newest_only(self) -> bool:
+        return self._room.overflow == "replace_oldest"
+
+    def _send(self, item: T) -> None:
+        if not self._newest_only:
+            self._call(self._hand_over(item))
+        elif not self._calls:
+            self._call(self._deliver_newest())
+
+    def _call(self, call: Any) -> None:
+        task = asyncio.get_running_loop().create_task(call, name=f"delivering {self.name}")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _hand_over(self, item: T | None) -> None:
+        number, self._numbers = self._numbers, self._numbers + 1
+        if not await self._delivered(number, item):
+            self._give_up()
+        elif item is not None and self._room.qsize():
+            self._room.get_nowait()
+
+    async def _deliver_newest(self) -> None:
+        while self._room.qsize():
+            number, self._numbers = self._numbers, self._numbers + 1
+            if not await self._delivered(number, self._room.get_nowait()):
+                self._give_up()
+                return
+        if self._room.closed:
+            await self._delivered(self._numbers, None)
+
+    async def _delivered(self, number: int, item: T | None) -> bool:
+        try:
+            return await self._deliver(self.name, number, item)
+        except PeerLost:
+            return False
+
+    def _give_up(self) -> None:
+        """Nobody takes anything any more."""
+        self._room.close()
+        while self._room.qsize():
+            self._room.get_nowait()
+
+
+class DeliveredInlet(Generic[T]):
+    """The consumer's end."""
+
+    def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
+        self.name = name
+        self._arrivals: AgentManagerQueue[tuple[T, asyncio.Future[bool]]] = AgentManagerQueue(name, maxlen, overflow)
+        self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
+        """By number: what has overtaken others."""
+        self._unanswered: set[asyncio.Future[bool]] = set()
+        self._expected = 0
+        self._ended = False
+
+    async def get(self) -> T:
+        """Remove and return the next item; waits while the queue is empty.
+
+        Raises:
+            QueueClosed: if nothing is left and the producer has ended, before or while waiting.
+        """
+        return self._take(await self._arrivals.get())
+
+    def get_nowait(self) -> T:
+        """Remove and return the next item at once, or raise `QueueEmpty` or `QueueClosed`."""
+        return self._take(self._arrivals.get_nowait())
+
+    def qsize(self) -> int:
+        """Items that have arrived and were not taken yet."""
+        return self._arrivals.qsize()
+
+    def close(self) -> None:
+        """Refuse further items: the producer's puts raise `QueueClosed`. Items that have arrived can still be taken."""
+        self._ended = True
+        self._arrivals.close()
+        self._early.clear()
+        for answer in self._unanswered:
+            _answer(answer, False)
+
+    def statistics(self) -> QueueStatistics:
+        """A snapshot of the counts as this end sees them."""
+        return self._arrivals.statistics()
+
+    def __aiter__(self) -> DeliveredInlet[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except QueueClosed:
+            raise StopAsyncIteration from None
+
+    async def deliver(self, number: int, item: T | None) -> bool:
+        """A call of the producer; as `Deliver`."""
+        if self._ended:
+            return False
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._early[number] = item, answer
+        while not self._ended and self._expected in self._early:
+            self._accept(*self._early.pop(self._expected))
+            self._expected += 1
+        self._unanswered.add(answer)
+        try:
+            return await answer
+        finally:
+            self._unanswered.discard(answer)
+
+    def _accept(self, item: T | None, answer: asyncio.Future[bool]) -> None:
+        if item is None:
+            self._ended = True
+            self._arrivals.close()
+            _answer(answer, True)
+            return
+        self._arrivals.put_nowait((item, answer))
+        if self._arrivals.overflow == "replace_oldest":
+            _answer(answer, True)
+
+    def _take(self, arrival: tuple[T, asyncio.Future[bool]]) -> T:
+        item, answer = arrival
+        _answer(answer, True)
+        return item
+
+
+def _answer(answer: asyncio.Future[bool], accepted: bool) -> None:
+    if not answer.done():
+        answer.set_result(accepted)

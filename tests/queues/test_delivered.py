@@ -1,0 +1,82 @@
+"""A queue whose producer delivers: both ends in one event loop, joined by calls that may overtake each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from queue_conformance import Ends, check_queue, number_of
+from virtual_time import until_blocked
+
+from queues.delivered import DeliveredInlet, DeliveringOutlet
+from queues.errors import PeerLost, QueueClosed
+from queues.messages import Barrier, Message
+
+pytestmark = pytest.mark.virtual_time
+
+
+@asynccontextmanager
+async def delivered(maxlen: int) -> AsyncIterator[Ends]:
+    inlet: DeliveredInlet[Message] = DeliveredInlet("Ball", maxlen)
+
+    async def deliver(name: str, number: int, item: Any) -> bool:
+        return await inlet.deliver(number, item)
+
+    outlet: DeliveringOutlet[Message] = DeliveringOutlet("Ball", maxlen, deliver)
+    yield outlet, inlet
+    inlet.close()
+    outlet.close()
+    await until_blocked()
+
+
+async def test_it_does_what_every_queue_does():
+    await check_queue(delivered)
+
+
+async def test_items_that_overtake_each_other_are_put_in_order():
+    inlet: DeliveredInlet[Message] = DeliveredInlet("Ball", 4)
+
+    async def deliver(name: str, number: int, item: Any) -> bool:
+        await asyncio.sleep(10 - number)
+        return await inlet.deliver(number, item)
+
+    outlet: DeliveringOutlet[Message] = DeliveringOutlet("Ball", 4, deliver)
+    for number in range(4):
+        await outlet.put(Barrier(number))
+    outlet.close()
+    assert [number_of(item) async for item in inlet] == [0, 1, 2, 3]
+
+
+async def test_a_producer_learns_that_its_consumer_has_died():
+    async def deliver(name: str, number: int, item: Any) -> bool:
+        await asyncio.sleep(1)
+        raise PeerLost("it has died")
+
+    outlet: DeliveringOutlet[Message] = DeliveringOutlet("Ball", 1, deliver)
+    await outlet.put(Barrier(0))
+    with pytest.raises(QueueClosed):
+        await outlet.put(Barrier(1))
+    outlet.close()
+
+
+async def test_the_newest_replaces_what_is_not_under_way_yet():
+    inlet: DeliveredInlet[Message] = DeliveredInlet("policies", 1, "replace_oldest")
+    calls = []
+
+    async def deliver(name: str, number: int, item: Any) -> bool:
+        calls.append(item)
+        await asyncio.sleep(1)
+        return await inlet.deliver(number, item)
+
+    outlet: DeliveringOutlet[Message] = DeliveringOutlet("policies", 1, deliver, "replace_oldest")
+    outlet.put_nowait(Barrier(0))
+    await asyncio.sleep(0.5)
+    outlet.put_nowait(Barrier(1))
+    outlet.put_nowait(Barrier(2))
+    outlet.close()
+    await asyncio.sleep(5)
+    assert calls == [Barrier(0), Barrier(2), None]
+    assert [number_of(item) async for item in inlet] == [2]
