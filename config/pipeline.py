@@ -78,11 +78,24 @@ class LearnerHosts(_Hosts):
     """The hosts that hold trainers, one for each behaviour."""
 
 
+class EvaluationHosts(Settings):
+    """The host in which policies are evaluated, if the YAML has an `evaluation` section."""
+
+    kind: HostKindName = Field("process", description=_KINDS, json_schema_extra={"default_text": "`actors.kind`"})
+
+
 class HostsSettings(Settings):
     """Hosts of the pipeline's parts."""
 
     actors: ActorHosts = Field(default_factory=ActorHosts, description="Environments and agent processors.")
     learners: LearnerHosts = Field(default_factory=LearnerHosts, description="Trainers.")
+    evaluation: EvaluationHosts = Field(default_factory=EvaluationHosts, description="Evaluation's environments.")
+
+    @model_validator(mode="after")
+    def _evaluate_as_actors_act(self) -> HostsSettings:
+        if not self.evaluation._given("kind"):
+            self._fill(evaluation=EvaluationHosts.model_construct(set(), kind=self.actors.kind))
+        return self
 
 
 class QueueSettings(Settings):
@@ -205,7 +218,7 @@ class PipelineSettings(Settings):
         if self._given("max_policy_lag") and self.max_policy_lag not in (0, "auto"):
             message = f"{self.max_policy_lag} {against}, which needs 0; drop one of the two"
             findings.append(Finding(("max_policy_lag",), message, involves))
-        for which in ("actors", "learners"):
+        for which in ("actors", "learners", "evaluation"):
             hosts = getattr(self.hosts, which)
             if "kind" in hosts.model_fields_set and not HOST_KINDS[hosts.kind].in_main:
                 message = f"'{hosts.kind}' {against}, which needs 'inline'; drop one of the two"
@@ -224,10 +237,11 @@ class PipelineSettings(Settings):
 
 
 def _in_main(hosts: HostsSettings) -> HostsSettings:
-    def moved(settings: ActorHosts | LearnerHosts) -> dict[str, str]:
+    def moved(settings: ActorHosts | LearnerHosts | EvaluationHosts) -> dict[str, str]:
         return {} if HOST_KINDS[settings.kind].in_main else {"kind": "inline"}
 
     return HostsSettings(
         actors=hosts.actors.model_copy(update=moved(hosts.actors)),
+        evaluation=hosts.evaluation.model_copy(update=moved(hosts.evaluation)),
         learners=hosts.learners.model_copy(update=moved(hosts.learners)),
     )

@@ -95,6 +95,17 @@ class StatisticsReport:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochEnded:
+    """A trainer has gone through another `evaluation.every` steps."""
+
+    behavior: str
+    step: int
+    """The epoch's last."""
+    values: Mapping[str, float]
+    """Statistics of the whole epoch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     """A policy was played deterministically on environments of its own; see `stages.evaluation.EvaluationResult`."""
 
@@ -108,6 +119,8 @@ class Evaluated:
     length: float
     episodes: int
     best: bool
+    shortest: int = 0
+    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +192,7 @@ ControlMessage = (
     | SourceEnded
     | Exported
     | StatisticsReport
+    | EpochEnded
     | Evaluated
     | LogLine
     | HostFailed

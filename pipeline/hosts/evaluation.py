@@ -110,6 +110,8 @@ class EvaluationHost(Host):
                 result.length,
                 result.episodes,
                 result.best and kept,
+                result.shortest,
+                result.longest,
             )
         )
         return kept

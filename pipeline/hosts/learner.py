@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from config import RunConfig
@@ -10,7 +12,7 @@ from pipeline.common.graph import TRAINER, teacher_of
 from pipeline.common.lessons import kept_returns
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import Exported, LearnerReady, OpenEdge, PartFailed, SaveNow, Stop
+from pipeline.control.messages import EpochEnded, Exported, LearnerReady, OpenEdge, PartFailed, SaveNow, Stop
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
@@ -31,6 +33,7 @@ from stages.errors import StageError
 from stages.loop import StageHooks, StageRunner
 from stages.policy.design import PolicyDesign, design_of
 from stages.replay.recording import recorded_agents
+from stages.trainer.epochs import EpochStatistics
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
@@ -55,6 +58,9 @@ class LearnerHost(Host):
         self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
+        self._epochs: EpochStatistics | None = None
+        if config.evaluation is not None:
+            self._epochs = EpochStatistics(self.statistics, config.evaluation.every, self._end_epoch)
         self._files = FileGuard(self.stages.context(TRAINER).log)
 
     async def _work(self) -> None:
@@ -92,7 +98,10 @@ class LearnerHost(Host):
         recorded = recorded_here(self.config, TRAINER, plan.behavior)
         tap = InletTap(inlet, plan, self.config, self._spec) if recorded else None
         hooks = StageHooks(save_part=self._save)
-        runner = StageRunner(stage, tap or inlet, outlet, self.stages.context(TRAINER), hooks, ends_barriers=True)
+        context = self.stages.context(TRAINER)
+        if self._epochs is not None:
+            context = replace(context, statistics=self._epochs)
+        runner = StageRunner(stage, tap or inlet, outlet, context, hooks, ends_barriers=True)
         try:
             await runner.run()
         finally:
@@ -128,10 +137,14 @@ class LearnerHost(Host):
             device=device,
             agents=_agents(self.config),
             folder=self.config.source_folder,
-            statistics=self.statistics,
+            statistics=self._epochs or self.statistics,
             teacher_squashed=teacher is not None and kind_of_trainer(self.config, teacher).squashed,
         )
-        return make_trainer(context)
+        trainer = make_trainer(context)
+        counts = ", ".join(f"{name} {count:,}" for name, count in trainer.parameter_counts().items())
+        if counts:
+            self.stages.context(TRAINER).log.info("%s has networks with these parameters: %s.", plan.behavior, counts)
+        return trainer
 
     def _restore(self, stage: TrainerStage) -> None:
         """Resume from a checkpoint, ours or ML-Agents', if there is one; else start from what the YAML names."""
@@ -212,7 +225,12 @@ class LearnerHost(Host):
         if report.step // summary_freq > self._reported_step // summary_freq:
             self.report()
         self._reported_step = report.step
+        if self._epochs is not None:
+            self._epochs.advance(report.step)
         self.control.send(report)
+
+    def _end_epoch(self, step: int, values: Mapping[str, float]) -> None:
+        self.control.send(EpochEnded(self.plan.behavior, step, dict(values)))
 
 
 def _agents(config: RunConfig) -> int:

@@ -260,7 +260,7 @@ class Coordinator:
                 self.flow.learner_ready(message)
             case control.Exported():
                 self._on_export(message)
-            case control.Evaluated():
+            case control.Evaluated() | control.EpochEnded():
                 self._on_evaluation(message)
             case control.LogLine():
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
@@ -315,7 +315,10 @@ class Coordinator:
         self.starter.behaviors[message.behavior].add_export(entry)
         log.info("Exported %s", entry.file_path)
 
-    def _on_evaluation(self, message: control.Evaluated) -> None:
+    def _on_evaluation(self, message: control.Evaluated | control.EpochEnded) -> None:
+        if isinstance(message, control.EpochEnded):
+            self.reporter.record_epoch(message)
+            return
         self.evaluation.record(message)
         self.shutdown.moved()
         self.reporter.record_evaluation(message)

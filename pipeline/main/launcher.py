@@ -102,7 +102,7 @@ class Launcher:
     async def start_evaluation(self, best: Mapping[str, float], replaces: HostHandle | None = None) -> HostHandle:
         """Start the evaluation host, which knows the best scores so far."""
         plan = replace(self._plan("evaluation", "evaluation"), best=dict(best))
-        return await self._running.start(self._hosts.actors.kind, plan, replaces=replaces)
+        return await self._running.start(self._hosts.evaluation.kind, plan, replaces=replaces)
 
     def close_ends(self) -> None:
         """The hosts have ended: main's stages need not wait for what those that failed have left open."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from pipeline.control.messages import Evaluated
+from pipeline.control.messages import EpochEnded, Evaluated
 from pipeline.reporting.console import ConsoleWriter
 from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
 from pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
@@ -104,10 +104,14 @@ class Reporter:
             "Evaluation/Min Reward": message.lowest,
             "Evaluation/Max Reward": message.highest,
             "Evaluation/Episode Length": message.length,
+            "Evaluation/Min Episode Length": float(message.shortest),
+            "Evaluation/Max Episode Length": float(message.longest),
         }
-        summaries = {name: Summary("last", value, value, 0.0, 1, value) for name, value in values.items()}
-        for writer in self._writers:
-            writer.write(message.behavior, summaries, message.step)
+        self._write_at(message.behavior, values, message.step)
+
+    def record_epoch(self, message: EpochEnded) -> None:
+        """Write the statistics of a whole epoch, at its last step."""
+        self._write_at(message.behavior, message.values, message.step)
 
     def show(self) -> None:
         """Refresh the live table if that is due."""
@@ -126,6 +130,12 @@ class Reporter:
         """Close the writers."""
         for writer in self._writers:
             writer.close()
+
+    def _write_at(self, behavior: str, values: Mapping[str, float], step: int) -> None:
+        """Write values that belong to a step of their own, not to a summary."""
+        summaries = {name: Summary("last", value, value, 0.0, 1, value) for name, value in values.items()}
+        for writer in self._writers:
+            writer.write(behavior, summaries, step)
 
     def _summarize(self, behavior: _BehaviorWatch, step: int) -> None:
         self._collector.add(behavior.name, "Is Training", float(self._training), "last")

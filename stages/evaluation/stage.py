@@ -40,6 +40,10 @@ class EvaluationResult:
     episodes: int
     best: bool
     """True if better than all of its behaviour before it."""
+    shortest: int
+    """Decisions of the shortest episode."""
+    longest: int
+    """Those of the longest."""
 
 
 class EvaluationStage(Stage[PolicyUpdate, None]):
@@ -141,6 +145,8 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             float(np.mean(lengths)),
             len(returns),
             best,
+            min(lengths),
+            max(lengths),
         )
         if self._report(result) is not False and best:
             self._best[name] = mean

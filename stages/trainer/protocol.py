@@ -141,6 +141,10 @@ class Trainer(ABC):
         """
         return None
 
+    def parameter_counts(self) -> Mapping[str, int]:
+        """Return the number of parameters of each of its networks, for the log; none if it does not say."""
+        return {}
+
     def warm_state(self) -> dict[str, Any]:
         """Return the state that a new run may start from beside the policy: critics, normaliser. Exported.
 

@@ -7,7 +7,7 @@ import re
 import signal
 
 import pytest
-from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole, changed, troubled, volley
+from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole, changed, sac, troubled, volley
 from run_folders import read_whole_checkpoint, weights_digest
 from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -88,7 +88,10 @@ def test_a_short_run_has_a_best_policy_too_and_curves_at_the_steps_of_the_polici
     curves = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"] if tag.startswith("Evaluation/")}
     assert {tag: [event.step for event in curve] for tag, curve in curves.items()} == {
         f"Evaluation/{what}": [step]
-        for what in ("Cumulative Reward", "Std of Reward", "Min Reward", "Max Reward", "Episode Length")
+        for what in (
+            *("Cumulative Reward", "Std of Reward", "Min Reward", "Max Reward"),
+            *("Episode Length", "Min Episode Length", "Max Episode Length"),
+        )
     }
     assert curves["Evaluation/Cumulative Reward"][0].value == pytest.approx(mean, abs=0.001)
 
@@ -192,3 +195,33 @@ def test_the_editor_can_t_be_evaluated_as_validate_says(start, tmp_path):
     command = start(plain, "--validate")
     assert command.wait() == 2, command.output
     assert "evaluation: needs programs of its own, and the Unity Editor is one" in command.output
+
+
+def test_each_epoch_of_sac_has_the_spread_of_its_values_and_returns(tmp_path, caplog):
+    caplog.set_level("INFO")
+    plain = sac(
+        **INLINE,
+        environment__max_episode_steps=20,
+        behaviors__Pendulum__max_steps=450,
+        behaviors__Pendulum__summary_freq=10**6,  # an epoch's curves need no summary
+        evaluation={"every": 200, "episodes": 4},
+    )
+    result = run_here(plain, tmp_path, "run")
+    events = EventAccumulator(str(result.folder / "Pendulum")).Reload()
+    curves = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"] if tag.startswith("Epoch/")}
+    names = ("Q1", "Q2", "V", "LogPi", "EpRet")
+    assert {tag: [event.step for event in curve] for tag, curve in curves.items()} == {
+        f"Epoch/{name} {kind}": [200, 400] for name in names for kind in ("Min", "Mean", "Max")
+    }
+    for name in names:
+        for low, mean, high in zip(*(curves[f"Epoch/{name} {kind}"] for kind in ("Min", "Mean", "Max")), strict=True):
+            assert low.value <= mean.value <= high.value
+    assert curves["Epoch/EpRet Min"][0].value < curves["Epoch/EpRet Max"][0].value
+    assert "Pendulum has networks with these parameters: actor 98, q1 114, q2 114, targets 228." in caplog.text
+
+
+def test_its_host_may_be_of_another_kind_than_the_actors(tmp_path, caplog):
+    caplog.set_level("INFO")
+    plain = cartpole(**INLINE, behaviors__CartPole__max_steps=1000, evaluation={"every": 500, "episodes": 4})
+    run_here(changed(plain, {"pipeline__hosts__evaluation": {"kind": "process"}}), tmp_path, "run")
+    assert scores(caplog.text)

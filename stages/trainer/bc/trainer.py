@@ -138,6 +138,10 @@ class BCTrainer(BuiltinTrainer):
         self._step, self._version = int(state["step"]), int(state["version"])
         self._waiting = int(state["waiting"])
 
+    def parameter_counts(self) -> Mapping[str, int]:
+        """The actor."""
+        return {"actor": self._actor.values.numel()}
+
     def warm_state(self) -> dict[str, Any]:
         """Weights and normaliser."""
         return {"weights": self._actor.state_dict(), "normalizer": self._intake.normalizer_state()}

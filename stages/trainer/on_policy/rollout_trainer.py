@@ -107,6 +107,11 @@ class RolloutTrainer(BuiltinTrainer, Generic[Settings, Update]):
         self._step = int(state["step"])
         self._version = int(state["version"])
 
+    def parameter_counts(self) -> Mapping[str, int]:
+        """Actor and critic; layers that they share are the actor's."""
+        acting = int(self._network.acting.sum())
+        return {"actor": acting, "critic": self._network.values.numel() - acting}
+
     def warm_state(self) -> dict[str, Any]:
         """Actor, critic and normaliser."""
         state: dict[str, Any] = {"weights": self._network.state_dict()}

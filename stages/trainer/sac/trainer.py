@@ -179,6 +179,10 @@ class SACTrainer(BuiltinTrainer):
                 ratio.restart(self._step + self._hyperparameters.buffer_init_steps)
         return warning
 
+    def parameter_counts(self) -> Mapping[str, int]:
+        """Actor, critics, and the targets that follow these."""
+        return self._update.parameter_counts()
+
     def warm_state(self) -> dict[str, Any]:
         """All networks and the normaliser."""
         normalizer = self._intake.normalizer_state()

@@ -185,6 +185,15 @@ class SACUpdate:
         # A sum is finite if all its terms are (weights near float32's limit would not be of use either), and quick.
         return all(bool(torch.isfinite(flat.values.sum())) for flat in self._groups.values())
 
+    def parameter_counts(self) -> dict[str, int]:
+        """Number of parameters of each network."""
+
+        def size(module: torch.nn.Module) -> int:
+            return sum(parameter.numel() for parameter in module.parameters())
+
+        critics = {name: size(critic) for name, critic in self.critics.module.named_children()}
+        return {"actor": size(self.actor.module), **critics, "targets": self.target.values.numel()}
+
     def weights(self) -> dict[str, Any]:
         """All weights, by network and parameter name; copies, on the host."""
         return {name: flat.state_dict() for name, flat in self._groups.items()}
