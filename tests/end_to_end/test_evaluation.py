@@ -220,8 +220,9 @@ def test_each_epoch_of_sac_has_the_spread_of_its_values_and_returns(tmp_path, ca
     assert "Pendulum has networks with these parameters: actor 98, q1 114, q2 114, targets 228." in caplog.text
 
 
-def test_its_host_may_be_of_another_kind_than_the_actors(tmp_path, caplog):
-    caplog.set_level("INFO")
+def test_its_host_may_be_of_another_kind_than_the_actors(start):
     plain = cartpole(**INLINE, behaviors__CartPole__max_steps=1000, evaluation={"every": 500, "episodes": 4})
-    run_here(changed(plain, {"pipeline__hosts__evaluation": {"kind": "process"}}), tmp_path, "run")
-    assert scores(caplog.text)
+    command = start(changed(plain, {"pipeline__hosts__evaluation": {"kind": "process"}}))
+    assert command.wait() == 0, command.output
+    assert scores(command.output)
+    command.assert_left_nothing()
