@@ -18,6 +18,7 @@ from queues.messages import PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.stage import NoStatistics, Statistics
+from stages.trainer.replicas import ALONE, Replicas
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class TrainerContext:
     """True if a teacher of the trajectories draws continuous actions as SAC does (tanh)."""
     statistics: Statistics = field(default_factory=NoStatistics)
     """Sink of the trainer's statistics."""
+    replicas: Replicas = ALONE
+    """This trainer's place among those that learn with it, each from its part of every minibatch."""
 
     @contextmanager
     def naming_behavior(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from stages.policy.extra_columns import ACTION_HEADS
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.factory import make_actor_critic
 from stages.trainer.impala.replay import UnrollReplay
-from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, sequence_inputs
+from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
 from stages.trainer.impala.update import ImpalaUpdate, Learned
 from stages.trainer.impala.vtrace import clipped_rewards
 from stages.trainer.intake import with_group_rewards
@@ -88,7 +88,7 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
                 self._clone()
         learn_signals = self._signals.learner(transitions)
         if learn_signals is not None:
-            learn_signals(torch.arange(len(unrolls)))
+            learn_signals(torch.arange(unrolls.all_rows))
         self._version += 1
         self._signals.report(self._buffer, rewards[:fresh], chains, self._version)
         self._remember(learned.values[:fresh])
@@ -120,7 +120,8 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def _make_update(self) -> ImpalaUpdate:
         shared, device = self._hyperparameters.shared_critic, self.context.device
         network = make_actor_critic(self._design, len(self._signals.names), shared, self._random, device)
-        return ImpalaUpdate(network, self._spec, self._hyperparameters, self._signals.gammas)
+        gammas = self._signals.gammas
+        return ImpalaUpdate(network, self._spec, self._hyperparameters, gammas, self.context.replicas)
 
     def _make_buffer(self) -> RolloutBuffer:
         h = self._hyperparameters
@@ -187,32 +188,43 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         self._replay.add(rows, {**fresh.trajectories.columns(), **before}, self._random)
 
     def _unrolls(self, batch: RolloutBuffer, rewards: NDArray[np.float64], fresh: int) -> Unrolls:
-        """The rows of a batch as the update takes them in, given their rewards [N, S] and how many are fresh."""
+        """The rows of a batch as the update takes them in, given their rewards [N, S] and how many are fresh.
+
+        Of several replicas each takes in a part of the trajectories.
+        """
         rows, trajectories, device = batch.rows, batch.trajectories, self.context.device
-        lengths, terminated = trajectories["lengths"], trajectories["terminated"]
+        pieces, here = pieces_of(trajectories["lengths"], self.context.replicas)
+        own = here.rows
+        lengths, terminated = trajectories["lengths"][pieces], trajectories["terminated"][pieces]
         before, last = batch.previous_action_features() if batch.sequences is not None else (None, None)
-        inputs, finals = self._input_rows(rows, "", before), self._input_rows(trajectories, "next_", last)
+        inputs = self._input_rows(rows, "", before).part(own)
+        finals = self._input_rows(trajectories, "next_", last).part(pieces)
         places = None
         if batch.sequences is None:
             together = joined_inputs(inputs, finals)
         else:
-            memories = torch.from_numpy(batch.sequences["memories"]).to(device)
+            memories = torch.from_numpy(batch.sequences["memories"][pieces]).to(device)
             together, places = sequence_inputs(inputs, finals, lengths, memories)
         continuous, choices = batch.actions()
         penalties = self._penalties(rows["action_masks"]) if self._spec.actions.masked else None
-        chosen = torch.from_numpy(choices.astype(np.int64)).to(device)
+        chosen = torch.from_numpy(choices[own].astype(np.int64)).to(device)
+        own_fresh = min(max(fresh - own.start, 0), here.size)
+        replayed = slice(own.start + own_fresh, own.stop)
         return Unrolls(
             together,
             places,
-            torch.from_numpy(continuous).to(device),
+            torch.from_numpy(continuous[own]).to(device),
             torch.split(chosen, 1, dim=1) if choices.shape[1] else (),
-            None if penalties is None else torch.from_numpy(penalties).to(device),
-            rows["log_probs"].sum(axis=1),
-            clipped_rewards(rewards, self._hyperparameters.reward_clipping),
+            None if penalties is None else torch.from_numpy(penalties[own]).to(device),
+            rows["log_probs"][own].sum(axis=1),
+            clipped_rewards(rewards[own], self._hyperparameters.reward_clipping),
             lengths,
             terminated[:, None] & ~self._signals.ignore_termination,
+            own_fresh,
+            self._recorded(batch, penalties, replayed) if len(batch) > fresh else None,
+            len(batch),
             fresh,
-            self._recorded(batch, penalties, fresh) if len(batch) > fresh else None,
+            here,
         )
 
     def _penalties(self, masks: Array) -> NDArray[np.float32]:
@@ -220,14 +232,14 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         means = np.zeros((len(masks), self._spec.actions.continuous_size), np.float32)
         return np.concatenate([means, np.where(masks, np.float32(0), np.float32(MASK_PENALTY))], axis=1)
 
-    def _recorded(self, batch: RolloutBuffer, penalties: NDArray[np.float32] | None, fresh: int) -> Recorded:
+    def _recorded(self, batch: RolloutBuffer, penalties: NDArray[np.float32] | None, replayed: slice) -> Recorded:
         device, heads = self.context.device, None
         if self._design.asked_columns:
-            acted = batch.rows[ACTION_HEADS][fresh:].copy()
+            acted = batch.rows[ACTION_HEADS][replayed].copy()
             if penalties is not None:
-                acted[:, -self._spec.actions.mask_size :] += penalties[fresh:, -self._spec.actions.mask_size :]
+                acted[:, -self._spec.actions.mask_size :] += penalties[replayed, -self._spec.actions.mask_size :]
             heads = torch.from_numpy(acted).to(device)
-        return Recorded(heads, torch.from_numpy(batch.rows[VALUES][fresh:]).to(device))
+        return Recorded(heads, torch.from_numpy(batch.rows[VALUES][replayed]).to(device))
 
     def _report(self, learned: Learned, unrolls: Unrolls, rate: float, beta: float | None) -> None:
         """Report an update, given its learning rate and entropy weight, which is None where only the critic learned."""
@@ -246,7 +258,7 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             found["Policy/Importance Ratio"] = learned.ratio
             found["Policy/Clipped Ratios"] = learned.clipped
         if self._replay is not None:
-            found["Policy/Replayed Share"] = 1.0 - unrolls.fresh / len(unrolls)
+            found["Policy/Replayed Share"] = 1.0 - unrolls.all_fresh / unrolls.all_rows
         for name, value in found.items():
             statistics.add(behavior, name, value)
 

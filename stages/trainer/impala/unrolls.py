@@ -18,6 +18,7 @@ from torch import Tensor
 
 from stages.policy.network.inputs import Inputs
 from stages.trainer.on_policy.minibatches import InputRows
+from stages.trainer.replicas import Part, Replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,22 @@ class Unrolls:
     """F"""
     recorded: Recorded | None
     """None if all rows are fresh."""
+    all_rows: int
+    """Rows of all replicas' parts."""
+    all_fresh: int
+    """Those of them that are fresh."""
+    here: Part
+    """The place of these rows among them."""
 
     def __len__(self) -> int:
         return len(self.acted)
+
+
+def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, Part]:
+    """A replica's part of K trajectories: which of them, and the place of their rows."""
+    part, ends = replicas.part(len(lengths)), np.cumsum(lengths)
+    first = int(ends[part.rows.start - 1]) if part.rows.start else 0
+    return part.rows, Part(slice(first, int(ends[part.rows.stop - 1])), part.weight)
 
 
 def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:

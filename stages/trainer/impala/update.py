@@ -23,6 +23,7 @@ from stages.trainer.impala.losses import divergence, log_probs_and_entropy
 from stages.trainer.impala.unrolls import Unrolls
 from stages.trainer.impala.vtrace import Limits, VTrace, vtrace
 from stages.trainer.on_policy.update import NetworkUpdate
+from stages.trainer.replicas import ALONE, Replicas
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
 """The losses in order, by the names of their statistics; those that are summed are not weighted yet."""
@@ -54,6 +55,7 @@ class ImpalaUpdate(NetworkUpdate):
         spec: its actions.
         hyperparameters: costs and limits.
         gammas: [S] discount of each reward signal.
+        replicas: those that make the same update, each from its part of the trajectories.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class ImpalaUpdate(NetworkUpdate):
         spec: BehaviorSpec,
         hyperparameters: ImpalaHyperparameters,
         gammas: NDArray[np.float64],
+        replicas: Replicas = ALONE,
     ) -> None:
         h = hyperparameters
         betas = (h.adam_beta1, h.adam_beta2)
-        super().__init__(network, Adam(network.values, network.gradients, h.adam_epsilon, betas))
+        super().__init__(network, Adam(network.values, network.gradients, h.adam_epsilon, betas), replicas)
         self._actor_critic = network
         self._settings = h
         self._gammas = gammas
@@ -109,12 +112,14 @@ class ImpalaUpdate(NetworkUpdate):
         losses = [policy_gradient, baseline, -n * entropy, *cloning]
         costs = [1.0, h.baseline_cost, beta, h.policy_cloning_cost, h.value_cloning_cost]
         if h.loss_reduction == "mean":
-            replayed = max(1, n - unrolls.fresh)
-            losses = [loss / rows for loss, rows in zip(losses, (n, n, n, replayed, replayed), strict=True)]
+            everywhere, replayed = unrolls.all_rows, max(1, unrolls.all_rows - unrolls.all_fresh)
+            counts = (everywhere, everywhere, everywhere, replayed, replayed)
+            losses = [loss / rows for loss, rows in zip(losses, counts, strict=True)]
         ratio = float(np.exp(np.minimum(log_ratios, np.log(h.rho_bar))).mean())
         clipped = float((log_ratios > np.log(h.rho_bar)).mean())
-        norm, reduced = self._step(losses, costs, learning_rate, step)
-        return Learned(reduced, norm, float(entropy.detach()), ratio, clipped, of_critic)
+        norm, reduced = self._step(losses, costs, learning_rate, step, unrolls.here.weight)
+        mean_entropy, ratio, clipped = self._of_all(unrolls, float(entropy.detach()), ratio, clipped)
+        return Learned(reduced, norm, mean_entropy, ratio, clipped, self._values_of_all(unrolls, of_critic))
 
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:
         """Make a gradient step on the value loss alone, by discounted returns; what acts stays as it is.
@@ -126,9 +131,26 @@ class ImpalaUpdate(NetworkUpdate):
         found, of_critic = self._vtrace(unrolls, np.zeros(len(unrolls)), values, final_values, Limits())
         baseline = self._baseline(values, found)
         if self._settings.loss_reduction == "mean":
-            baseline = baseline / len(unrolls)
-        norm, reduced = self._step([baseline], [1.0], learning_rate, step, only_critic=True)
-        return Learned(reduced, norm, 0.0, 1.0, 0.0, of_critic)
+            baseline = baseline / unrolls.all_rows
+        norm, reduced = self._step([baseline], [1.0], learning_rate, step, unrolls.here.weight, only_critic=True)
+        return Learned(reduced, norm, 0.0, 1.0, 0.0, self._values_of_all(unrolls, of_critic))
+
+    def _of_all(self, unrolls: Unrolls, *means: float) -> list[float]:
+        """Means over all replicas' rows, given those over these rows."""
+        if self.replicas.size == 1:
+            return [*means]
+        here = unrolls.here
+        sums = torch.tensor(means, device=self.network.values.device) * (here.size * here.weight / unrolls.all_rows)
+        self.replicas.add_up(sums)
+        found: list[float] = sums.tolist()
+        return found
+
+    def _values_of_all(self, unrolls: Unrolls, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values [N, S] of all replicas' rows, given those of these rows."""
+        if self.replicas.size == 1:
+            return values
+        ours = torch.from_numpy(values).to(self.network.values.device)
+        return _on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows))
 
     def _outputs(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor]:
         """Heads [N, H] with the penalties of masks, values [N, S] and final values [K, S]."""
@@ -175,7 +197,13 @@ class ImpalaUpdate(NetworkUpdate):
         return divergence(heads[replayed], self.network.log_sigma, recorded.heads, self._branches).sum(), of_values
 
     def _step(
-        self, losses: list[Tensor], costs: list[float], learning_rate: float, step: int, only_critic: bool = False
+        self,
+        losses: list[Tensor],
+        costs: list[float],
+        learning_rate: float,
+        step: int,
+        weight: float = 1.0,
+        only_critic: bool = False,
     ) -> tuple[float, dict[str, float]]:
         """Make the gradient step; returns the gradient's norm, and the losses by name.
 
@@ -186,9 +214,16 @@ class ImpalaUpdate(NetworkUpdate):
         network = self.network
         with self.adam.undone_on_failure():
             stacked = torch.stack(losses)
-            total = stacked @ torch.tensor(costs, device=stacked.device)
+            factors = torch.tensor(costs, device=stacked.device)
+            total = stacked @ factors
             network.gradients.zero_()
-            torch.autograd.backward(total)
+            if self.replicas.size == 1:
+                torch.autograd.backward(total)
+            else:
+                torch.autograd.backward(total * weight)
+                stacked = stacked.detach() * weight
+                self.replicas.add_up(network.gradients, stacked)
+                total = stacked @ factors
             if only_critic:
                 network.gradients.mul_(self._of_critic)
             limit = self._settings.max_grad_norm

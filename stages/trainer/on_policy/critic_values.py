@@ -21,6 +21,7 @@ from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.agent_table import AgentTable, Chains
 from stages.trainer.on_policy.minibatches import InputRows
 from stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
+from stages.trainer.replicas import ALONE, Replicas
 
 _ROWS = 4096
 """Rows per forward pass: bounds memory, and stays in the processor's cache."""
@@ -78,18 +79,22 @@ class CriticValues:
     """[K, m] after each trajectory's last row."""
 
 
-def evaluate_rows(network: ActorCriticNetwork, rows: InputRows, finals: InputRows, block: int) -> CriticValues:
-    """Evaluate rows and final observations without memory, `block` at a time."""
+def evaluate_rows(
+    network: ActorCriticNetwork, rows: InputRows, finals: InputRows, block: int, replicas: Replicas = ALONE
+) -> CriticValues:
+    """Evaluate rows and final observations without memory, `block` at a time; each replica a part of them."""
     n, values = len(rows), []
     vectors = torch.cat([rows.vectors, finals.vectors])
+    here = replicas.part(len(vectors))
     with torch.no_grad():
-        for at in range(0, len(vectors), block):
+        for at in range(here.rows.start, here.rows.stop, block):
+            end = min(at + block, here.rows.stop)
             others = tuple(
-                torch.cat([row[at : at + block], final[max(0, at - n) : max(0, at + block - n)]]).to(vectors.device)
+                torch.cat([row[at:end], final[max(0, at - n) : max(0, end - n)]]).to(vectors.device)
                 for row, final in zip(rows.others, finals.others, strict=True)
             )
-            values.append(network.evaluate(Inputs(vectors[at : at + block], others))[0])
-    both = _on_host(torch.cat(values))
+            values.append(network.evaluate(Inputs(vectors[at:end], others))[0])
+    both = _on_host(replicas.gathered(torch.cat(values), here, len(vectors)))
     return CriticValues(both[:n], both[n:])
 
 

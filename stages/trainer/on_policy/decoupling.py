@@ -27,15 +27,23 @@ Floats = NDArray[np.float32]
 
 
 def current_log_probs(update: OnPolicyUpdate[Any], minibatches: Iterable[Minibatch]) -> Floats:
-    """Log-probabilities [N, P] of the minibatches' actions under the policy as it is now, without gradients."""
-    found = []
+    """Log-probabilities [N, P] of the minibatches' actions under the policy as it is now, without gradients.
+
+    Replicas take turns at the minibatches.
+    """
+    found, replicas = [], update.replicas
     with torch.no_grad():
-        for batch in minibatches:
+        for number, batch in enumerate(minibatches):
+            if number % replicas.size != replicas.rank:
+                found.append(torch.zeros_like(batch.old_log_probs))
+                continue
             heads = update.heads(batch.inputs)
             if batch.real is not None:
                 heads = heads.index_select(0, batch.real)
             found.append(update.log_probs_and_entropy(heads, batch)[0])
-        log_probs: Floats = torch.cat(found).cpu().numpy()
+        all_found = torch.cat(found)
+        replicas.add_up(all_found)
+        log_probs: Floats = all_found.cpu().numpy()
     return log_probs
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from queues.messages import Array
 from stages.policy.network.inputs import Inputs
 from stages.trainer.on_policy.rollout_buffer import SequenceCuts
+from stages.trainer.replicas import ALONE, Replicas
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class InputRows:
     def device(self) -> torch.device:
         """The device that gathered rows lie on."""
         return self.vectors.device
+
+    def part(self, rows: slice) -> InputRows:
+        """Some of the rows; views."""
+        previous = None if self.previous_actions is None else self.previous_actions[rows]
+        return InputRows(self.vectors[rows], tuple(other[rows] for other in self.others), previous)
 
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
         """Sequences of rows [q, L] from memories [q, m]."""
@@ -101,6 +107,10 @@ class Minibatch:
     """[B / L, m] the critic's memory before each sequence; None without memory, or if it shares the actor's."""
     padded: Tensor | None = None
     """[B] row of the rollout for each of the B inputs, on the host; None where they are `rows`."""
+    share: float = 1.0
+    """Weight of the means over its rows, where other replicas learn from other rows of the same minibatch."""
+    together: Tensor | None = None
+    """[…] numbers of the rows of all replicas, on the host; None where they are `rows`."""
 
 
 class RolloutRows(Protocol):
@@ -111,6 +121,16 @@ class RolloutRows(Protocol):
         """[R] numbers of its rows in the rollout, on the host."""
         ...
 
+    @property
+    def share(self) -> float:
+        """Weight of the means over its rows among those of all replicas."""
+        ...
+
+    @property
+    def together(self) -> Tensor | None:
+        """[…] numbers of the rows of all replicas; None where they are `rows`."""
+        ...
+
 
 AnyMinibatch = TypeVar("AnyMinibatch", bound=RolloutRows)
 _Given = TypeVar("_Given", bound=RolloutRows, covariant=True)
@@ -119,8 +139,10 @@ _Given = TypeVar("_Given", bound=RolloutRows, covariant=True)
 class MinibatchSource(Protocol[_Given]):
     """A rollout, cut into minibatches anew in each epoch."""
 
-    def epochs(self, count: int, batch_size: int, random: np.random.Generator) -> Iterator[Iterable[_Given]]:
-        """Per epoch its minibatches, in a new random order."""
+    def epochs(
+        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
+    ) -> Iterator[Iterable[_Given]]:
+        """Per epoch its minibatches, or this replica's part of each, in a new random order."""
         ...
 
 
@@ -144,15 +166,27 @@ class Rollout:
         """N."""
         return len(self._floats)
 
-    def epochs(self, count: int, batch_size: int, random: np.random.Generator) -> Iterator[Iterable[Minibatch]]:
+    def epochs(
+        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
+    ) -> Iterator[Iterable[Minibatch]]:
         """Per epoch floor(N / batch_size) minibatches of rows in a new random order; the rest is left out."""
-        used = len(self) // batch_size * batch_size
-        floats = torch.empty((used, self._floats.shape[1]), device=self._floats.device)
-        choices = torch.empty((used, self._choices.shape[1]), dtype=torch.int64, device=self._floats.device)
-        rows = torch.empty(used, dtype=torch.int64)
-        minibatches = list(self._views(floats, choices, rows, batch_size))
+        number, part = len(self) // batch_size, replicas.part(batch_size)
+        floats = torch.empty((number * part.size, self._floats.shape[1]), device=self._floats.device)
+        choices = torch.empty(
+            (number * part.size, self._choices.shape[1]), dtype=torch.int64, device=self._floats.device
+        )
+        together = torch.empty((number, batch_size), dtype=torch.int64)
+        rows = torch.empty(number * part.size, dtype=torch.int64)
+        minibatches = list(self._views(floats, choices, rows, part.size))
+        if replicas.size > 1:
+            share = part.size * part.weight / batch_size
+            minibatches = [
+                replace(one, share=share, together=whole) for one, whole in zip(minibatches, together, strict=True)
+            ]
         for _ in range(count):
-            rows.copy_(torch.from_numpy(random.permutation(len(self))[:used]))
+            shuffled = random.permutation(len(self))[: number * batch_size]
+            together.copy_(torch.from_numpy(shuffled).view(number, batch_size))
+            rows.view(number, part.size).copy_(together[:, part.rows])
             order = rows.to(self._floats.device)
             torch.index_select(self._floats, 0, order, out=floats)
             torch.index_select(self._choices, 0, order, out=choices)
@@ -213,7 +247,9 @@ class SequenceRollout:
         """N."""
         return len(self._inputs)
 
-    def epochs(self, count: int, batch_size: int, random: np.random.Generator) -> Iterator[Iterator[Minibatch]]:
+    def epochs(
+        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
+    ) -> Iterator[Iterator[Minibatch]]:
         """Per epoch, minibatches of whole sequences in a new random order; what makes no whole one is left out.
 
         A minibatch has as many sequences as make up `batch_size` rows with their padding, and at least one.
@@ -221,12 +257,22 @@ class SequenceRollout:
         each = max(1, batch_size // self._cuts.length)
         for _ in range(count):
             order = random.permutation(len(self._cuts))
-            yield (self._minibatch(order[at : at + each]) for at in range(0, len(order) - each + 1, each))
+            yield (self._part(order[at : at + each], replicas) for at in range(0, len(order) - each + 1, each))
 
     def in_order(self, batch_size: int) -> Iterator[Minibatch]:
         """All N rows, from the first to the last, in minibatches of whole sequences."""
         numbers, each = np.arange(len(self._cuts)), max(1, batch_size // self._cuts.length)
         return (self._minibatch(numbers[at : at + each]) for at in range(0, len(numbers), each))
+
+    def _part(self, which: NDArray[np.int64], replicas: Replicas) -> Minibatch:
+        """This replica's part of a minibatch of sequences."""
+        if replicas.size == 1:
+            return self._minibatch(which)
+        part = replicas.part(len(which))
+        padded, real = self._cuts.padded(which)
+        together = torch.from_numpy(padded.reshape(-1)[real])
+        own = self._minibatch(which[part.rows])
+        return replace(own, share=len(own.rows) * part.weight / len(together), together=together)
 
     def _minibatch(self, which: NDArray[np.int64]) -> Minibatch:
         padded, real = self._cuts.padded(which)

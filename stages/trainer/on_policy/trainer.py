@@ -187,7 +187,8 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
         rollout = made(log_probs, unweighted)
         if not self._hyperparameters.decoupled:
             return rollout
-        current = current_log_probs(self._update, rollout.in_order(rows_per_pass(self._spec)))
+        each = min(rows_per_pass(self._spec), -(-len(rows) // self.context.replicas.size))
+        current = current_log_probs(self._update, rollout.in_order(each))
         weights = importance_weights(current, log_probs)
         self.context.statistics.add(self.context.behavior, "Policy/Importance Weight", float(weights.mean()))
         return made(current, weights * unweighted)

@@ -24,6 +24,7 @@ from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import TrainedActor
 from stages.trainer.adam import Adam, clip_norms
 from stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
+from stages.trainer.replicas import ALONE, Replicas
 
 VALUE_COEFFICIENT = 0.5
 """Weight of the value loss, as in ML-Agents."""
@@ -55,11 +56,18 @@ class Losses:
 
 
 class NetworkUpdate(ABC):
-    """Owns a network, and the optimizer that changes it."""
+    """Owns a network, and the optimizer that changes it.
 
-    def __init__(self, network: TrainedActor, adam: Adam) -> None:
+    Args:
+        network: the network to train.
+        adam: its optimizer.
+        replicas: those that make the same update, each from its part of the rows.
+    """
+
+    def __init__(self, network: TrainedActor, adam: Adam, replicas: Replicas = ALONE) -> None:
         self.network = network
         self.adam = adam
+        self.replicas = replicas
 
     def state_dict(self) -> dict[str, Any]:
         """Adam's moments by parameter name, and its step count."""
@@ -85,6 +93,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         network: the network to train.
         spec: its actions.
         hyperparameters: epochs, batch size and so on.
+        replicas: those that make the same update, each from its part of every minibatch.
     """
 
     names: ClassVar[tuple[str, ...]]
@@ -94,8 +103,14 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
     measures: ClassVar[tuple[str, ...]] = ()
     """Further results of `losses`, behind the entropy, that are only reported: statistics `Policy/<name>`."""
 
-    def __init__(self, network: TrainedActor, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters) -> None:
-        super().__init__(network, Adam(network.values, network.gradients, hyperparameters.adam_epsilon))
+    def __init__(
+        self,
+        network: TrainedActor,
+        spec: BehaviorSpec,
+        hyperparameters: OnPolicyHyperparameters,
+        replicas: Replicas = ALONE,
+    ) -> None:
+        super().__init__(network, Adam(network.values, network.gradients, hyperparameters.adam_epsilon), replicas)
         self._settings = hyperparameters
         self._continuous = spec.actions.continuous_size
         self._branches = list(spec.actions.discrete_branches)
@@ -125,20 +140,29 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
             history: list[Tensor] = []
-            for minibatches in rollout.epochs(self._settings.num_epoch, self._settings.batch_size, random):
+            shares: list[float] = []
+            h, several = self._settings, self.replicas.size > 1
+            for minibatches in rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas):
                 for minibatch in minibatches:
                     losses = self.losses(minibatch, coefficients)
                     self.network.gradients.zero_()
                     # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
-                    torch.autograd.backward(torch.stack(losses[: len(weights)]) @ weights)
-                    if self._parts is not None and self._settings.max_grad_norm is not None:
+                    total = torch.stack(losses[: len(weights)]) @ weights
+                    torch.autograd.backward(total * minibatch.share if several else total)
+                    if several:
+                        self.replicas.add_up(self.network.gradients)
+                        shares.append(minibatch.share)
+                    if self._parts is not None and h.max_grad_norm is not None:
                         # Apart, as the value loss would take most of a norm that actor and critic share.
-                        clip_norms(self.network.gradients, self._parts, self._settings.max_grad_norm)
+                        clip_norms(self.network.gradients, self._parts, h.max_grad_norm)
                     self.adam.step(coefficients.learning_rate)
                     history.extend(loss.detach() for loss in losses)
                     if after_each is not None:
-                        after_each(minibatch.rows)
+                        after_each(minibatch.rows if minibatch.together is None else minibatch.together)
             results = torch.stack(history).view(-1, len(self.names) + len(self.measures))
+            if several:
+                results *= torch.tensor(shares, device=results.device)[:, None]
+                self.replicas.add_up(results)
             table = results[:, : len(self.names)]
             if not bool(torch.isfinite(table).all() & torch.isfinite(self.network.values).all()):
                 raise NotFiniteError(self._complaint(table.cpu().numpy(), step))

@@ -14,6 +14,7 @@ from stages.policy.network.inputs import Inputs
 from stages.trainer.on_policy.minibatches import InputRows, Minibatch, MinibatchSource, gather_others
 from stages.trainer.poca.mates import Mates
 from stages.trainer.poca.network import Teams
+from stages.trainer.replicas import ALONE, Replicas
 
 
 class TeamRows:
@@ -86,6 +87,16 @@ class GroupMinibatch:
         """[R] numbers of the rows in the rollout, on the host."""
         return self.own.rows
 
+    @property
+    def share(self) -> float:
+        """Weight of the means over its rows among those of all replicas."""
+        return self.own.share
+
+    @property
+    def together(self) -> Tensor | None:
+        """[…] numbers of the rows of all replicas, on the host; None where they are `rows`."""
+        return self.own.together
+
 
 class GroupRollout:
     """N rows to learn from.
@@ -101,9 +112,11 @@ class GroupRollout:
         self._teams = teams
         self._baselines = torch.from_numpy(baselines.astype(np.float32)).to(teams.device)
 
-    def epochs(self, count: int, batch_size: int, random: np.random.Generator) -> Iterator[Iterable[GroupMinibatch]]:
+    def epochs(
+        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
+    ) -> Iterator[Iterable[GroupMinibatch]]:
         """Per epoch the minibatches of the actor's rollout, each with its teams."""
-        for minibatches in self._rollout.epochs(count, batch_size, random):
+        for minibatches in self._rollout.epochs(count, batch_size, random, replicas):
             yield map(self._with_teams, minibatches)
 
     def _with_teams(self, own: Minibatch) -> GroupMinibatch:

@@ -75,7 +75,7 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
     def _make_update(self) -> POCAUpdate:
         context = self.context
         self._critic = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
-        return POCAUpdate(self._critic, context.spec, self._hyperparameters)
+        return POCAUpdate(self._critic, context.spec, self._hyperparameters, context.replicas)
 
     def _critic_memory_size(self) -> int:
         return 2 * self._design.memory_size  # of the value, and of the baseline
@@ -157,12 +157,14 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
     def _one_step_values(self, teams: TeamRows, memories: Tensor | None) -> tuple[Floats, Floats]:
         """Values and baselines [n, S] of all teams, each of them one step from its memories."""
         found, block, numbers = [], self._teams_per_pass(teams), np.arange(len(teams))
+        here = self.context.replicas.part(len(teams))
         with torch.no_grad():
-            for at in range(0, len(teams), block):
-                some = slice(at, at + block)
+            for at in range(here.rows.start, here.rows.stop, block):
+                some = slice(at, min(at + block, here.rows.stop))
                 before = None if memories is None else memories[some]
                 found.append(self._critic.evaluate(teams.teams(numbers[some], before))[0])
-        values, baselines = np.split(torch.cat(found).cpu().numpy().astype(np.float64), 2, axis=1)
+        both = self.context.replicas.gathered(torch.cat(found), here, len(teams))
+        values, baselines = np.split(both.cpu().numpy().astype(np.float64), 2, axis=1)
         return values, baselines
 
     def _teams_per_pass(self, teams: TeamRows) -> int:

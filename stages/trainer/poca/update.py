@@ -12,6 +12,7 @@ from stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, OnP
 from stages.trainer.poca.network import GroupActorCritic
 from stages.trainer.poca.teams import GroupMinibatch
 from stages.trainer.ppo.update import clipped_policy_loss
+from stages.trainer.replicas import ALONE, Replicas
 
 BASELINE_COEFFICIENT = 0.5
 """Weight of the baseline's loss beside the value's, as in ML-Agents."""
@@ -23,8 +24,14 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
     names = ("policy loss", "value loss", "baseline loss", "entropy")
     weights = (1.0, VALUE_COEFFICIENT, VALUE_COEFFICIENT * BASELINE_COEFFICIENT)
 
-    def __init__(self, network: GroupActorCritic, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters) -> None:
-        super().__init__(network, spec, hyperparameters)
+    def __init__(
+        self,
+        network: GroupActorCritic,
+        spec: BehaviorSpec,
+        hyperparameters: OnPolicyHyperparameters,
+        replicas: Replicas = ALONE,
+    ) -> None:
+        super().__init__(network, spec, hyperparameters, replicas)
         self._actor_critic = network
 
     def heads(self, inputs: Inputs) -> Tensor:

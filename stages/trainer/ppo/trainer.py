@@ -30,7 +30,7 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
     def _make_update(self) -> PPOUpdate:
         signals, device = len(self._signals.names), self.context.device
         self._critic = make_actor_critic(self._design, signals, self._shares_body, self._random, device)
-        return PPOUpdate(self._critic, self.context.spec, self._hyperparameters)
+        return PPOUpdate(self._critic, self.context.spec, self._hyperparameters, self.context.replicas)
 
     def _critic_memory_size(self) -> int:
         # A critic that shares the actor's body shares the actor's memories as well, which are recorded.
@@ -56,7 +56,7 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
     ) -> CriticValues:
         block = rows_per_pass(self._spec)
         if cuts is None:
-            return evaluate_rows(self._critic, rows, finals, block)
+            return evaluate_rows(self._critic, rows, finals, block, self.context.replicas)
         if self._critic_memories is None:
             first = torch.from_numpy(cuts.first).to(rows.device)
             initial, chains = self._actor_memories().index_select(0, first), Chains.unlinked(len(finals))

@@ -14,6 +14,7 @@ from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.on_policy.minibatches import Minibatch
 from stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, OnPolicyUpdate, value_loss
+from stages.trainer.replicas import ALONE, Replicas
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):
@@ -23,9 +24,13 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
     weights = (1.0, VALUE_COEFFICIENT)
 
     def __init__(
-        self, network: ActorCriticNetwork, spec: BehaviorSpec, hyperparameters: OnPolicyHyperparameters
+        self,
+        network: ActorCriticNetwork,
+        spec: BehaviorSpec,
+        hyperparameters: OnPolicyHyperparameters,
+        replicas: Replicas = ALONE,
     ) -> None:
-        super().__init__(network, spec, hyperparameters)
+        super().__init__(network, spec, hyperparameters, replicas)
         self._actor_critic = network
 
     def heads(self, inputs: Inputs) -> Tensor:

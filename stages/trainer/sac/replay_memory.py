@@ -38,6 +38,12 @@ class ReplayedSequences:
     previous: Mapping[str, Array]
     """[S, ...] the action before the first row, by `previous_continuous_actions`, `previous_discrete_actions`."""
 
+    def part(self, rows: slice) -> ReplayedSequences:
+        """The sequences of some of the rows."""
+        some = slice(rows.start // self.length, rows.stop // self.length)
+        previous = {name: column[some] for name, column in self.previous.items()}
+        return ReplayedSequences(self.length, self.mask[rows], self.memories[some], previous)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRows:
@@ -50,6 +56,12 @@ class ReplayedRows:
     columns: Mapping[str, Array]
     """[B, ...] `rewards`, `terminated`, actions, `action_masks`."""
     sequences: ReplayedSequences | None = None
+
+    def part(self, rows: slice) -> ReplayedRows:
+        """Some of the rows, which are whole sequences if there are any; views."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        sequences = None if self.sequences is None else self.sequences.part(rows)
+        return ReplayedRows(_part(self.observations, rows), _part(self.next_observations, rows), columns, sequences)
 
 
 class ReplayMemory:
@@ -348,3 +360,7 @@ def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[n
     for one, other in zip(first.others, second.others, strict=True):
         same &= (one == other).reshape(len(one), -1).all(axis=1)
     return same
+
+
+def _part(observations: EncodedObservations, rows: slice) -> EncodedObservations:
+    return EncodedObservations(observations.vectors[rows], tuple(other[rows] for other in observations.others))

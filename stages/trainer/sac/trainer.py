@@ -27,6 +27,7 @@ from stages.trainer.pacing import rows_per_update
 from stages.trainer.protocol import TrainerContext
 from stages.trainer.randomness import random_state, restore_random
 from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from stages.trainer.replicas import Part, Replicas
 from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.episode_rewards import EpisodeRewards
@@ -59,7 +60,7 @@ class SACTrainer(BuiltinTrainer):
         self._intake = Intake(spec, settings.network_settings.normalize, beyond)
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
-        self._update = SACUpdate(self._design, h, len(self._signals), self._random, context.device)
+        self._update = SACUpdate(self._design, h, len(self._signals), self._random, context.device, context.replicas)
         actor = ClonedActor.from_actor(self._design, self._update.actor)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         memory = settings.network_settings.memory
@@ -83,6 +84,8 @@ class SACTrainer(BuiltinTrainer):
         self._unlearned = 0
         self._due_step = 0
         """With `update_at: episode_end`: the steps added when an episode last ended; these owe updates."""
+        self._measured = Part(slice(0, 0), 1.0), 0
+        """This replica's part of the last minibatch's rows, and their number."""
 
     @property
     def rows_per_update(self) -> int:
@@ -224,27 +227,33 @@ class SACTrainer(BuiltinTrainer):
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
             raise NotFiniteError(self._complaint(table))
-        self._report(table, measures, learning_rate)
+        self._report(table, measures.of_all(self.context.replicas, *self._measured), learning_rate)
         for found in cloned:
             self._report_losses(found)
 
     def _learn_minibatch(self, learning_rate: float) -> UpdateMeasures:
         replayed = self._sample()
-        transitions = self._maker.transitions(replayed)
-        batch = self._maker.minibatch(replayed, transitions)
-        rows = len(transitions.rewards)
+        rows = len(replayed.columns["rewards"])
         noise = self._random.standard_normal(
             (rows * self._update.draws, self.context.spec.actions.continuous_size), np.float32
         )
+        share, here = 1.0, Part(slice(0, rows), 1.0)
+        if self.context.replicas.size > 1:
+            replayed, here, share = _part_of(replayed, rows, self.context.replicas)
+            noise = noise.reshape(self._update.draws, rows, -1)[:, here.rows].reshape(-1, noise.shape[1])
+        transitions = self._maker.transitions(replayed)
+        batch = self._maker.minibatch(replayed, transitions)
         rewards = np.stack([signal.rewards(transitions) * np.float32(signal.strength) for signal in self._signals], 1)
         discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
         device = self.context.device
+        self._measured = here, rows
         return self._update.step(
             batch,
             torch.from_numpy(rewards).to(device),
             discounts,
             torch.from_numpy(noise).to(device),
             learning_rate,
+            share,
         )
 
     def _learn_signals(self) -> None:
@@ -318,6 +327,18 @@ class SACTrainer(BuiltinTrainer):
             f"{where}: the {LOSSES[column]} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "
             f"{restored}. A lower learning_rate or smaller rewards often help"
         )
+
+
+def _part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, Part, float]:
+    """A replica's part of a sample, as rows and as places among all, and the weight of the means over it."""
+    sequences = replayed.sequences
+    length = 1 if sequences is None else sequences.length
+    counted = replicas.part(rows // length)
+    here = Part(slice(counted.rows.start * length, counted.rows.stop * length), counted.weight)
+    own = replayed.part(here.rows)
+    if sequences is None or own.sequences is None:
+        return own, here, here.size * here.weight / rows
+    return own, here, float(own.sequences.mask.sum() * here.weight / sequences.mask.sum())
 
 
 def _learns(signal: RewardSignal) -> bool:

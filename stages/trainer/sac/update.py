@@ -23,6 +23,7 @@ from stages.policy.network.distributions import squashed_sample
 from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.policy.network.inputs import Inputs
 from stages.trainer.adam import Adam
+from stages.trainer.replicas import ALONE, Part, Replicas
 from stages.trainer.sac.losses import (
     coefficient_gradients,
     expected_values,
@@ -57,6 +58,16 @@ class UpdateMeasures:
     """[B, G]"""
     mask: Tensor | None
 
+    def of_all(self, replicas: Replicas, here: Part, rows: int) -> UpdateMeasures:
+        """The measures of all `rows` of a minibatch, of which this replica has its part."""
+        if replicas.size == 1:
+            return self
+        q1, q2, values, negentropies = (
+            replicas.gathered(ours, here, rows) for ours in (self.q1, self.q2, self.values, self.negentropies)
+        )
+        mask = None if self.mask is None else replicas.gathered(self.mask, here, rows)
+        return UpdateMeasures(self.losses, q1, q2, values, negentropies, mask)
+
 
 class SACUpdate:
     """Owns the networks of one behaviour, and their optimizers.
@@ -67,6 +78,7 @@ class SACUpdate:
         signals: S, the number of reward signals.
         random: draws the initial weights.
         device: the networks' device.
+        replicas: those that make the same update, each from its part of every minibatch.
     """
 
     def __init__(
@@ -76,8 +88,10 @@ class SACUpdate:
         signals: int,
         random: np.random.Generator,
         device: str,
+        replicas: Replicas = ALONE,
     ) -> None:
         actions = design.spec.actions
+        self._replicas = replicas
         self.actor = FlatParameters(seeded(random, lambda: drawn_for(actions, ActorNetwork(design))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
@@ -119,7 +133,13 @@ class SACUpdate:
         self._targets = torch.tensor(targets, device=device)
 
     def step(
-        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor, learning_rate: float
+        self,
+        batch: ReplayMinibatch,
+        rewards: Tensor,
+        discounts: Tensor,
+        noise: Tensor,
+        learning_rate: float,
+        share: float = 1.0,
     ) -> UpdateMeasures:
         """One gradient step of all networks.
 
@@ -129,6 +149,7 @@ class SACUpdate:
             discounts: [B, S] see `losses.q_target`.
             noise: [draws B, C] standard normal, that actions are drawn by; those for the next observations last.
             learning_rate: of all optimizers.
+            share: weight of the means over these rows, where other replicas have other rows of the same minibatch.
         """
         critics, inputs = self.critics.module, batch.critic_inputs
         self.actor.gradients.zero_()
@@ -150,15 +171,22 @@ class SACUpdate:
         else:
             values = critics.value(inputs)
             losses.append(self._back(half_squared_error(values, soft.detach(), batch.mask), self._critic_parameters))
-        self._adams["actor"].step(learning_rate)
-        self._adams["critics"].step(learning_rate)
         if self._learns_coefficients:
             gradients = coefficient_gradients(negentropies, self._entropy_targets(batch), batch.mask)
             self.coefficients.gradients.copy_(gradients)
+        means = torch.stack(losses)
+        if self._replicas.size > 1:
+            of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, means]
+            for tensor in of_all:
+                tensor.mul_(share)
+            self._replicas.add_up(*of_all)
+        self._adams["actor"].step(learning_rate)
+        self._adams["critics"].step(learning_rate)
+        if self._learns_coefficients:
             self._adams["coefficients"].step(learning_rate)
         self.target.values.lerp_(self._followed, self._tau)
         return UpdateMeasures(
-            torch.stack(losses),
+            means,
             taken[0],
             taken[1],
             values.detach(),

@@ -1,0 +1,103 @@
+"""Replicas of a trainer in several processes, joined by torch.distributed."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed import ProcessGroup, ProcessGroupGloo
+
+from stages.trainer.replicas import ReplicaLostError, Replicas
+
+LOOPBACK = "127.0.0.1"
+
+
+class JoinedReplicas(Replicas):
+    """Replicas in several processes, or threads; made by all of them at about the same time.
+
+    Args:
+        rank: the number of this one.
+        size: how many there are.
+        store: where they find each other: see `listen` and `connect`.
+        device: the torch device that this one computes on. NCCL joins those on a GPU of their own (`cuda:<n>`), gloo
+            all others.
+        address: this machine's, under which the others reach it.
+        timeout_s: seconds after which a replica that others wait for is lost; None: never.
+
+    Raises:
+        ReplicaLostError: if the others do not come.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: Store,
+        device: str = "cpu",
+        address: str = LOOPBACK,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self._group: ProcessGroup
+        try:
+            if device.startswith("cuda:"):
+                from torch.distributed import ProcessGroupNCCL  # not in torch's build for the CPU
+
+                torch.cuda.set_device(device)
+                nccl = ProcessGroupNCCL.Options()
+                nccl._timeout = _timeout(timeout_s)
+                self._group = ProcessGroupNCCL(store, rank, size, nccl)  # type: ignore[assignment]
+            else:
+                gloo = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+                gloo._devices = [ProcessGroupGloo.create_device(hostname=address)]
+                gloo._timeout = _timeout(timeout_s)
+                self._group = ProcessGroupGloo(store, rank, size, gloo)  # type: ignore[assignment]
+        except RuntimeError as error:
+            text = f"the learner's replicas have not found each other: {_first_line(error)}"
+            raise ReplicaLostError(text) from error
+
+    def add_up(self, *tensors: Tensor) -> None:
+        """Replace tensors by their sums over all replicas; one message for all of them."""
+        packed = tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
+        try:
+            self._group.allreduce([packed]).wait()
+        except RuntimeError as error:
+            raise ReplicaLostError(f"a replica of the learner is lost: {_first_line(error)}") from error
+        if len(tensors) == 1:
+            return
+        sums = torch.split(packed, [tensor.numel() for tensor in tensors])
+        for tensor, of_all in zip(tensors, sums, strict=True):
+            tensor.copy_(of_all.view_as(tensor))
+
+
+def listen(size: int, address: str = LOOPBACK) -> TCPStore:
+    """The store of the first of `size` replicas; it listens at `address`, on its `port`."""
+    # torch's own socket would listen on all addresses.
+    sock = socket.create_server((address, 0))
+    port = sock.getsockname()[1]
+    return TCPStore(address, port, size, True, wait_for_workers=False, master_listen_fd=sock.detach())
+
+
+def connect(address: str, port: int, size: int) -> TCPStore:
+    """The store of another replica, which asks the first one's.
+
+    Raises:
+        ReplicaLostError: if nobody listens there.
+    """
+    try:
+        return TCPStore(address, port, size, False, wait_for_workers=False)
+    except RuntimeError as error:
+        text = f"the learner's first replica can't be reached at {address}:{port}: {_first_line(error)}"
+        raise ReplicaLostError(text) from error
+
+
+def _timeout(seconds: float | None) -> timedelta:
+    return timedelta(days=1000) if seconds is None else timedelta(seconds=seconds)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]

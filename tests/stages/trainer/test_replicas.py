@@ -1,0 +1,206 @@
+"""Replicas that learn together end in the weights of a single trainer: each kind, on loopback, in double precision."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from trainer_samples import (
+    CONTINUOUS,
+    DISCRETE,
+    HYBRID,
+    IMAGE,
+    VECTOR,
+    Reported,
+    context_of,
+    demonstrations,
+    experience,
+    flat_weights,
+)
+
+from queues.specs import BehaviorSpec
+from stages.policy.design import design_of
+from stages.trainer.factory import make_trainer
+from stages.trainer.joined_replicas import JoinedReplicas, connect, listen
+from stages.trainer.replicas import ALONE, ReplicaLostError, Replicas
+
+UPDATES = 100
+LENGTHY = {"ppo", "poca", "sac", "impala"}
+"""The cases that are tried at each change."""
+LENGTHS = [9, 7, 13, 3, 11, 5]  # of no use for equal parts
+
+
+@pytest.fixture
+def double_precision(monkeypatch):
+    """Let torch compute in float64, whatever the arrays are that it takes over."""
+    taken_over = torch.from_numpy
+
+    def doubled(array: Any) -> torch.Tensor:
+        tensor = taken_over(array)
+        return tensor.double() if tensor.dtype == torch.float32 else tensor
+
+    made = torch.tensor
+
+    def double_tensor(data: Any, **options: Any) -> torch.Tensor:
+        tensor = made(data, **options)
+        return tensor.double() if tensor.dtype == torch.float32 else tensor
+
+    monkeypatch.setattr(torch, "from_numpy", doubled)
+    monkeypatch.setattr(torch, "tensor", double_tensor)
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def all_do(work: Any, size: int) -> list[Any]:
+    """What `work` returns, done by each rank in a thread of its own."""
+    found: list[Any] = [None] * size
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = work(rank)
+        except BaseException as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in found:
+        if isinstance(result, BaseException):
+            raise result
+    return found
+
+
+def joined(size: int, timeout_s: float = 60.0) -> list[Replicas]:
+    first = listen(size)
+
+    def join(rank: int) -> Replicas:
+        store = first if rank == 0 else connect("127.0.0.1", first.port, size)
+        return JoinedReplicas(rank, size, store, timeout_s=timeout_s)
+
+    return all_do(join, size)
+
+
+def weights(trainer: Any) -> np.ndarray:
+    """All weights, of all networks of a trainer, signals' included."""
+    state = trainer.state_dict()
+    parts = [state["weights"] if "weights" in state else state["update"]["weights"], state["signals"]]
+    return np.concatenate([np.ravel(array).astype(np.float64) for array in _arrays(parts)])
+
+
+def _arrays(tree: Any) -> list[np.ndarray]:
+    if isinstance(tree, np.ndarray):
+        return [tree] if tree.dtype.kind == "f" else []
+    branches = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [array for branch in branches for array in _arrays(branch)]
+
+
+def learned(
+    kind: str, spec: BehaviorSpec, replicas: list[Replicas], settings: dict[str, Any], updates: int = UPDATES
+) -> list[Any]:
+    """The trainers of all ranks after the updates, and what each has reported."""
+    reports = [Reported() for _ in replicas]
+    trainers: list[Any] = []
+    for each, report in zip(replicas, reports, strict=True):
+        context = context_of(kind, spec, 3, report, **settings)
+        trainers.append(make_trainer(replace(context, replicas=each)))
+    design = design_of(spec, trainers[0].context.settings)
+
+    def run(rank: int) -> None:
+        trainer, seed = trainers[rank], 0
+        while trainer.version < updates:
+            trainer.add(experience(spec, LENGTHS, seed, design.memory_size, design.squashed))
+            seed += 1
+            while trainer.ready() and trainer.version < updates:
+                trainer.learn()
+
+    all_do(run, len(replicas))
+    return list(zip(trainers, reports, strict=True))
+
+
+MEMORY = {"memory": {"memory_size": 8, "sequence_length": 4}}
+CASES: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
+    "ppo": ("ppo", CONTINUOUS, (VECTOR,), {"hyperparameters": {"batch_size": 15, "max_grad_norm": 0.5}}),
+    "ppo, with memory, normalised": ("ppo", HYBRID, (VECTOR,), {"network_settings": {**MEMORY, "normalize": True}}),
+    "ppo, with an image and curiosity": (
+        "ppo",
+        DISCRETE,
+        (VECTOR, IMAGE),
+        {"reward_signals": {"extrinsic": {}, "curiosity": {}}},
+    ),
+    "poca": ("poca", HYBRID, (VECTOR,), {"hyperparameters": {"batch_size": 15}}),
+    "poca, with memory": ("poca", CONTINUOUS, (VECTOR,), {"network_settings": MEMORY}),
+    "sac": ("sac", CONTINUOUS, (VECTOR,), {"hyperparameters": {"batch_size": 15}}),
+    "sac, with memory and RND": (
+        "sac",
+        HYBRID,
+        (VECTOR,),
+        {"network_settings": MEMORY, "reward_signals": {"extrinsic": {}, "rnd": {}}},
+    ),
+    "impala": ("impala", HYBRID, (VECTOR,), {"hyperparameters": {"batch_size_from_replay": 2}}),
+    "impala, with memory, its losses averaged": (
+        "impala",
+        DISCRETE,
+        (VECTOR,),
+        {"network_settings": MEMORY, "hyperparameters": {"loss_reduction": "mean"}},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.lengthy if case in LENGTHY else pytest.mark.slow) for case in CASES]
+)
+def test_two_replicas_learn_what_a_single_trainer_learns(case, double_precision):
+    kind, actions, observations, settings = CASES[case]
+    spec = BehaviorSpec("Test", observations, actions, grouped=kind == "poca")
+    ((alone, reported),) = learned(kind, spec, [ALONE], settings)
+    (first, first_reported), (second, _) = learned(kind, spec, joined(2), settings)
+
+    start = flat_weights(make_trainer(context_of(kind, spec, 3, **settings)))
+    assert np.abs(flat_weights(alone) - start).max() > 0.01
+    assert np.abs(weights(first) - weights(alone)).max() < 1e-5
+    assert np.array_equal(weights(first), weights(second))
+    assert first_reported.values.keys() == reported.values.keys()
+    for name, values in reported.values.items():
+        assert np.allclose(first_reported.values[name], values, rtol=1e-3, atol=1e-4), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ppo", "poca", "sac", "impala"])
+def test_replicas_that_are_more_than_rows_share_them(kind, double_precision):
+    spec = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=kind == "poca")
+    few = {"impala": {"batch_size": 1}}.get(kind, {"batch_size": 2})
+    settings = {"hyperparameters": few, "max_steps": 10**6}
+    ((alone, _),) = learned(kind, spec, [ALONE], settings, updates=10)
+    (first, _), *others = learned(kind, spec, joined(3), settings, updates=10)
+    assert np.abs(weights(first) - weights(alone)).max() < 1e-5
+    assert all(np.array_equal(weights(first), weights(other)) for other, _ in others)
+
+
+@pytest.mark.slow
+def test_gail_and_cloning_are_learned_by_all_replicas_alike(double_precision, tmp_path):
+    spec = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
+    demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
+    settings = {"reward_signals": {"extrinsic": {}, "gail": demo}, "behavioral_cloning": demo}
+    ((alone, _),) = learned("ppo", spec, [ALONE], settings, updates=10)
+    (first, _), (second, _) = learned("ppo", spec, joined(2), settings, updates=10)
+    assert np.abs(weights(first) - weights(alone)).max() < 1e-5
+    assert np.array_equal(weights(first), weights(second))
+
+
+def test_who_waits_for_a_replica_that_does_not_come_gives_up_after_the_timeout():
+    first, _ = joined(2, timeout_s=1.0)
+    with pytest.raises(ReplicaLostError, match="a replica of the learner is lost"):
+        first.add_up(torch.ones(3))
+
+
+def test_who_joins_nobody_gives_up():
+    with pytest.raises(ReplicaLostError, match="have not found each other"):
+        JoinedReplicas(0, 2, listen(2), timeout_s=1.0)
