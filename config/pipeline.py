@@ -77,6 +77,14 @@ class ActorHosts(_Hosts):
 class LearnerHosts(_Hosts):
     """The hosts that hold trainers, one for each behaviour."""
 
+    replicas: Int = Field(
+        1,
+        gt=0,
+        le=64,
+        description="Replicas of each trainer, which learn together: each computes its part of every minibatch, and "
+        "the sum of their gradients is that of a single trainer. With several GPUs each has one of its own.",
+    )
+
 
 class EvaluationHosts(Settings):
     """The host in which policies are evaluated, if the YAML has an `evaluation` section."""

@@ -36,6 +36,11 @@ class LearnerReady:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowerReady:
+    """A learner's follower is about to join its replicas; told to the learner."""
+
+
+@dataclass(frozen=True, slots=True)
 class CreditsReturned:
     """A stage ended trajectories without learning from them; totals are cumulative."""
 
@@ -184,6 +189,7 @@ class Stop:
 ControlMessage = (
     BehaviorSeen
     | LearnerReady
+    | FollowerReady
     | CreditsReturned
     | CreditRequest
     | TrainerReport

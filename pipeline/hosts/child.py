@@ -52,7 +52,7 @@ def main() -> int:
     die_with(birth["parent"])
     sys.path[:] = birth["path"]  # so that what main can import can be imported here
     lifeline = HostLifeline(open_socket(birth["lifeline"]))
-    if birth["plan"]["role"] == "learner":
+    if birth["plan"]["role"] in ("learner", "follower"):
         import torch
 
         torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from config import RunConfig
 
-HostRole = Literal["actor", "replay", "learner", "evaluation"]
+HostRole = Literal["actor", "replay", "learner", "follower", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,11 @@ class HostPlan:
     source: int = 0
     """Of an actor: its incarnation."""
     behavior: str = ""
-    """Of a learner: the behaviour name."""
+    """Of a learner and its followers: the behaviour name."""
     spec: Mapping[str, Any] | None = None
-    """Of a learner: the behaviour spec."""
+    """Of a learner and its followers: the behaviour spec."""
+    rendezvous: tuple[str, int] = ("", 0)
+    """Of a follower: address and port at which it finds the learner; its rank is `replica`."""
     resume: bool = False
     """Take up this host's parts of the run's newest checkpoint."""
     resumed_at: int = -1

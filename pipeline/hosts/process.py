@@ -176,6 +176,8 @@ class ProcessHosts:
         match role:
             case "learner":  # policies out; trajectories in, where they come from main
                 return HostLinks.make(self._policies, 1, self._trajectories, 1)
+            case "follower":  # what its learner takes in
+                return HostLinks.make(self._policies, 0, self._trajectories, 1)
             case "evaluation":
                 return HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS)
         links = HostLinks.make(self._trajectories, 0 if replaces else self._names, self._policies, self._names * TEAMS)

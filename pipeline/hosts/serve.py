@@ -26,6 +26,10 @@ def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
         from pipeline.hosts.learner import LearnerHost
 
         return LearnerHost(plan, control, edges)
+    if plan.role == "follower":
+        from pipeline.hosts.follower import FollowerHost
+
+        return FollowerHost(plan, control, edges)
     from pipeline.hosts.evaluation import EvaluationHost
 
     return EvaluationHost(plan, control, edges)

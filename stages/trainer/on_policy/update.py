@@ -141,26 +141,17 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             weights = self.loss_weights(coefficients)
             history: list[Tensor] = []
             shares: list[float] = []
-            h, several = self._settings, self.replicas.size > 1
+            h = self._settings
             for minibatches in rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas):
                 for minibatch in minibatches:
                     losses = self.losses(minibatch, coefficients)
-                    self.network.gradients.zero_()
-                    # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
-                    total = torch.stack(losses[: len(weights)]) @ weights
-                    torch.autograd.backward(total * minibatch.share if several else total)
-                    if several:
-                        self.replicas.add_up(self.network.gradients)
-                        shares.append(minibatch.share)
-                    if self._parts is not None and h.max_grad_norm is not None:
-                        # Apart, as the value loss would take most of a norm that actor and critic share.
-                        clip_norms(self.network.gradients, self._parts, h.max_grad_norm)
-                    self.adam.step(coefficients.learning_rate)
+                    self._descend(losses[: len(weights)], weights, minibatch.share, coefficients.learning_rate)
+                    shares.append(minibatch.share)
                     history.extend(loss.detach() for loss in losses)
                     if after_each is not None:
                         after_each(minibatch.rows if minibatch.together is None else minibatch.together)
             results = torch.stack(history).view(-1, len(self.names) + len(self.measures))
-            if several:
+            if self.replicas.size > 1:
                 results *= torch.tensor(shares, device=results.device)[:, None]
                 self.replicas.add_up(results)
             table = results[:, : len(self.names)]
@@ -170,6 +161,22 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         measures = {name: float(results[:, at].mean()) for at, name in enumerate(self.measures, len(self.names))}
         return Losses(float(policy), float(value), float(entropy), others, measures)
+
+    def _descend(self, losses: tuple[Tensor, ...], weights: Tensor, share: float, learning_rate: float) -> None:
+        """One gradient step down the weighted losses of a minibatch, or of this replica's share of one."""
+        h = self._settings
+        self.network.gradients.zero_()
+        # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
+        total = torch.stack(losses) @ weights
+        if self.replicas.size == 1:
+            torch.autograd.backward(total)
+        else:
+            torch.autograd.backward(total * share)
+            self.replicas.add_up(self.network.gradients)
+        if self._parts is not None and h.max_grad_norm is not None:
+            # Apart, as the value loss would take most of a norm that actor and critic share.
+            clip_norms(self.network.gradients, self._parts, h.max_grad_norm)
+        self.adam.step(learning_rate)
 
     @abstractmethod
     def losses(self, batch: AnyMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:

@@ -175,6 +175,12 @@ class SACUpdate:
             gradients = coefficient_gradients(negentropies, self._entropy_targets(batch), batch.mask)
             self.coefficients.gradients.copy_(gradients)
         means = torch.stack(losses)
+        self._move(means, share, learning_rate)
+        q1, q2 = taken
+        return UpdateMeasures(means, q1, q2, values.detach(), negentropies.detach(), batch.mask)
+
+    def _move(self, means: Tensor, share: float, learning_rate: float) -> None:
+        """Change all weights by the gradients; these, and the mean losses [4], first become those of all replicas."""
         if self._replicas.size > 1:
             of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, means]
             for tensor in of_all:
@@ -185,14 +191,6 @@ class SACUpdate:
         if self._learns_coefficients:
             self._adams["coefficients"].step(learning_rate)
         self.target.values.lerp_(self._followed, self._tau)
-        return UpdateMeasures(
-            means,
-            taken[0],
-            taken[1],
-            values.detach(),
-            negentropies.detach(),
-            batch.mask,
-        )
 
     def snapshot(self) -> dict[str, Any]:
         """A copy of weights and optimizers, for `restore`."""

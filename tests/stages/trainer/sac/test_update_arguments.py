@@ -25,9 +25,9 @@ def spied(trainer):
     """What the update is given, as it is given."""
     seen, step = [], trainer.update.step
 
-    def spy(batch, rewards, discounts, noise, learning_rate):
+    def spy(batch, rewards, discounts, noise, learning_rate, share):
         seen.append((batch, rewards, discounts, noise, learning_rate))
-        return step(batch, rewards, discounts, noise, learning_rate)
+        return step(batch, rewards, discounts, noise, learning_rate, share)
 
     trainer.update.step = spy
     return seen

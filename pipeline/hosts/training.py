@@ -1,0 +1,115 @@
+"""The common part of the hosts that train: a trainer, made as the YAML says, which goes on from where the run does."""
+
+from __future__ import annotations
+
+import asyncio
+
+from config import RunConfig
+from pipeline.common.graph import TRAINER, learner_name, part_name, teacher_of
+from pipeline.common.lessons import kept_returns
+from pipeline.common.seeds import derive_seed
+from pipeline.control.channel import ControlEnd
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.protocol import HostEdges
+from pipeline.hosts.runtime import Host
+from pipeline.hosts.sizes import agents_of, kind_of_trainer
+from pipeline.policies.ml_agents import left_checkpoint
+from pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
+from queues.ends import ItemSource
+from queues.messages import Barrier, TrajectoryBatch
+from queues.specs import BehaviorSpec
+from stages.errors import StageError
+from stages.policy.design import PolicyDesign, design_of
+from stages.replay.recording import recorded_agents
+from stages.stage import Statistics
+from stages.trainer.factory import make_trainer
+from stages.trainer.protocol import Trainer, TrainerContext
+from stages.trainer.replicas import Replicas
+from stages.trainer.stage import TrainerPort, TrainerStage
+
+
+class TrainerHost(Host):
+    """Has one trainer, and an inlet for its experience."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        super().__init__(plan, control, edges)
+        assert plan.spec is not None, "the plan of a host that trains has a spec"
+        self._spec = BehaviorSpec.from_plain(dict(plan.spec))
+        self._settings = self.config.behavior_settings(plan.behavior)
+        loop = asyncio.get_running_loop()
+        self._inlet: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] = loop.create_future()
+
+    def _make_stage(
+        self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None = None
+    ) -> TrainerStage:
+        """Make the stage with its trainer, which goes on from where the run does."""
+        behavior, settings = self.plan.behavior, self._settings
+        extrinsic = settings.reward_signals.extrinsic
+        stage = TrainerStage(
+            self._make_trainer(replicas, device, statistics),
+            behavior,
+            settings.max_steps,
+            extrinsic.strength if extrinsic is not None else 0.0,
+            port,
+            reports_each=self.config.pipeline.deterministic,
+            kept_returns=kept_returns(self.config.environment_parameters, behavior),
+            clock=asyncio.get_running_loop().time,
+            columns=self._design().asked_columns,
+            actions=self._spec.actions,
+        )
+        self._restore(stage)
+        return stage
+
+    def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
+        plan = self.plan
+        teacher = teacher_of(self.config, plan.behavior)
+        context = TrainerContext(
+            behavior=plan.behavior,
+            settings=self._settings,
+            spec=self._spec,
+            # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
+            seed=derive_seed(plan.seed, TRAINER, plan.behavior),
+            device=device,
+            agents=_agents(self.config),
+            folder=self.config.source_folder,
+            statistics=statistics,
+            replicas=replicas,
+            teacher_squashed=teacher is not None and kind_of_trainer(self.config, teacher).squashed,
+        )
+        return make_trainer(context)
+
+    def _restore(self, stage: TrainerStage) -> None:
+        """Resume from a checkpoint, ours or ML-Agents', if there is one; else start from what the YAML names."""
+        part = part_name(TRAINER, learner_name(self.plan.behavior))
+        state = self.checkpoint.read(part) if self.checkpoint is not None else None
+        resume = self.config.checkpoint_settings.resume
+        theirs = left_checkpoint(self.plan.folder, self.plan.behavior) if state is None and resume else None
+        if state is not None:
+            assert self.checkpoint is not None, "the state was read from it"
+            try:
+                stage.load_state_dict(state)
+            except StageError as error:
+                raise StageError(
+                    f"{self.plan.behavior} can't go on from {self.checkpoint.folder}. Most likely its "
+                    "observations, actions or settings have changed since: let them be what they were, or start a "
+                    f"run of its own with another --run-id.\n{error}"
+                ) from error
+            warning = stage.trainer.load_bulk(self.checkpoint.folder)
+            if warning is not None:
+                self.stages.context(TRAINER).log.warning("%s: %s", self.plan.behavior, warning)
+        elif theirs is not None:
+            resume_from_ml_agents(stage.trainer, theirs, self._spec, self._settings, self.config.source_folder)
+        elif self.checkpoint is None:
+            path = initial_policy(self.config, self.plan.behavior)
+            if path is not None:
+                warm_start(stage.trainer, path, self._spec, self._settings, self.config.source_folder)
+                self.stages.context(TRAINER).log.info("Initializing from %s.", path)
+
+    def _design(self) -> PolicyDesign:
+        return design_of(self._spec, self._settings, self.config.source_folder)
+
+
+def _agents(config: RunConfig) -> int:
+    """Count the agents that act at a time, or did in the run that is replayed, whatever the YAML's environments are."""
+    recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
+    return recorded or agents_of(config)
