@@ -42,6 +42,7 @@ HEAVY_ALLOWED = {
         "stages/trainer/imitation/examples.py",
         "stages/trainer/imitation/losses.py",
         "stages/trainer/impala/",
+        "stages/trainer/joined_replicas.py",
         "stages/trainer/on_policy/",
         "stages/trainer/poca/",
         "stages/trainer/ppo/",

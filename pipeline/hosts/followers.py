@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -81,9 +82,10 @@ class Followers:
         tasks: asyncio.TaskGroup,
         watches: list[asyncio.Task[str]],
     ) -> None:
-        from stages.trainer.joined_replicas import LOOPBACK, JoinedReplicas, listen
+        from stages.trainer.joined_replicas import JoinedReplicas, listen
 
-        store = listen(self._size)
+        address = self._address()
+        store = listen(self._size, address)
         name = HOST_KINDS[self._kind].implementation
         factory: HostFactory = load_attribute(name, None, "host kind")(self._config, tasks)
         all_ready: list[asyncio.Event] = []
@@ -93,7 +95,7 @@ class Followers:
                 role="follower",
                 name=f"{self._plan.name}-replica-{rank}",
                 replica=rank,
-                rendezvous=(LOOPBACK, store.port),
+                rendezvous=(address, store.port),
             )
             host = await factory.start(plan)
             self._hosts.append(host)
@@ -106,7 +108,7 @@ class Followers:
             device, own = device_of_replica(self._device, 0, self._size)
             for ready in all_ready:  # a follower that dies while it is born is nobody to wait for in a thread
                 await ready.wait()
-            joined = await in_thread(lambda: JoinedReplicas(0, self._size, store, own, timeout_s=self._patience_s))
+            joined = await in_thread(lambda: JoinedReplicas(0, self._size, store, own, address, self._patience_s))
             await train(joined, device, self)
 
         working = asyncio.create_task(work())
@@ -137,6 +139,15 @@ class Followers:
     def fed_from(self, inlet: ItemSource[Any]) -> ItemSource[Any]:
         """The learner's inlet: what is taken from it has been put to all followers."""
         return _SharedInlet(inlet, self._outlets, self._slab_bytes(), self._patience_s)
+
+    def _address(self) -> str:
+        """The address under which the followers reach the learner."""
+        if HOST_KINDS[self._kind].on_ray:
+            import ray
+
+            if self._config.pipeline.ray.address is not None or len(ray.nodes()) > 1:
+                return str(ray.util.get_node_ip_address())
+        return "127.0.0.1"
 
     def _slab_bytes(self) -> int:
         from pipeline.hosts.links import default_slab_bytes
@@ -190,6 +201,7 @@ class _SharedInlet:
             async with asyncio.timeout(self._patience_s):
                 for follower in self._followers:
                     await follower.put(piece)
+                await asyncio.sleep(0)  # what is on its way sets out now: learning holds the event loop
         except TimeoutError as error:
             raise ReplicaLostError("a replica of the learner takes in nothing any more") from error
 
@@ -201,6 +213,13 @@ def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
     if device == "cuda" and torch.cuda.device_count() >= size:
         return f"cuda:{rank}", f"cuda:{rank}"
     return device, "cpu"
+
+
+def own_address(address: str, port: int) -> str:
+    """This machine's address in the network in which another one has `address`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect((address, port))  # sends nothing
+        return str(sock.getsockname()[0])
 
 
 def check_agreement(replicas: Replicas, trainer: Trainer, device: str) -> None:

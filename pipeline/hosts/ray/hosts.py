@@ -229,9 +229,12 @@ class RayHosts:
             self._session = RaySession(self._config)
         session = self._session
         hosts = self._config.pipeline.hosts
-        options = _options((hosts.learners if plan.role == "learner" else hosts.actors).resources, session.own)
+        # A learner that starts its followers has not started Ray itself.
+        own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
+        trains = plan.role in ("learner", "follower")
+        options = _options((hosts.learners if trains else hosts.actors).resources, own)
         made = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
-        actor = made.remote(plan.to_plain(), sys.path if session.own else [])
+        actor = made.remote(plan.to_plain(), sys.path if own else [])
         host = RayHost(plan, actor, self._deliveries, self._maxlen, _in_words(options))
         if feed is not None:
             feed.hand_to(host)

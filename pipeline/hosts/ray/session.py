@@ -131,7 +131,10 @@ def _modules_in(config: RunConfig) -> list[str]:
 def _asked(config: RunConfig) -> tuple[float, float, dict[str, float]]:
     """CPUs, GPUs and other resources that a run's hosts on Ray ask for together."""
     hosts = config.pipeline.hosts
-    counts = ((hosts.actors, hosts.actors.replicas + 1), (hosts.learners, max(1, len(config.behaviors))))
+    counts = (
+        (hosts.actors, hosts.actors.replicas + 1),
+        (hosts.learners, hosts.learners.replicas * max(1, len(config.behaviors))),
+    )
     cpus, gpus, custom = 0.0, 0.0, dict[str, float]()
     for settings, count in counts:
         if not HOST_KINDS[settings.kind].on_ray:

@@ -92,7 +92,7 @@ class RayWorker:
     async def run(self) -> int:
         """Be the host until it has nothing left to do; its exit status."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        if self._plan.role == "learner":
+        if self._plan.role in ("learner", "follower"):
             import torch
 
             torch.set_num_threads(1)
