@@ -20,7 +20,7 @@ from pipeline.common.errors import RunError
 from pipeline.control.channel import CONTROL_BOUND, LocalControl
 from pipeline.control.messages import OpenEdge
 from pipeline.hosts.lifeline import ANSWER_S
-from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
 from pipeline.hosts.ray.calls import RayDeliveries, RaySource
 from pipeline.hosts.ray.session import RaySession
@@ -272,11 +272,9 @@ class RayHosts:
         session = self._session
         if session.lost:
             raise RunError(_HEADLESS)
-        hosts = self._config.pipeline.hosts
         # A learner that starts its followers has not started Ray itself.
         own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
-        trains = plan.role in ("learner", "follower")
-        options = _options((hosts.learners if trains else hosts.actors).resources, own)
+        options = _options(self._asked(plan.role), own)
         made = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
         actor = made.remote(plan.to_plain(), sys.path if own else [])
         host = RayHost(plan, actor, session, self._deliveries, self._maxlen, _in_words(options))
@@ -300,6 +298,16 @@ class RayHosts:
             self._watch.cancel()
         if self._session is not None:
             self._session.close()
+
+    def _asked(self, role: HostRole) -> HostResources:
+        hosts = self._config.pipeline.hosts
+        match role:
+            case "learner" | "follower":
+                return hosts.learners.resources
+            case "evaluation":
+                return hosts.evaluation.resources
+            case _:
+                return hosts.actors.resources
 
     async def _watch_head(self, session: RaySession) -> None:
         """Let a lost head show as the end of its actors, which main would replace: that fails, and ends the run."""

@@ -139,7 +139,8 @@ def _asked(config: RunConfig) -> tuple[float, float, dict[str, float]]:
     """CPUs, GPUs and other resources that a run's hosts on Ray ask for together."""
     hosts = config.pipeline.hosts
     counts = (
-        (hosts.actors, hosts.actors.replicas + 1),
+        (hosts.actors, hosts.actors.replicas),
+        (hosts.evaluation, 1),
         (hosts.learners, hosts.learners.replicas * max(1, len(config.behaviors))),
     )
     cpus, gpus, custom = 0.0, 0.0, dict[str, float]()
