@@ -121,6 +121,23 @@ def test_a_missing_dependency_is_named_with_what_to_do(checkout, tmp_path):
     assert "-m pip install -c constraints.txt -e ." in done.stderr
 
 
+def test_a_missing_dependency_that_is_imported_late_is_named_too(checkout, tmp_path):
+    without = (
+        "import runpy, sys; sys.modules['msgpack'] = None; sys.argv = sys.argv[1:]; "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", without, checkout / "bin" / "run-pipeline", checkout / "config/examples/cartpole.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.match(r"run-pipeline: .* lacks the package 'msgpack'; install .*", done.stderr)
+
+
 # Wheel. --------------------------------------------------------------------------------------------------------------
 
 
