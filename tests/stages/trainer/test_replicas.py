@@ -113,12 +113,14 @@ def learned(
         trainers.append(make_trainer(replace(context, replicas=each)))
     design = design_of(spec, trainers[0].context.settings)
 
+    steps = 6 if kind == "sac" else 1  # gradient steps in a call of `learn`
+
     def run(rank: int) -> None:
         trainer, seed = trainers[rank], 0
-        while trainer.version < updates:
+        while trainer.version * steps < updates:
             trainer.add(experience(spec, LENGTHS, seed, design.memory_size, design.squashed))
             seed += 1
-            while trainer.ready() and trainer.version < updates:
+            while trainer.ready() and trainer.version * steps < updates:
                 trainer.learn()
 
     all_do(run, len(replicas))
