@@ -21,7 +21,8 @@ LAST_STEP = 2000
 """`max_steps` of the run."""
 BOUND_S = 180.0
 """A cell takes some ten seconds; a slow machine is no failure."""
-SILENCE = {"warn_s": 2, "end_s": 6}
+SILENCE = {"process": {"warn_s": 2, "end_s": 6}, "ray": {"warn_s": 6, "end_s": 18}}
+"""By kind of hosts: Ray's own processes want a share of the machine."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Outcome:
     output: str
 
 
-def configuration(cell: Cell) -> Plain:
-    """A run of some seconds with a stage of each kind."""
+def configuration(cell: Cell, kind: str = "process") -> Plain:
+    """A run of some seconds with a stage of each kind, in hosts of a kind."""
+    silence = SILENCE[kind]
     own_trainer = cell.place == "trainer" or cell.moment == "checkpoint"  # to look it up, actors import torch
     plain = cartpole(
         environment__factory="misbehaving:Env",
@@ -56,19 +58,23 @@ def configuration(cell: Cell) -> Plain:
         behaviors__CartPole__checkpoint_interval=500,
         behaviors__CartPole__hyperparameters__buffer_size=250,
         behaviors__CartPole__hyperparameters__batch_size=125,
+        pipeline__hosts={"actors": {"kind": kind}, "learners": {"kind": kind}},
         pipeline__stages=[{"use": "misbehaving:ActorStage"}, {"use": "misbehaving:MainStage", "host": "main"}],
         pipeline__statistics_writers=[{"use": "misbehaving:Writer"}],
-        pipeline__supervision={"actors": SILENCE, "learners": SILENCE, "main": SILENCE, "grace_s": 16},
+        pipeline__supervision={"actors": silence, "learners": silence, "main": silence, "grace_s": 16},
     )
     del plain["environment"]["id"]
     return plain
 
 
-def observe(cell: Cell, folder: Path) -> Outcome:
-    """Run a cell in a folder of its own."""
+def observe(cell: Cell, folder: Path, kind: str = "process") -> Outcome:
+    """Run a cell in a folder of its own, in hosts of a kind."""
     began = time.monotonic()
     command = Command(
-        folder, configuration(cell), beside=BESIDE, environment={"CHAOS": str(cell), "CHAOS_STEPS": str(LAST_STEP)}
+        folder,
+        configuration(cell, kind),
+        beside=BESIDE,
+        environment={"CHAOS": str(cell), "CHAOS_STEPS": str(LAST_STEP)},
     )
     try:
         if cell.fault == "SIGSTOP" and cell.place in IN_MAIN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 
 import pytest
 from chaos_run import BOUND_S, LAST_STEP, Outcome, observe
@@ -48,7 +49,19 @@ def test_the_quick_cells_have_each_fault_each_place_and_each_moment():
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("cell", [*parameters()])
 def test_it_is_named_ends_the_run_within_a_bound_saves_what_it_can_and_leaves_nothing(cell: Cell, tmp_path):
-    found = observe(cell, tmp_path)
+    check(cell, observe(cell, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("cell", [pytest.param(cell, id=str(cell)) for cell in cells()])
+def test_the_same_holds_of_hosts_on_ray(cell: Cell, tmp_path):
+    check(cell, observe(cell, tmp_path, "ray"))
+
+
+def check(cell: Cell, found: Outcome) -> None:
+    """It ends as the table says, and says why."""
     print(found.output)
     assert found.status is not None, f"it did not end within {BOUND_S} s"
     assert found.happened is not None, "the fault has not happened"
