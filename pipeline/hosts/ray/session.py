@@ -28,6 +28,7 @@ _LONGEST_FOLDER = 40
 """Ray's sockets lie in its temporary folder, 65 characters below it, and a socket's path has at most 107."""
 _OWN_RAY = {
     "prestart_worker_first_driver": False,  # hosts are all that runs there
+    "worker_niceness": 0,  # they are the run's main work: Ray would let all else on the machine come first
     "kill_child_processes_on_worker_exit": False,  # sweepers end what hosts leave behind, with time to end in order
 }
 

@@ -29,6 +29,9 @@ from queues.served import FetchingInlet, ServedOutlet
 
 log = logging.getLogger(__name__)
 
+SWITCH_S = 1e-4
+"""Seconds after which a thread that computes lets another one run: Ray's threads carry every call, and need Python's
+lock several times for each."""
 UP, DOWN = "control up", "control down"
 """Names of the queues that are the control channel."""
 
@@ -91,6 +94,7 @@ class RayWorker:
 
     async def run(self) -> int:
         """Be the host until it has nothing left to do; its exit status."""
+        sys.setswitchinterval(SWITCH_S)
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         if self._plan.role in ("learner", "follower"):
             import torch
