@@ -86,7 +86,7 @@ class LearnerHosts(_Hosts):
     )
 
 
-class EvaluationHosts(Settings):
+class EvaluationHosts(_Hosts):
     """The host in which policies are evaluated, if the YAML has an `evaluation` section."""
 
     kind: HostKindName = Field("process", description=_KINDS, json_schema_extra={"default_text": "`actors.kind`"})
