@@ -62,7 +62,7 @@ class _Hosts(Settings):
 
     @model_validator(mode="after")
     def _can_ask(self) -> Self:
-        if self._given("resources") and changed(self.resources) and not HOST_KINDS[self.kind].on_ray:
+        if self._given("resources") and changed(self.resources) and self.kind and not HOST_KINDS[self.kind].on_ray:
             message = f"hosts of kind '{self.kind}' can't ask for resources; drop them, or use kind: ray"
             report([Finding(("resources",), message, (("kind",),))])
         return self
@@ -92,17 +92,28 @@ class EvaluationHosts(_Hosts):
     kind: HostKindName = Field("process", description=_KINDS, json_schema_extra={"default_text": "`actors.kind`"})
 
 
+class ReplayHosts(_Hosts):
+    """The hosts of SAC's replay buffers; without `kind` they lie inside the learners."""
+
+    kind: HostKindName | None = Field(
+        None, description=_KINDS, json_schema_extra={"default_text": "inside the learner"}
+    )  # type: ignore[assignment]
+    replicas: Int = Field(1, gt=0, le=256, description="Shards of each buffer, of which each has a host.")
+
+
 class HostsSettings(Settings):
     """Hosts of the pipeline's parts."""
 
     actors: ActorHosts = Field(default_factory=ActorHosts, description="Environments and agent processors.")
     learners: LearnerHosts = Field(default_factory=LearnerHosts, description="Trainers.")
     evaluation: EvaluationHosts = Field(default_factory=EvaluationHosts, description="Evaluation's environments.")
+    replay: ReplayHosts = Field(default_factory=ReplayHosts, description="Replay buffers of `sac`.")
 
     @model_validator(mode="after")
     def _evaluate_as_actors_act(self) -> HostsSettings:
         if not self.evaluation._given("kind"):
-            self._fill(evaluation=EvaluationHosts.model_construct(set(), kind=self.actors.kind))
+            kind, resources = self.actors.kind, self.actors.resources
+            self._fill(evaluation=EvaluationHosts.model_construct(set(), kind=kind, resources=resources))
         return self
 
 
@@ -226,9 +237,9 @@ class PipelineSettings(Settings):
         if self._given("max_policy_lag") and self.max_policy_lag not in (0, "auto"):
             message = f"{self.max_policy_lag} {against}, which needs 0; drop one of the two"
             findings.append(Finding(("max_policy_lag",), message, involves))
-        for which in ("actors", "learners", "evaluation"):
+        for which in ("actors", "learners", "evaluation", "replay"):
             hosts = getattr(self.hosts, which)
-            if "kind" in hosts.model_fields_set and not HOST_KINDS[hosts.kind].in_main:
+            if "kind" in hosts.model_fields_set and hosts.kind and not HOST_KINDS[hosts.kind].in_main:
                 message = f"'{hosts.kind}' {against}, which needs 'inline'; drop one of the two"
                 findings.append(Finding(("hosts", which, "kind"), message, involves))
         return findings
@@ -251,5 +262,6 @@ def _in_main(hosts: HostsSettings) -> HostsSettings:
     return HostsSettings(
         actors=hosts.actors.model_copy(update=moved(hosts.actors)),
         evaluation=hosts.evaluation.model_copy(update=moved(hosts.evaluation)),
+        replay=hosts.replay,
         learners=hosts.learners.model_copy(update=moved(hosts.learners)),
     )

@@ -26,7 +26,31 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_names(config),
         *_about_lessons(config),
         *_about_ghosts(config),
+        *_about_replay(config),
     ]
+
+
+def _about_replay(config: Sections) -> Iterator[Finding]:
+    """Find replay buffers that can't lie in hosts of their own."""
+    path: KeyPath = ("pipeline", "hosts", "replay", "kind")
+    if config.pipeline.hosts.replay.kind is None:
+        return
+    blocks = {(*_BEHAVIORS, name): settings for name, settings in config.behaviors.items()}
+    if config.default_settings is not None:
+        blocks[_DEFAULT] = config.default_settings
+    learned = {key: settings for key, settings in blocks.items() if settings.trainer_type == "sac"}
+    if config.pipeline.hosts.learners.replicas > 1:
+        message = "does not go with several replicas of the learner, of which each keeps all steps; drop one of the two"
+        yield Finding(path, message, (("pipeline", "hosts", "learners", "replicas"),))
+    if not learned:
+        yield Finding(path, "has nothing to hold: only trainer_type 'sac' has a replay buffer; leave it out", (path,))
+    for key, settings in learned.items():
+        if settings.network_settings.memory is not None:
+            message = (
+                "a network with a memory learns from sequences, which are drawn inside the learner alone; leave "
+                "pipeline.hosts.replay out, or the memory"
+            )
+            yield Finding((*key, "network_settings", "memory"), message, (path,))
 
 
 def _about_behaviors(config: Sections) -> Iterator[Finding]:

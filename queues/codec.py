@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from queues.errors import ShapeError
-from queues.messages import Array, Barrier, Columns, Message, PolicyUpdate, StepBatch, TrajectoryBatch
+from queues.messages import (
+    Array,
+    Barrier,
+    Columns,
+    Message,
+    PolicyUpdate,
+    ReplayRequest,
+    ReplaySample,
+    StepBatch,
+    TrajectoryBatch,
+)
 
 ALIGNMENT = 64
 """Arrays start at multiples of this many bytes, so that views of them are aligned."""
@@ -53,6 +63,10 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
                 "snapshot": message.snapshot,
             }
             named = [("weights", message.weights)]
+        case ReplayRequest():
+            fields, named = {}, [("counts", message.counts)]
+        case ReplaySample():
+            fields, named = {}, [*message.columns.items()]
         case Barrier():
             fields = {"number": message.number, "source": message.source}
             named = []
@@ -135,6 +149,10 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
                 return PolicyUpdate(weights=named["weights"], **fields)
             case "Barrier":
                 return Barrier(**fields)
+            case "ReplayRequest":
+                return ReplayRequest(named["counts"])
+            case "ReplaySample":
+                return ReplaySample(named)
             case "StepBatch":
                 fields.pop("group", None)  # recordings of earlier releases have one
                 observations = tuple(_group(named, "observations").values())

@@ -290,7 +290,22 @@ class Matchup:
     """Full weights for every team's behaviour id: the learning team's newest, the others' opponents."""
 
 
-Message = StepBatch | TrajectoryBatch | PolicyUpdate | Barrier
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """A trainer's request to a shard of its replay buffer: for some batches, the rows that the shard gives."""
+
+    counts: NDArray[np.int64]
+    """[batches] rows of each; none for 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySample:
+    """What a shard of a replay buffer sends: rows of one batch, or, as its first message, `size`."""
+
+    columns: Columns
+
+
+Message = StepBatch | TrajectoryBatch | PolicyUpdate | Barrier | ReplayRequest | ReplaySample
 
 
 def _common_length(columns: Columns, axis: str) -> int:

@@ -142,8 +142,8 @@ class DelayedHost(InlineHost):
     network: Network
     ways: Sequence[Way] = ()
 
-    async def inlet(self, name: str) -> Any:
-        near, far = (self.network.queue(name, 1, newest=True) for _ in range(2))
+    async def inlet(self, name: str, newest: bool = True) -> Any:
+        near, far = (self.network.queue(name, 1, newest=newest) for _ in range(2))
         self._spawn(self.network.carry(self.hand(name, far), near))
         return near
 

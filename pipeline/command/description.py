@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from config import Curriculum, EnvironmentParameter, RunConfig
 from config.environment_kinds import load_entry
-from pipeline.common.graph import GHOST, offline_demonstrations, placements_after, route
+from pipeline.common.graph import GHOST, offline_demonstrations, placements_after, route, shard_names
 
 ACTOR_STAGES = ("environment", "agent_processor")
 
@@ -92,10 +92,11 @@ def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence
     path = route(config, name)
     ghost = (GHOST,) if path.self_play else ()
     middle = [f"{stage} (main)" for stage in (*path.before_ghost, *ghost, *path.after_ghost)]
-    settings = config.behavior_settings(name)
+    settings, shards = config.behavior_settings(name), shard_names(config, name)
     return [
         f"behavior {name}: "
         + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
+        *([f"  replay buffer in {len(shards)} shards ({config.pipeline.hosts.replay.kind})"] if shards else []),
         f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
         f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",
     ]

@@ -17,6 +17,8 @@ GHOST = "ghost"
 """Name of self-play's stage; all behaviours share one part of a checkpoint."""
 TRAINER = "trainer"
 """Name of the trainer stage of each learner."""
+REPLAY_SHARD = "replay_shard"
+"""Name of the stage of each shard of a replay buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,14 @@ def learner_name(behavior: str) -> str:
     return f"learner-{behavior}"
 
 
+def shard_names(config: RunConfig, behavior: str) -> list[str]:
+    """Return the names of the hosts that hold a behaviour's replay buffer; none if the learner holds it."""
+    hosts, settings = config.pipeline.hosts.replay, config.behavior_settings(behavior)
+    if hosts.kind is None or settings.trainer_type != "sac" or config.checkpoint_settings.inference:
+        return []
+    return [f"replay-{behavior}-{shard}" for shard in range(hosts.replicas)]
+
+
 def main_stage_name(stage: str, behavior: str) -> str:
     """Return the name of a behaviour's own instance of a stage in main."""
     return f"{stage}-{behavior}"
@@ -116,7 +126,9 @@ def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: b
         behaviors: the behaviours that are trained.
         trainers_only: True if a recording goes straight to the trainers, so that no other stage runs.
     """
+    behaviors = [*behaviors]
     parts = {part_name(TRAINER, learner_name(behavior)) for behavior in behaviors}
+    parts |= {part_name(REPLAY_SHARD, shard) for behavior in behaviors for shard in shard_names(config, behavior)}
     if trainers_only:
         return parts
     parts |= {

@@ -57,9 +57,9 @@ class InlineHost:
         self._edges = edges
         self._task = task
 
-    async def inlet(self, name: str) -> Inlet[Any]:
+    async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
         """Make a queue from this host."""
-        return self._newest(name)
+        return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
         """Make a queue to this host."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.common.graph import TRAINER
+from pipeline.common.graph import TRAINER, shard_names
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import EpochEnded, Exported, LearnerReady, OpenEdge, PartFailed, SaveNow, Stop
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.followers import Followers, check_agreement
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
+from pipeline.hosts.shard_edges import ShardEdges
 from pipeline.hosts.stream_taps import InletTap, recorded_here
 from pipeline.hosts.training import TrainerHost
 from pipeline.policies.export import export_policy
@@ -26,6 +27,9 @@ from stages.loop import StageHooks, StageRunner
 from stages.trainer.epochs import EpochStatistics
 from stages.trainer.replicas import ALONE, Replicas
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
+
+if TYPE_CHECKING:
+    from stages.trainer.sac.sharded_replay import ShardedReplay
 
 
 class LearnerHost(TrainerHost):
@@ -41,6 +45,7 @@ class LearnerHost(TrainerHost):
         self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
+        self._shards = ShardEdges(len(shard_names(self.config, plan.behavior)))
         self._epochs: EpochStatistics | None = None
         if (evaluation := self.config.evaluation) is not None:
             self._epochs = EpochStatistics(self.statistics, evaluation.every, self._end_epoch)
@@ -57,15 +62,22 @@ class LearnerHost(TrainerHost):
             await Followers(self.plan, self.config, device).beside(self._train)
 
     async def _train(self, replicas: Replicas, device: str, followers: Followers | None = None) -> None:
-        plan = self.plan
         statistics, port = self._epochs or self.statistics, TrainerPort(self._report)
-        stage = self._stage = self._make_stage(replicas, device, statistics, port)
-        trainer, policy = stage.trainer, stage.policy()
+        stage = self._stage = self._new_stage(replicas, device, statistics, port)
+        replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
+        async with self._shards.joined(replay):
+            if replay is not None:
+                await replay.opened()  # its size decides how a resumed run goes on
+            self._restore(stage)
+            if followers is not None:
+                check_agreement(replicas, stage.trainer, device)
+            await self._run_stage(stage, followers)
+
+    async def _run_stage(self, stage: TrainerStage, followers: Followers | None) -> None:
+        plan, trainer, policy = self.plan, stage.trainer, stage.policy()
         counts = ", ".join(f"{name} {count:,}" for name, count in trainer.parameter_counts().items())
         if counts:
             self.stages.context(TRAINER).log.info("%s has networks with these parameters: %s.", plan.behavior, counts)
-        if followers is not None:
-            check_agreement(replicas, trainer, device)
         self.control.send(
             LearnerReady(
                 plan.behavior,
@@ -98,6 +110,10 @@ class LearnerHost(TrainerHost):
     async def _listen(self) -> None:
         async for message in self.control.receive():
             match message:
+                case OpenEdge() if message.name.startswith("rows/"):
+                    self._shards.outlets.put_nowait(await self.open_outlet(message))
+                case OpenEdge() if message.name.startswith("samples/"):
+                    self._shards.inlets.put_nowait(await self.open_inlet(message))
                 case OpenEdge() if message.name.startswith("updates/"):
                     self._outlet.set_result(await self.open_outlet(message))
                 case OpenEdge():
@@ -121,6 +137,7 @@ class LearnerHost(TrainerHost):
             folder = unfinished_folder(self.plan.folder / "checkpoints", number)
             folder.mkdir(parents=True, exist_ok=True)
             trainer.save_bulk(folder)
+            self._shards.save(number)
         except OSError as error:
             self.control.send(PartFailed(number, self.stages.part_name(stage), str(error)))
             return

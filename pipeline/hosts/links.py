@@ -87,6 +87,11 @@ class HostLinks:
             links.peers[f"in-{i}"], links.born_with[f"in-{i}"] = make_link(incoming)
         return links
 
+    def add_lines(self, outgoing: LinkSpec, count: int) -> None:
+        """Add links on which the host will put items that wait in line."""
+        for i in range(count):
+            self.born_with[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
+
     def take(self, direction: str) -> tuple[str, LinkEnd]:
         """An unused link: its ticket name in the host, and main's end.
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from config import RunConfig
 
-HostRole = Literal["actor", "replay", "learner", "follower", "evaluation"]
+HostRole = Literal["actor", "replay", "learner", "follower", "replay_shard", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class HostPlan:
     source: int = 0
     """Of an actor: its incarnation."""
     behavior: str = ""
-    """Of a learner and its followers: the behaviour name."""
+    """Of a learner, its followers and shards: the behaviour name."""
     spec: Mapping[str, Any] | None = None
-    """Of a learner and its followers: the behaviour spec."""
+    """Of a learner, its followers and shards: the behaviour spec."""
     rendezvous: tuple[str, int] = ("", 0)
     """Of a follower: address and port at which it finds the learner; its rank is `replica`."""
     resume: bool = False

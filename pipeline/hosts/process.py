@@ -67,9 +67,9 @@ class ProcessHost:
         """By queue name: which of the host's links it takes."""
         self._process = process
 
-    async def inlet(self, name: str) -> Inlet[Any]:
+    async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
         """Take a link of the host into use as a queue from it."""
-        return await SharedReceiver.open(name, [self.take("out", name)])
+        return await SharedReceiver.open(name, [self.take("out" if newest else "line", name)])
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
         """Take a link of the host into use as a queue to it; the host's role says which of the two kinds these are."""
@@ -128,6 +128,8 @@ class ProcessHosts:
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
         self._names = len(config.behaviors) + SPARE_BEHAVIORS
+        replay = config.pipeline.hosts.replay
+        self._shards = 0 if replay.kind is None else replay.replicas
         slab_bytes = config.pipeline.queues.slab_bytes
         self._trajectories = trajectory_link(config.pipeline.queues.trajectories.maxlen, slab_bytes)
         self._policies = policy_link(slab_bytes)
@@ -174,8 +176,14 @@ class ProcessHosts:
     def _make_links(self, role: HostRole, replaces: ProcessHost | None) -> HostLinks:
         """Make as many links as a host of this role may need, without those that it takes over from a dead one."""
         match role:
-            case "learner":  # policies out; trajectories in, where they come from main
-                return HostLinks.make(self._policies, 1, self._trajectories, 1)
+            case "learner":  # policies out; trajectories in, where they come from main; shards of a replay buffer
+                links = HostLinks.make(self._policies, 1, self._trajectories, 1 + self._shards)
+                links.add_lines(self._trajectories, self._shards)
+                return links
+            case "replay_shard":
+                links = HostLinks.make(self._policies, 0, self._trajectories, 1)
+                links.add_lines(self._trajectories, 1)
+                return links
             case "follower":  # what its learner takes in
                 return HostLinks.make(self._policies, 0, self._trajectories, 1)
             case "evaluation":

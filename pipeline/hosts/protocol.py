@@ -35,8 +35,12 @@ class HostHandle(Protocol):
         """True if it can hang while main goes on: main kills such a host when it falls silent."""
         ...
 
-    async def inlet(self, name: str) -> Inlet[Any]:
-        """Open main's end of a queue from this host, and let the host open the other; the newest item replaces others.
+    async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
+        """Open main's end of a queue from this host, and let the host open the other.
+
+        Args:
+            name: of the queue.
+            newest: a new item replaces one that waits; else items wait in line, as many as the YAML allows.
 
         Raises:
             LookupError: if it has no queue left.

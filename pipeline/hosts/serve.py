@@ -30,6 +30,10 @@ def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
         from pipeline.hosts.follower import FollowerHost
 
         return FollowerHost(plan, control, edges)
+    if plan.role == "replay_shard":
+        from pipeline.hosts.replay_shard import ReplayShardHost
+
+        return ReplayShardHost(plan, control, edges)
     from pipeline.hosts.evaluation import EvaluationHost
 
     return EvaluationHost(plan, control, edges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from config import RunConfig
-from pipeline.common.graph import TRAINER, learner_name, part_name, teacher_of
+from pipeline.common.graph import TRAINER, learner_name, part_name, shard_names, teacher_of
 from pipeline.common.lessons import kept_returns
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
@@ -43,9 +43,17 @@ class TrainerHost(Host):
         self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None = None
     ) -> TrainerStage:
         """Make the stage with its trainer, which goes on from where the run does."""
+        stage = self._new_stage(replicas, device, statistics, port)
+        self._restore(stage)
+        return stage
+
+    def _new_stage(
+        self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None = None
+    ) -> TrainerStage:
+        """Make the stage with its trainer, which is to be restored."""
         behavior, settings = self.plan.behavior, self._settings
         extrinsic = settings.reward_signals.extrinsic
-        stage = TrainerStage(
+        return _stage_class(bool(shard_names(self.config, behavior)))(
             self._make_trainer(replicas, device, statistics),
             behavior,
             settings.max_steps,
@@ -57,8 +65,6 @@ class TrainerHost(Host):
             columns=self._design().asked_columns,
             actions=self._spec.actions,
         )
-        self._restore(stage)
-        return stage
 
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
         plan = self.plan
@@ -74,6 +80,7 @@ class TrainerHost(Host):
             folder=self.config.source_folder,
             statistics=statistics,
             replicas=replicas,
+            replay_shards=len(shard_names(self.config, plan.behavior)),
             teacher_squashed=teacher is not None and kind_of_trainer(self.config, teacher).squashed,
         )
         return make_trainer(context)
@@ -113,3 +120,12 @@ def _agents(config: RunConfig) -> int:
     """Count the agents that act at a time, or did in the run that is replayed, whatever the YAML's environments are."""
     recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
     return recorded or agents_of(config)
+
+
+def _stage_class(sharded: bool) -> type[TrainerStage]:
+    """Return the class of the stage; SAC's is imported where it is needed alone."""
+    if not sharded:
+        return TrainerStage
+    from stages.trainer.sac.sharded_stage import ShardedTrainerStage
+
+    return ShardedTrainerStage

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.graph import MAIN, learner_name
+from pipeline.common.graph import MAIN, learner_name, shard_names
 from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
 from pipeline.hosts.protocol import HostHandle
 from pipeline.hosts.stages import StageHost
@@ -231,7 +231,8 @@ class Checkpointing:
         unseen, resumed = self._unseen(), self._plan.resumed
         if not unseen or resumed is None:
             return
-        hosts = {MAIN, *map(learner_name, unseen)}
+        shards = [shard for name in unseen for shard in shard_names(self._plan.config, name)]
+        hosts = {MAIN, *map(learner_name, unseen), *shards}
         parts = [part for part in resumed.parts.values() if _host_of(part.name) in hosts]
         try:
             self._assembler.carry_over(parts)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.common.graph import learner_name
+from pipeline.common.graph import learner_name, shard_names
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
 from pipeline.hosts.stages import Runner
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
+from pipeline.main.trajectory_path import carry
 from queues.ends import Inlet, Outlet
 
 
@@ -119,7 +120,24 @@ class Launcher:
         plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=state.spec.to_plain())
         state.learner = host = await self._running.start(self._hosts.learners.kind, plan, feed)
         updates = self.ends[f"updates/{behavior}"] = await host.inlet(f"updates/{behavior}")
-        return host, state.path.policies(updates)
+        return host, [*state.path.policies(updates), *await self._start_shards(state, host)]
+
+    async def _start_shards(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
+        """Start the hosts of a behaviour's replay buffer; returns what carries rows to them, and batches back."""
+        runners, behavior = [], state.behavior
+        for shard, name in enumerate(shard_names(self._run.config, behavior)):
+            plan = replace(
+                self._plan("replay_shard", name), behavior=behavior, spec=state.spec.to_plain(), replica=shard
+            )
+            kind = self._hosts.replay.kind
+            assert kind is not None, "there are shards"
+            host = await self._running.start(kind, plan)
+            rows, samples = f"rows/{behavior}/{shard}", f"samples/{behavior}/{shard}"
+            for queue, giver, taker in ((rows, learner, host), (samples, host, learner)):
+                inlet = self.ends[f"{queue} in"] = await giver.inlet(queue, newest=False)
+                outlet = self.ends[f"{queue} out"] = await taker.outlet(queue)
+                runners.append(carry(inlet, outlet))
+        return runners
 
     def _plan(self, role: HostRole, name: str) -> HostPlan:
         config, folder, resumed = self._run.config, self._run.folder.path, self._run.resumed

@@ -65,7 +65,7 @@ def _check_environment(config: RunConfig) -> None:
 def _check_host_kinds(config: RunConfig) -> None:
     """Check that the packages are installed that the kinds of hosts need."""
     for which, hosts in config.pipeline.hosts:
-        needed = HOST_KINDS[hosts.kind].extra
+        needed = "" if hosts.kind is None else HOST_KINDS[hosts.kind].extra
         if needed and find_spec(needed) is None:
             raise RunError(
                 f"pipeline.hosts.{which}.kind: '{hosts.kind}' needs the package {needed}, which is not installed: "

@@ -79,7 +79,7 @@ class TrajectoryPath:
         """Make what carries trajectories from the actors' queue to the learner's."""
         last: Any = _Copies(outlet, self.students) if self.students else outlet
         if not self._stages:
-            return [_carry(inlet, last)]
+            return [carry(inlet, last)]
         return [self._noting(runner) for runner in chain(self._stages, self._main, inlet, last)]
 
     def policies(self, updates: Inlet[Any]) -> list[Runner]:
@@ -87,7 +87,7 @@ class TrajectoryPath:
         behavior = self._route.behavior
         seen, publish = _Seen(updates, self._on_policy), _Into(self._publisher)
         if self._self_play is None:
-            return [_carry(seen, publish)]
+            return [carry(seen, publish)]
         name = main_stage_name("ghost-policies", behavior)
         return [StageRunner(self._self_play.policy_stage(), seen, publish, self._main.context(name)).run()]
 
@@ -206,7 +206,8 @@ async def drain(inlet: Any) -> None:
         inlet.close()
 
 
-async def _carry(inlet: Any, outlet: Any) -> None:
+async def carry(inlet: Any, outlet: Any) -> None:
+    """Put what comes from one queue into another, until either ends."""
     try:
         async for item in inlet:
             await outlet.put(item)

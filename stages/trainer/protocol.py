@@ -41,6 +41,8 @@ class TrainerContext:
     """Folder of the YAML: modules named in the settings lie in it, and relative paths start from it."""
     teacher_squashed: bool = False
     """True if a teacher of the trajectories draws continuous actions as SAC does (tanh)."""
+    replay_shards: int = 0
+    """Shards of the replay buffer in hosts of their own; 0: the trainer keeps it."""
     statistics: Statistics = field(default_factory=NoStatistics)
     """Sink of the trainer's statistics."""
     replicas: Replicas = ALONE

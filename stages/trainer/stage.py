@@ -173,6 +173,14 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         Raises:
             StageError: if the rows lack a column that the trainer asks for.
         """
+        if self._take(item):
+            while self.trainer.ready():
+                yield self._learn()
+                self._unreported_rows = self.trainer.rows_per_update
+        self._end_item(item)
+
+    def _take(self, item: TrajectoryBatch) -> bool:
+        """Add a batch; returns True if there may be something to learn from it."""
         self._count_episodes(item)
         if self.done:
             self._give_back(item.source, item.credits)
@@ -182,9 +190,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self.trainer.add(item)
             self._count_frames(item)
             self._unlearned.append(_Waiting.of(item))
-            while self.trainer.ready():
-                yield self._learn()
-                self._unreported_rows = self.trainer.rows_per_update
+            return True
+        return False
+
+    def _end_item(self, item: TrajectoryBatch) -> None:
         if self.done:
             while self._unlearned:
                 waiting = self._unlearned.popleft()

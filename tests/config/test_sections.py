@@ -71,6 +71,13 @@ def test_the_pipeline_uses_processes_and_chooses_the_lag_by_default():
     assert (pipeline.queues.trajectories.maxlen, pipeline.queues.slab_bytes, pipeline.stages) == (4, None, ())
 
 
+def test_evaluation_is_hosted_as_actors_are_unless_it_says_otherwise():
+    hosts = PipelineSettings.model_validate({"hosts": {"actors": {"kind": "inline"}}}).hosts
+    assert (hosts.evaluation.kind, hosts.replay.kind, hosts.replay.replicas) == ("inline", None, 1)
+    given = {"actors": {"kind": "inline"}, "evaluation": {"kind": "process"}}
+    assert PipelineSettings.model_validate({"hosts": given}).hosts.evaluation.kind == "process"
+
+
 def test_deterministic_means_inline_hosts_and_no_lag():
     pipeline = PipelineSettings.model_validate({"deterministic": True})
     assert (pipeline.hosts.actors.kind, pipeline.hosts.learners.kind) == ("inline", "inline")
@@ -367,6 +374,14 @@ MISTAKES = [
     (
         "pipeline: {hosts: {actors: {kind: thread}}}",
         "pipeline.hosts.actors.kind: 'thread' is not known; expected",
+    ),
+    (
+        "pipeline: {hosts: {replay: {kind: process}}}",
+        "pipeline.hosts.replay.kind: has nothing to hold: only trainer_type 'sac' has a replay buffer",
+    ),
+    (
+        "pipeline: {deterministic: true, hosts: {evaluation: {kind: process}}}",
+        "pipeline.hosts.evaluation.kind: 'process' contradicts 'deterministic: true'",
     ),
     ("pipeline: {hosts: {actors: {replicas: 0}}}", "pipeline.hosts.actors.replicas: 0 is out of range"),
     (

@@ -14,7 +14,16 @@ from stream_samples import EVERY_KIND
 
 from queues import codec
 from queues.errors import ShapeError
-from queues.messages import Array, Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
+from queues.messages import (
+    Array,
+    Barrier,
+    Message,
+    PolicyUpdate,
+    ReplayRequest,
+    ReplaySample,
+    StepBatch,
+    TrajectoryBatch,
+)
 
 names = st.text(min_size=1, max_size=8)
 dtypes = st.sampled_from(["uint8", "bool", "int32", "int64", "float16", "float32", "float64"])
@@ -189,3 +198,16 @@ def test_a_header_that_is_none_is_refused(header: dict[str, Any], complaint: str
     arrays = [np.zeros(2, np.float32)] if header.get("arrays") else []
     with pytest.raises(ShapeError, match=complaint):
         codec.build(header, arrays)
+
+
+def test_what_passes_between_a_trainer_and_its_replay_buffer_comes_back():
+    header, arrays = codec.describe(ReplayRequest(np.array([3, 0, 5])))
+    request = codec.build(header, arrays)
+    assert isinstance(request, ReplayRequest)
+    assert request.counts.tolist() == [3, 0, 5]
+    header, arrays = codec.describe(
+        ReplaySample({"rewards": np.ones(2, np.float32), "obs_encoded_0": np.zeros((2, 3), "u1")})
+    )
+    sample = codec.build(header, arrays)
+    assert isinstance(sample, ReplaySample)
+    assert {name: column.shape for name, column in sample.columns.items()} == {"rewards": (2,), "obs_encoded_0": (2, 3)}

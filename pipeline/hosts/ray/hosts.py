@@ -73,9 +73,11 @@ class RayHost:
         self.control = LocalControl(DeliveringOutlet(DOWN, CONTROL_BOUND, self._deliver), up)
         self._end = asyncio.ensure_future(self._run())
 
-    async def inlet(self, name: str) -> Inlet[Any]:
-        """Open main's end of a queue from this host, which keeps the newest item."""
-        return self.fetched_by_main(name, 1, "replace_oldest")
+    async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
+        """Open main's end of a queue from this host."""
+        if newest:
+            return self.fetched_by_main(name, 1, "replace_oldest")
+        return self.fetched_by_main(name, self._maxlen, "wait")
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
         """Open main's end of a queue to this host."""
@@ -231,8 +233,12 @@ class RayHosts:
         hosts = self._config.pipeline.hosts
         # A learner that starts its followers has not started Ray itself.
         own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
-        trains = plan.role in ("learner", "follower")
-        options = _options((hosts.learners if trains else hosts.actors).resources, own)
+        asking = {
+            **dict.fromkeys(("learner", "follower"), hosts.learners),
+            "evaluation": hosts.evaluation,
+            "replay_shard": hosts.replay,
+        }
+        options = _options(asking.get(plan.role, hosts.actors).resources, own)
         made = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
         actor = made.remote(plan.to_plain(), sys.path if own else [])
         host = RayHost(plan, actor, self._deliveries, self._maxlen, _in_words(options))

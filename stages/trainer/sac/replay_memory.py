@@ -326,6 +326,12 @@ class ReplayMemory:
         self._start_count += len(row)
 
 
+def replayed_columns(spec: BehaviorSpec) -> list[str]:
+    """Names of the columns of batches that a replay memory keeps, beside observations."""
+    masks = ["action_masks"] if spec.actions.masked else []
+    return ["rewards", *(column.name for column in action_columns(spec)), *masks]
+
+
 @dataclass(frozen=True, slots=True)
 class _Pieces:
     """The kept pieces of a batch."""

@@ -32,7 +32,8 @@ from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
-from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
+from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
+from stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
 from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, spread
 from stages.trainer.sac.update_ratio import UpdateRatio
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
@@ -64,13 +65,15 @@ class SACTrainer(BuiltinTrainer):
         actor = ClonedActor.from_actor(self._design, self._update.actor)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         memory = settings.network_settings.memory
-        self._memory = ReplayMemory(
-            spec,
-            self._intake.layout,
-            h.buffer_size,
-            self._design.memory_size,
-            0 if memory is None else memory.sequence_length,
-        )
+        self.replay: ShardedReplay | None = None
+        """The replay buffer, where it lies in hosts of its own; then `prepare` comes before `learn`."""
+        self._memory: ReplayMemory | ShardedReplay
+        if context.replay_shards:
+            self._memory = self.replay = ShardedReplay(h.buffer_size, replayed_columns(spec), context.replay_shards)
+        else:
+            length = 0 if memory is None else memory.sequence_length
+            layout = self._intake.layout
+            self._memory = ReplayMemory(spec, layout, h.buffer_size, self._design.memory_size, length)
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
         self._episode_rewards = EpisodeRewards(self._signals, self._maker)
         self._learning_rate = Schedule(
@@ -111,17 +114,26 @@ class SACTrainer(BuiltinTrainer):
         """Return True if `rows_per_update` steps have come since the last call of `learn`."""
         return self._unlearned >= self.rows_per_update
 
+    async def prepare(self) -> None:
+        """Fetch the batches that `learn` will take from shards; of many, learn from the first ones meanwhile.
+
+        Raises:
+            QueueClosed: if a shard is gone.
+        """
+        assert self.replay is not None, "asked for with shards alone"
+        while (due := self._samples_due()) > 0:
+            await self.replay.fetch(min(due, AT_ONCE), self._hyperparameters.batch_size, self._random)
+            if due <= AT_ONCE:
+                return
+            self._learn_all()
+
     def learn(self) -> int:
         """Make all updates that are owed by now, perhaps none; returns the steps that have come since the last call.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; the weights are then as before.
         """
-        if self._owes(self._ratio):
-            self._learn_policy()
-        while self._owes(self._signal_ratio):
-            self._learn_signals()
-            self._signal_ratio.count()
+        self._learn_all()
         rows, self._unlearned = self._unlearned, 0
         self._version += 1
         return rows
@@ -165,13 +177,13 @@ class SACTrainer(BuiltinTrainer):
 
     def save_bulk(self, folder: Path) -> None:
         """Write the replay memory, with `save_replay_buffer`."""
-        if self._hyperparameters.save_replay_buffer:
+        if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
             write_replay(self._memory, self._replay_path(folder), self._step)
 
     def load_bulk(self, folder: Path) -> str | None:
         """Read the replay memory, with `save_replay_buffer`; without it, collect anew before learning."""
         warning = None
-        if self._hyperparameters.save_replay_buffer:
+        if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
             try:
                 read_replay(self._memory, self._replay_path(folder), self._step)
             except ReplayFileError as error:
@@ -206,10 +218,32 @@ class SACTrainer(BuiltinTrainer):
     def _acting_tensors(self) -> Mapping[str, Array]:
         return self._update.actor.module.acting_tensors()
 
+    def _learn_all(self) -> None:
+        if self._owes(self._ratio):
+            self._learn_policy()
+        while self._owes(self._signal_ratio):
+            self._learn_signals()
+            self._signal_ratio.count()
+
+    def _samples_due(self) -> int:
+        """Return how many batches `learn` would take beyond those that are there."""
+        if self.replay is None or len(self.replay) < self._hyperparameters.batch_size:
+            return 0
+        learned = any(map(_learns, self._signals))
+        due = self._ratio.owed(self._due) + (self._signal_ratio.owed(self._due) if learned else 0)
+        return due - self.replay.ready
+
+    @property
+    def _due(self) -> int:
+        """The steps that owe updates."""
+        return self._step if self._hyperparameters.update_at == "step" else self._due_step
+
     def _owes(self, ratio: UpdateRatio) -> bool:
+        samples = ratio is self._ratio or any(map(_learns, self._signals))
+        if self.replay is not None and samples and not self.replay.ready:
+            return False
         wanted = 1 if self._memory.sequence_length else self._hyperparameters.batch_size
-        step = self._step if self._hyperparameters.update_at == "step" else self._due_step
-        return len(self._memory) >= wanted and ratio.owes(step)
+        return len(self._memory) >= wanted and ratio.owes(self._due)
 
     def _learn_policy(self) -> None:
         """Make all policy updates that are owed."""
@@ -270,7 +304,9 @@ class SACTrainer(BuiltinTrainer):
             self._report_losses(signal.learn(transitions))
 
     def _sample(self) -> ReplayedRows:
-        sample = self._memory.sample_sequences if self._memory.sequence_length else self._memory.sample
+        memory = self._memory
+        sequences = isinstance(memory, ReplayMemory) and memory.sequence_length
+        sample = memory.sample_sequences if isinstance(memory, ReplayMemory) and sequences else memory.sample
         return sample(self._hyperparameters.batch_size, self._random)
 
     def _replay_path(self, folder: Path) -> Path:

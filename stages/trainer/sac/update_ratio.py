@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 
@@ -22,6 +23,10 @@ class UpdateRatio:
     def owes(self, step: int) -> bool:
         """Return True if fewer updates were made than `step` agent steps ask for."""
         return self._updates * self._steps_per_update < step - self._first_step
+
+    def owed(self, step: int) -> int:
+        """Return how many updates are missing."""
+        return max(0, ceil((step - self._first_step) / self._steps_per_update) - self._updates)
 
     def count(self) -> None:
         """Count one more update."""

@@ -1,0 +1,176 @@
+"""A replay memory whose rows lie in shards, each in a host of its own; this is the trainer's side.
+
+Rows go to shards by episode, so that the pieces of one stay together. Of each batch every shard gives a number of rows
+that is drawn by the sizes of all shards, so each row that is kept is equally likely. Before an update the batches that
+it takes are asked for, some at a time, and the trainer waits for them: `fetch`. What is sent keeps its order: a batch
+that is asked for after some rows may have these among it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.errors import QueueClosed
+from queues.messages import Array, Barrier, ReplayRequest, ReplaySample, TrajectoryBatch
+from stages.policy.observations import EncodedObservations
+from stages.trainer.sac.replay_memory import ReplayedRows
+
+AT_ONCE = 64
+"""Batches that are on their way at most."""
+
+_ENDS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "credits")
+
+Outgoing = TrajectoryBatch | ReplayRequest | Barrier
+
+
+class ShardedReplay:
+    """A replay memory in several shards, without sequences.
+
+    Args:
+        capacity: rows kept by all shards together.
+        columns: those that shards keep, beside observations and `terminated`.
+        shards: how many.
+    """
+
+    sequence_length = 0
+
+    def __init__(self, capacity: int, columns: Sequence[str], shards: int) -> None:
+        self.outgoing: list[asyncio.Queue[Outgoing]] = [asyncio.Queue() for _ in range(shards)]
+        """What is to be sent to each shard, in order; `drained` bounds it."""
+        self._columns = columns
+        self._capacity = shard_capacity(capacity, shards)
+        self._sizes = np.zeros(shards, np.int64)
+        self._known = np.zeros(shards, np.bool_)
+        self._asked: deque[NDArray[np.int64]] = deque()
+        """Rows of each batch asked for, by shard."""
+        self._answers: list[deque[ReplaySample]] = [deque() for _ in range(shards)]
+        self._ready: deque[ReplayedRows] = deque()
+        self._arrived = asyncio.Event()
+        self._lost = -1
+
+    def __len__(self) -> int:
+        return int(self._sizes.sum())
+
+    @property
+    def ready(self) -> int:
+        """Batches that `sample` can return."""
+        return len(self._ready)
+
+    def clear(self) -> None:
+        """Nothing: shards begin with what their own part of a checkpoint holds."""
+
+    def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
+        """Send trajectories to the shards of their episodes."""
+        columns = {**{name: batch.rows[name] for name in self._columns}, **_named("obs", rows)}
+        ends = {**{name: batch.trajectories[name] for name in _ENDS}, **_named("final", finals)}
+        whole = TrajectoryBatch(batch.behavior_id, batch.source, columns, ends)
+        shards = len(self._sizes)
+        owner = (batch.trajectories["agent_ids"] + batch.trajectories["episode_ids"]) % shards
+        for shard in range(shards):
+            part = whole if shards == 1 else whole.select(owner == shard)
+            if part.num_rows:
+                self.outgoing[shard].put_nowait(part)
+                self._sizes[shard] = min(self._capacity, self._sizes[shard] + part.num_rows)
+
+    def save(self, number: int) -> None:
+        """Let all shards write their part of a checkpoint."""
+        for queue in self.outgoing:
+            queue.put_nowait(Barrier(number))
+
+    async def fetch(self, batches: int, rows: int, random: np.random.Generator) -> None:
+        """Wait for so many batches of so many rows.
+
+        Raises:
+            QueueClosed: if a shard is gone.
+        """
+        shares = self._sizes / self._sizes.sum()
+        counts = random.multinomial(rows, shares, size=batches).astype(np.int64)
+        for shard, queue in enumerate(self.outgoing):
+            queue.put_nowait(ReplayRequest(counts[:, shard]))
+        self._asked.extend(counts)
+        while self._asked:
+            self._arrived.clear()
+            self._assemble()
+            if self._asked:
+                await self._wait()
+
+    async def opened(self) -> None:
+        """Wait until every shard has told how many rows it begins with.
+
+        Raises:
+            QueueClosed: if a shard is gone.
+        """
+        while not self._known.all():
+            self._arrived.clear()
+            await self._wait()
+
+    async def drained(self) -> None:
+        """Wait until all is sent: this bounds what waits for shards."""
+        for queue in self.outgoing:
+            await queue.join()
+
+    def receive(self, shard: int, answer: ReplaySample) -> None:
+        """Take what a shard has sent: first its size, then rows."""
+        if self._known[shard]:
+            self._answers[shard].append(answer)
+        else:
+            self._known[shard], self._sizes[shard] = True, int(answer.columns["size"][0])
+        self._arrived.set()
+
+    def lose(self, shard: int) -> None:
+        """A shard sends nothing any more."""
+        self._lost = shard
+        self._arrived.set()
+
+    def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
+        """Return a batch that was fetched."""
+        return self._ready.popleft()
+
+    async def _wait(self) -> None:
+        if self._lost >= 0:
+            raise QueueClosed(f"shard {self._lost} of the replay buffer")
+        await self._arrived.wait()
+
+    def _assemble(self) -> None:
+        """Put batches together as far as all of their shards have answered."""
+        while self._asked:
+            shards = self._asked[0].nonzero()[0]
+            if not all(self._answers[shard] for shard in shards):
+                return
+            self._asked.popleft()
+            parts = [self._answers[shard].popleft().columns for shard in shards]
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            before, after = _encoded("obs", columns), _encoded("next", columns)
+            self._ready.append(ReplayedRows(before, after, columns))
+
+
+def shard_capacity(capacity: int, shards: int) -> int:
+    """Rows that each of so many shards keeps."""
+    return -(-capacity // shards)
+
+
+def as_sample(rows: ReplayedRows) -> ReplaySample:
+    """A shard's rows, as they are sent."""
+    return ReplaySample({**rows.columns, **_named("obs", rows.observations), **_named("next", rows.next_observations)})
+
+
+def taken_apart(batch: TrajectoryBatch) -> tuple[EncodedObservations, EncodedObservations]:
+    """Observations of the rows, and after the last row of each trajectory, as `ShardedReplay.add` has sent them."""
+    return _encoded("obs", batch.rows), _encoded("final", batch.trajectories)
+
+
+def _named(prefix: str, observations: EncodedObservations) -> dict[str, Array]:
+    others = {f"{prefix}_encoded_{index}": other for index, other in enumerate(observations.others)}
+    return {f"{prefix}_encoded_vectors": observations.vectors, **others}
+
+
+def _encoded(prefix: str, columns: Mapping[str, Array]) -> EncodedObservations:
+    others: list[Array] = []
+    while f"{prefix}_encoded_{len(others)}" in columns:
+        others.append(columns[f"{prefix}_encoded_{len(others)}"])
+    return EncodedObservations(columns[f"{prefix}_encoded_vectors"], tuple(others))

@@ -1,0 +1,27 @@
+"""The trainer stage of SAC whose replay buffer lies in shards: it waits for batches where the trainer can't."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from queues.messages import PolicyUpdate, TrajectoryBatch
+from stages.trainer.sac.trainer import SACTrainer
+from stages.trainer.stage import TrainerStage
+
+
+class ShardedTrainerStage(TrainerStage):
+    """Drives a `SACTrainer` whose `replay` is given."""
+
+    trainer: SACTrainer
+
+    async def process(self, item: TrajectoryBatch) -> AsyncIterator[PolicyUpdate]:  # type: ignore[override]
+        """Add a batch, and learn as soon as there is enough and the batches for it have come."""
+        replay = self.trainer.replay
+        assert replay is not None, "it is asked for with shards alone"
+        if self._take(item):
+            while self.trainer.ready():
+                await self.trainer.prepare()
+                yield self._learn()
+                self._unreported_rows = self.trainer.rows_per_update
+        self._end_item(item)
+        await replay.drained()
