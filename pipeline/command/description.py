@@ -31,7 +31,8 @@ def describe(config: RunConfig) -> str:
         for name, each in (config.environment_parameters or {}).items()
     ]
     for name, settings in config.behaviors.items():
-        lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind)
+        together = f", {hosts.learners.replicas} replicas" if hosts.learners.replicas > 1 else ""
+        lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind + together)
     if config.evaluation is not None:
         played = config.evaluation
         lines.append(f"evaluation every {played.every} steps, {played.episodes} episodes against {played.opponents}")

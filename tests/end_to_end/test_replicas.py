@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -93,3 +94,13 @@ def test_self_play_and_sac_learn_with_replicas_and_resume(start, plain, behavior
     plain["behaviors"][behavior]["max_steps"] = before + 300
     after = read_whole_checkpoint(done(start(plain, "--resume")))[part]["trainer"]["step"]
     assert after >= before + 300
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+def test_two_replicas_on_ray_learn_what_they_learn_in_processes(start):
+    command = start(cartpole(**TWO, record__edges=["trainer"]))
+    recorded = {"streams": streams(done(command))}
+    on_ray = {"pipeline__hosts__actors": {"kind": "ray"}, "pipeline__hosts__learners": {"kind": "ray", "replicas": 2}}
+    again = start({**cartpole(**on_ray), "replay": recorded}, run_id="ray")
+    assert weights_digest(done(again)) == weights_digest(command.run_folder)
