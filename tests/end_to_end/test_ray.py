@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray_cluster import ENVIRONMENT, cluster
 from run_configs import INLINE, cartpole, sac, volley
 from run_folders import streams, weights_digest
 from runs import run_here
@@ -106,3 +107,36 @@ def test_nothing_is_left_of_a_run_that_is_killed_or_fails(start, victim):
     if victim != "main":
         assert f"the process of {victim} was killed by signal 9" in command.output
         assert "--resume" in command.output
+
+
+@pytest.mark.slow
+def test_a_node_is_killed_and_another_added_and_training_goes_on(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        command = start(on_cluster(nodes.address, replicas=2), environment=ENVIRONMENT)
+        before = command.until_checkpoint(0)
+        nodes.tell("kill first")
+        nodes.tell("add second")
+        command.until(lambda: command.output.count("Starting it again") >= 2, "two replacements")
+        command.until_checkpoint(command.until_checkpoint(before.number).number + 3)
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        command.assert_left_nothing()
+
+
+@pytest.mark.slow
+def test_a_run_whose_cluster_loses_its_head_ends_with_its_checkpoint(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        command = start(on_cluster(nodes.address), environment=ENVIRONMENT)
+        command.until_checkpoint(0)
+        nodes.tell("kill head")
+        assert command.wait() == 1, command.output
+        assert "--resume" in command.output
+        command.assert_left_nothing()
+
+
+def on_cluster(address, replicas=1):
+    actors = {"kind": "ray", "replicas": replicas, "resources": {"custom": {"game": 1}}}
+    pipeline = {"hosts": {"actors": actors, "learners": {"kind": "process"}}, "ray": {"address": address}}
+    return cartpole(pipeline=pipeline, **LONG)

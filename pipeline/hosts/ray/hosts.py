@@ -12,14 +12,15 @@ from functools import partial
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from config import RunConfig
 from config.ray_hosts import HostResources
+from pipeline.common.errors import RunError
 from pipeline.control.channel import CONTROL_BOUND, LocalControl
 from pipeline.control.messages import OpenEdge
 from pipeline.hosts.lifeline import ANSWER_S
-from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
 from pipeline.hosts.ray.calls import RayDeliveries, RaySource
 from pipeline.hosts.ray.session import RaySession
@@ -32,6 +33,12 @@ log = logging.getLogger(__name__)
 
 CALLS = 10_000
 """Calls that a host has at a time: one for each item on its way, and one for each queue that is fetched from."""
+
+_HEADLESS = (
+    "the head of the Ray cluster is gone, and Ray ends all that belongs to it; pipeline.ray.address says which cluster"
+)
+VERDICT_S = 60.0
+"""Seconds in which a cluster finds that a node has died."""
 
 
 class Consumer(Protocol):
@@ -48,6 +55,7 @@ class RayHost:
     Args:
         plan: the host.
         actor: handle of its `RayWorker`.
+        session: the Ray that it lives in.
         deliveries: delivers to it.
         maxlen: bound of queues in which items wait in line.
         asked: what it asks for, in words.
@@ -55,7 +63,15 @@ class RayHost:
 
     may_hang = True
 
-    def __init__(self, plan: HostPlan, actor: Any, deliveries: RayDeliveries, maxlen: int, asked: str) -> None:
+    def __init__(
+        self,
+        plan: HostPlan,
+        actor: Any,
+        session: RaySession,
+        deliveries: RayDeliveries,
+        maxlen: int,
+        asked: str,
+    ) -> None:
         self.plan = plan
         self.actor = actor
         self.source = RaySource(actor)
@@ -64,13 +80,14 @@ class RayHost:
         self.feeders: list[RayHost] = []
         """The hosts that put straight into a queue of this one, and its name."""
         self.feed_name = ""
+        self._session = session
         self._deliver = partial(deliveries.deliver, actor)
         self._maxlen = maxlen
         self._asked = asked
         self._settled = self._closed = False
-        up: FetchingInlet[Any] = FetchingInlet(UP, CONTROL_BOUND, {plan.name: self.source})
-        up.settle(plan.name)
-        self.control = LocalControl(DeliveringOutlet(DOWN, CONTROL_BOUND, self._deliver), up)
+        self._up: FetchingInlet[Any] = FetchingInlet(UP, CONTROL_BOUND, {plan.name: self.source})
+        self._up.settle(plan.name)
+        self.control = LocalControl(DeliveringOutlet(DOWN, CONTROL_BOUND, self._deliver), self._up)
         self._end = asyncio.ensure_future(self._run())
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
@@ -118,7 +135,14 @@ class RayHost:
 
     async def wait(self) -> int:
         """Wait for its end."""
-        return await asyncio.shield(self._end)
+        await asyncio.wait([self._end])
+        return -9 if self._end.cancelled() else self._end.result()
+
+    def lose(self) -> None:
+        """Ray has lost its head: whoever is still there is as good as gone."""
+        self.control.close()
+        self._up.close()
+        self._end.cancel()
 
     async def describe(self) -> str:
         """Say what the host is doing, with its stack."""
@@ -131,7 +155,7 @@ class RayHost:
 
     def kill(self) -> None:
         """End its process at once."""
-        if ray.is_initialized():
+        if ray.is_initialized() and not self._session.lost:
             with suppress(RayError):
                 ray.kill(self.actor)
 
@@ -152,9 +176,23 @@ class RayHost:
             return int(await self.actor.run.remote())
         except RayError as error:
             if not self._closed:
-                log.warning("%s: %s", self.plan.name, " ".join(str(error).split()))
+                log.warning("%s: %s", self.plan.name, " ".join(str(await self._verdict(error)).split()))
             self.kill()  # its node may be out of reach, and nobody is to be there twice
             return -9
+
+    async def _verdict(self, error: RayError) -> RayError:
+        """Wait until Ray knows why a host is out of reach: until then it would start others on the same dead node."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(VERDICT_S):
+                while isinstance(error, ActorUnavailableError):
+                    try:
+                        await self.actor.describe.remote()
+                    except RayError as later:
+                        error = later
+                        await asyncio.sleep(VERDICT_S / 100)
+                    else:
+                        break  # it is there, and the call that was its life is lost
+        return error
 
 
 @dataclass(frozen=True)
@@ -216,6 +254,8 @@ class RayHosts:
         self._config = config
         self._maxlen = config.pipeline.queues.trajectories.maxlen
         self._session: RaySession | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._actors: dict[str, RayHost] = {}
         self._deliveries = RayDeliveries()
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
@@ -229,19 +269,19 @@ class RayHosts:
         if self._session is None:
             await asyncio.sleep(0)  # for seconds nothing else runs in this thread: what has been begun begins first
             self._session = RaySession(self._config)
+            if not self._session.found:
+                self._watch = asyncio.create_task(self._watch_head(self._session), name="watching Ray's head")
         session = self._session
-        hosts = self._config.pipeline.hosts
+        if session.lost:
+            raise RunError(_HEADLESS)
         # A learner that starts its followers has not started Ray itself.
         own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
-        asking = {
-            **dict.fromkeys(("learner", "follower"), hosts.learners),
-            "evaluation": hosts.evaluation,
-            "replay_shard": hosts.replay,
-        }
-        options = _options(asking.get(plan.role, hosts.actors).resources, own)
+        options = _options(self._asked(plan.role), own)
         made = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
         actor = made.remote(plan.to_plain(), sys.path if own else [])
-        host = RayHost(plan, actor, self._deliveries, self._maxlen, _in_words(options))
+        host = RayHost(plan, actor, session, self._deliveries, self._maxlen, _in_words(options))
+        if plan.role == "actor":
+            self._actors[plan.name] = host
         if feed is not None:
             feed.hand_to(host)
         if replaces is not None:
@@ -256,8 +296,29 @@ class RayHosts:
 
     def close(self) -> None:
         """End Ray, or leave the cluster."""
+        if self._watch is not None:
+            self._watch.cancel()
         if self._session is not None:
             self._session.close()
+
+    def _asked(self, role: HostRole) -> HostResources:
+        hosts = self._config.pipeline.hosts
+        match role:
+            case "learner" | "follower":
+                return hosts.learners.resources
+            case "evaluation":
+                return hosts.evaluation.resources
+            case "replay_shard":
+                return hosts.replay.resources
+            case _:
+                return hosts.actors.resources
+
+    async def _watch_head(self, session: RaySession) -> None:
+        """Let a lost head show as the end of its actors, which main would replace: that fails, and ends the run."""
+        await session.wait_until_lost()
+        log.warning(_HEADLESS)
+        for host in self._actors.values():
+            host.lose()
 
 
 def _options(asked: HostResources, own: bool) -> dict[str, Any]:

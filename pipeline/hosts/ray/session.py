@@ -22,6 +22,7 @@ from config.host_kinds import HOST_KINDS
 from pipeline.common.errors import RunError
 from pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
 from pipeline.hosts.process import child_environment
+from pipeline.hosts.ray.head import wait_until_gone
 
 LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 40
@@ -40,9 +41,10 @@ class RaySession:
         self.own = config.pipeline.ray.address is None
         """True if it is of the run's own and on this machine."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call that comes too late is to start no Ray of its own
+        self.lost = False
         self._folder = ""
-        self._joined_already = ray.is_initialized()
-        if self._joined_already:
+        self.found = ray.is_initialized()
+        if self.found:
             self.own = False
         elif self.own:
             self._start(config)
@@ -91,9 +93,14 @@ class RaySession:
                 "of its nodes (`ray start --address=…`)"
             ) from error
 
+    async def wait_until_lost(self) -> None:
+        """Return when the cluster's head is gone; it is not called any more then, as calls may never return."""
+        await wait_until_gone(ray.get_runtime_context().gcs_address)
+        self.lost = True
+
     def close(self) -> None:
         """End Ray, or leave the cluster."""
-        if self._joined_already:
+        if self.found or self.lost:
             return
         with _signals_kept():
             ray.shutdown()
@@ -133,12 +140,14 @@ def _asked(config: RunConfig) -> tuple[float, float, dict[str, float]]:
     """CPUs, GPUs and other resources that a run's hosts on Ray ask for together."""
     hosts = config.pipeline.hosts
     counts = (
-        (hosts.actors, hosts.actors.replicas + 1),
+        (hosts.actors, hosts.actors.replicas),
+        (hosts.evaluation, 1),
+        (hosts.replay, hosts.replay.replicas * max(1, len(config.behaviors))),
         (hosts.learners, hosts.learners.replicas * max(1, len(config.behaviors))),
     )
     cpus, gpus, custom = 0.0, 0.0, dict[str, float]()
     for settings, count in counts:
-        if not HOST_KINDS[settings.kind].on_ray:
+        if settings.kind is None or not HOST_KINDS[settings.kind].on_ray:
             continue
         cpus += count * (settings.resources.cpus or 0.0)
         gpus += settings.resources.gpus
