@@ -452,6 +452,12 @@ def test_a_mistake_in_a_section_says_what_was_expected(mistakes_of, text: str, e
     assert mistake.startswith(expected)
 
 
+def test_replicas_of_learners_keep_their_replay_buffers_themselves(mistakes_of):
+    hosts = "{learners: {replicas: 2}, replay: {kind: process}}"
+    (mistake,) = mistakes_of(f"behaviors: {{B: {{trainer_type: sac}}}}\npipeline: {{hosts: {hosts}}}")
+    assert "pipeline.hosts.learners.replicas: 2 replicas each keep the replay buffer themselves" in mistake
+
+
 UNIFORM = "{sampler_type: uniform, sampler_parameters: {%s}}"
 RANGES = "{sampler_type: multirangeuniform, sampler_parameters: {intervals: [%s]}}"
 CRITERIA = "{curriculum: [{name: a, value: 1, completion_criteria: {%s}}, {name: b, value: 2}]}"
