@@ -7,6 +7,7 @@ The header is msgpack-able (dicts, lists, strings, numbers); it names each array
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -92,14 +93,15 @@ def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
     starts, at = [], 0
     for name, dtype, shape in header["arrays"]:
         starts.append(at)
-        kind = np.dtype(dtype)
-        if kind.kind not in _ALLOWED_KINDS or any(extent < 0 for extent in shape):
+        kind = _dtype(dtype)
+        if kind.kind not in _ALLOWED_KINDS or (shape and min(shape) < 0):
             raise ShapeError(f"array {name!r}: dtype {dtype!r} and shape {shape} can't be in a message")
-        count = 1
-        for extent in shape:
-            count *= int(extent)
-        at += -(-count * kind.itemsize // ALIGNMENT) * ALIGNMENT
+        at += -(-prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
     return starts, at
+
+
+_dtype = lru_cache(maxsize=64)(np.dtype)
+"""numpy's types by their names, of which messages have a few."""
 
 
 def write_arrays(arrays: Sequence[Array], starts: Sequence[int], buffer: memoryview) -> None:
@@ -119,12 +121,10 @@ def read_arrays(header: Mapping[str, Any], buffer: Any) -> list[Array]:
     size = memoryview(buffer).nbytes
     if size < total:
         raise ShapeError(f"the header claims {total} bytes of arrays, got {size}")
-    arrays = []
-    for (_, dtype, shape), start in zip(header["arrays"], starts, strict=True):
-        kind = np.dtype(dtype)
-        count = prod(shape)
-        arrays.append(np.frombuffer(buffer, kind, count, start).reshape(shape))
-    return arrays
+    return [
+        np.ndarray(shape, _dtype(dtype), buffer, start)
+        for (_, dtype, shape), start in zip(header["arrays"], starts, strict=True)
+    ]
 
 
 def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:

@@ -36,6 +36,8 @@ class DeliveringOutlet(Generic[T]):
         self._deliver = deliver
         self._numbers = 0
         self._calls: set[asyncio.Task[None]] = set()
+        self._delivering = False
+        """With `replace_oldest`: a call is under way, and looks for a newer item before it ends."""
 
     async def put(self, item: T) -> None:
         """Put an item, waiting for room; a put that is cancelled delivers nothing.
@@ -58,7 +60,7 @@ class DeliveringOutlet(Generic[T]):
         self._room.close()
         if not self._newest_only:
             self._call(self._hand_over(None))
-        elif not self._calls:
+        elif not self._delivering:
             self._call(self._deliver_newest())
 
     def qsize(self) -> int:
@@ -76,7 +78,8 @@ class DeliveringOutlet(Generic[T]):
     def _send(self, item: T) -> None:
         if not self._newest_only:
             self._call(self._hand_over(item))
-        elif not self._calls:
+        elif not self._delivering:
+            self._delivering = True  # not `_calls`: a call that has just ended is among these for a moment
             self._call(self._deliver_newest())
 
     def _call(self, call: Any) -> None:
@@ -97,6 +100,7 @@ class DeliveringOutlet(Generic[T]):
             if not await self._delivered(number, self._room.get_nowait()):
                 self._give_up()
                 return
+        self._delivering = False
         if self._room.closed:
             await self._delivered(self._numbers, None)
 
