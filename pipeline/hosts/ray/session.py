@@ -59,7 +59,7 @@ class RaySession:
         remove_folder_at_end(self._folder)
         cpus, gpus, custom = _asked(config)
         try:
-            with _environment(child_environment() | _token()), _signals_kept():
+            with _environment(child_environment() | _token()), _loopback_allowed(), _signals_kept():
                 ray.init(
                     address="local",
                     num_cpus=max(1, os.cpu_count() or 1, -int(-cpus // 1)),
@@ -73,6 +73,9 @@ class RaySession:
         except Exception as error:
             self.close()
             raise RunError(f"Ray can't be started: {error}") from error
+        if (address := ray.util.get_node_ip_address()) != LOOPBACK:
+            self.close()
+            raise RunError(f"Ray {ray.__version__} listens on {address} though it was told {LOOPBACK}; use another one")
         if gpus > (there := ray.cluster_resources().get("GPU", 0)):
             self.close()
             raise RunError(f"pipeline.hosts: {gpus:g} GPUs are asked for in resources, and this machine has {there:g}")
@@ -162,6 +165,7 @@ def _token() -> dict[str, str]:
     return {
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # see _loopback_allowed
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a learner that asks for no GPU sees them all, as in a process
     }
 
@@ -176,6 +180,22 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def _loopback_allowed() -> Iterator[None]:
+    """Let a Ray that is started within keep the loopback address, which it replaces by the machine's own.
+
+    It keeps it where Ray makes no clusters. The variable of that name is read when Ray is imported, which may be over.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager
