@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from queues.agent_manager_queue import AgentManagerQueue
+from queues.arrivals import ArrivalsInlet
 from queues.ends import Overflow, QueueStatistics
-from queues.errors import PeerLost, QueueClosed
+from queues.errors import PeerLost
 
 T = TypeVar("T")
 
@@ -117,33 +118,16 @@ class DeliveringOutlet(Generic[T]):
             self._room.get_nowait()
 
 
-class DeliveredInlet(Generic[T]):
+class DeliveredInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
     """The consumer's end."""
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
-        self.name = name
-        self._arrivals: AgentManagerQueue[tuple[T, asyncio.Future[bool]]] = AgentManagerQueue(name, maxlen, overflow)
+        super().__init__(name, AgentManagerQueue(name, maxlen, overflow))
         self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
         """By number: what has overtaken others."""
         self._unanswered: set[asyncio.Future[bool]] = set()
         self._expected = 0
         self._ended = False
-
-    async def get(self) -> T:
-        """Remove and return the next item; waits while the queue is empty.
-
-        Raises:
-            QueueClosed: if nothing is left and the producer has ended, before or while waiting.
-        """
-        return self._take(await self._arrivals.get())
-
-    def get_nowait(self) -> T:
-        """Remove and return the next item at once, or raise `QueueEmpty` or `QueueClosed`."""
-        return self._take(self._arrivals.get_nowait())
-
-    def qsize(self) -> int:
-        """Items that have arrived and were not taken yet."""
-        return self._arrivals.qsize()
 
     def close(self) -> None:
         """Refuse further items: the producer's puts raise `QueueClosed`. Items that have arrived can still be taken."""
@@ -152,19 +136,6 @@ class DeliveredInlet(Generic[T]):
         self._early.clear()
         for answer in self._unanswered:
             _answer(answer, False)
-
-    def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts as this end sees them."""
-        return self._arrivals.statistics()
-
-    def __aiter__(self) -> DeliveredInlet[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosed:
-            raise StopAsyncIteration from None
 
     async def deliver(self, number: int, item: T | None) -> bool:
         """A call of the producer; as `Deliver`."""

@@ -1,7 +1,8 @@
 """The two ends of a queue as stages see them, and the statistics of every kind of queue.
 
 Stages are typed against `Outlet` and `Inlet`, so that they never notice whether a queue stays within one
-event loop (`agent_manager_queue`) or crosses to another process (`shared_sender`, `shared_receiver`).
+event loop (`agent_manager_queue`), crosses to another process (`shared_sender`, `shared_receiver`), or is carried by
+calls of the one end that can be called (`served`, `delivered`).
 """
 
 from __future__ import annotations

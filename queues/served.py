@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from queues.agent_manager_queue import AgentManagerQueue, Producer
+from queues.arrivals import ArrivalsInlet
 from queues.ends import Overflow, QueueStatistics
 from queues.errors import PeerLost, QueueClosed
 
@@ -153,7 +154,7 @@ class _Place:
         return True
 
 
-class FetchingInlet(Generic[T]):
+class FetchingInlet(ArrivalsInlet[_Fetched[T], T]):
     """The consumer's end; it returns items in the order of their arrival.
 
     The stream ends when the last producer has ended its own. A producer that dies without having ended its stream may
@@ -167,9 +168,8 @@ class FetchingInlet(Generic[T]):
     """
 
     def __init__(self, name: str, maxlen: int, sources: Mapping[str, FetchSource], overflow: Overflow = "wait") -> None:
-        self.name = name
         bound = maxlen if overflow == "replace_oldest" else maxlen * len(sources)
-        self._arrivals: AgentManagerQueue[_Fetched[T]] = AgentManagerQueue(name, bound, overflow)
+        super().__init__(name, AgentManagerQueue(name, bound, overflow))
         self._places = {key: _Place(source) for key, source in sources.items()}
         ends = [self._arrivals.add_producer() for _ in sources]  # all of them before the first one can close
         self._tasks = [
@@ -185,22 +185,6 @@ class FetchingInlet(Generic[T]):
         """A producer is never replaced: its death ends its stream."""
         self._places[key].succeed(None)
 
-    async def get(self) -> T:
-        """Remove and return the next item; waits while the queue is empty.
-
-        Raises:
-            QueueClosed: if nothing is left and every producer has ended, before or while waiting.
-        """
-        return self._take(await self._arrivals.get())
-
-    def get_nowait(self) -> T:
-        """Remove and return the next item at once, or raise `QueueEmpty` or `QueueClosed`."""
-        return self._take(self._arrivals.get_nowait())
-
-    def qsize(self) -> int:
-        """Items that have arrived and were not taken yet."""
-        return self._arrivals.qsize()
-
     def close(self) -> None:
         """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived can still be taken."""
         self._arrivals.close()
@@ -208,19 +192,6 @@ class FetchingInlet(Generic[T]):
             if not task.done():
                 task.cancel()
                 place.source.finish(self.name)
-
-    def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts as this end sees them."""
-        return self._arrivals.statistics()
-
-    def __aiter__(self) -> FetchingInlet[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosed:
-            raise StopAsyncIteration from None
 
     def _take(self, arrival: _Fetched[T]) -> T:
         arrival.source.taken(self.name, 1)

@@ -202,7 +202,7 @@ class StatisticsCollector:
         """
         if not isinstance(values, np.ndarray):
             values = list(values)
-            if len(values) <= FEW_VALUES:
+            if 0 < len(values) <= FEW_VALUES:
                 for value in values:
                     self.add(category, name, value, how)
                 return
