@@ -13,6 +13,7 @@ LOCALHOST = "localhost"
 _LOOPBACK = ("127.0.0.1", "::1")
 """Programs that call `localhost` call either of these."""
 _EVERY = ("::", "0.0.0.0")
+_LAST_PORT = 65535
 
 
 def hosts_of(listen: str) -> tuple[str, ...]:
@@ -50,3 +51,39 @@ def _checked(listen: str) -> str:
 
 
 Listen = Annotated[Text, AfterValidator(_checked)]
+
+
+def endpoint_of(text: str) -> tuple[str, int | None]:
+    """The `listen` value and the port of an endpoint; None: the server's usual port. Empty: localhost, usual port.
+
+    Raises:
+        ValueError: if it is none of HOST:PORT, HOST, PORT.
+    """
+    host, colon, port = text.rpartition(":")
+    if text.isdecimal():
+        host, port = "", text
+    elif not colon or text.endswith("]") or _is_address(text):
+        host, port = text, ""
+    if port and not (port.isdecimal() and int(port) <= _LAST_PORT):
+        raise ValueError(
+            f"'{text}': '{port}' is no port; expected HOST:PORT, such as localhost:8470 (0: any that is free)"
+        )
+    listen = host.strip("[]") or LOCALHOST
+    hosts_of(listen)
+    return listen, int(port) if port else None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(ip_address(text))
+    except ValueError:
+        return False
+
+
+def _checked_endpoint(text: str) -> str:
+    endpoint_of(text)
+    return text
+
+
+Endpoint = Annotated[Text, AfterValidator(_checked_endpoint)]
+"""Where an HTTP server listens: HOST:PORT, HOST or PORT, in which HOST is a `listen` value."""

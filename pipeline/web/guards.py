@@ -1,0 +1,125 @@
+"""The guards of a site: who may call it. Each is a middleware, and refuses before a handler sees the request.
+
+The Host check keeps out pages of other sites whose name was made to point here (DNS rebinding), the Origin check pages
+of other sites that call this one from the user's browser, sockets included; the token everyone who was not told it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+from collections.abc import Callable, Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+
+from config.listen import LOCALHOST, reaches_others
+
+TOKEN_VARIABLE = "HEADRACE_TOKEN"
+"""Environment variable with a token of the user's own."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # the address may hold the token
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of every answer."""
+
+
+def make_token() -> str:
+    """Return the token that the user has set, or a new one."""
+    return os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+
+
+def check_host(listen: str, names: Collection[str] = ()) -> Middleware:
+    """Return the guard that refuses names that are not the server's.
+
+    An address in digits can't be made to point here by others: it is refused only where no other machine may call.
+
+    Args:
+        listen: the `listen` value of the server.
+        names: further names by which it is called.
+    """
+    wide = reaches_others(listen)
+    known = {LOCALHOST, *(name.lower() for name in names), *([socket.gethostname().lower()] if wide else [])}
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = _name_of(request.headers.getall(hdrs.HOST, []))
+        if host not in known and not _may_be_called(host, wide):
+            raise web.HTTPForbidden(text=f"'{host}' is no name of this server; call it by its address, or localhost")
+        return await handler(request)
+
+    return guard
+
+
+def _name_of(hosts: list[str]) -> str:
+    if len(hosts) == 1:
+        try:
+            return urlsplit(f"//{hosts[0]}").hostname or ""
+        except ValueError:
+            pass
+    return ""
+
+
+def _may_be_called(host: str, wide: bool) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return wide or address.is_loopback
+
+
+@web.middleware
+async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse what pages of other origins ask. Programs that are no browser send no Origin."""
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
+        raise web.HTTPForbidden(text=f"pages of '{origin}' may not call this server")
+    if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
+        raise web.HTTPForbidden(text="pages of other sites may not call this server")
+    return await handler(request)
+
+
+def _opens_page(request: web.Request) -> bool:
+    """True for a link on another site that is followed: it shows the answer to the user, and to no page."""
+    return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
+
+
+def check_token(token: str, needed: Callable[[web.Request], bool]) -> Middleware:
+    """Return the guard that refuses requests without the token.
+
+    It is sent as `Authorization: Bearer …`, or as `?token=…` where a browser can send no header.
+
+    Args:
+        token: the token.
+        needed: says which requests need it.
+    """
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if needed(request) and not _is_token(request, token):
+            raise web.HTTPUnauthorized(text="a token is needed: the one in the address that the command has printed")
+        return await handler(request)
+
+    return guard
+
+
+def _is_token(request: web.Request, token: str) -> bool:
+    scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    if scheme.lower() != "bearer":
+        given = request.query.get("token", "")
+    return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
+
+
+async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """Add the headers of every answer; to be called as one is prepared."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)

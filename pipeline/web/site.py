@@ -1,0 +1,127 @@
+"""A site: one HTTP server on an endpoint, with its guards, in the event loop that starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from config.listen import endpoint_of, reaches_others
+from pipeline.web.guards import add_headers, check_host, check_origin, check_token
+from pipeline.web.refusals import answer_errors
+from stages.listening import find_port
+
+_quiet = logging.getLogger(f"{__name__}.connections")
+_quiet.setLevel(logging.CRITICAL)
+"""Of aiohttp, which logs a traceback for each caller who sends garbage. Faults of handlers are logged elsewhere."""
+
+MOST_CONNECTIONS = 256
+"""At a time; more are closed at once."""
+KEPT_S = 75.0
+"""Seconds for which an idle connection is kept."""
+TRIED_PORTS = 20
+"""From the usual port on, where the endpoint has none."""
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """What a site allows."""
+
+    endpoint: str = ""
+    """`config.listen.Endpoint`; empty: localhost, at the usual port."""
+    usual_port: int = 8470
+    """Where the endpoint names none: the first that is free from it on."""
+    token: str = ""
+    """The token; empty: none is asked for."""
+    needs_token: Callable[[web.Request], bool] = lambda _: True
+    """Says which requests need the token."""
+    names: Collection[str] = ()
+    """Further names by which the site is called."""
+    most_body_bytes: int = 64 * 1024
+    """The largest body of a request."""
+
+
+class Site:
+    """One HTTP server.
+
+    Args:
+        routes: what it answers.
+        options: what it allows.
+
+    Attributes:
+        port: where it listens, once started.
+        wide: True if other machines may call it.
+    """
+
+    def __init__(self, routes: Iterable[web.RouteDef], options: SiteOptions) -> None:
+        self._listen, port = endpoint_of(options.endpoint)
+        tried = range(options.usual_port, options.usual_port + TRIED_PORTS)
+        self._ports: Sequence[int] = tried if port is None else (port,)
+        self.port = 0
+        self.wide = reaches_others(self._listen)
+        guards = [answer_errors, check_host(self._listen, options.names), check_origin]
+        if options.token:
+            guards.append(check_token(options.token, options.needs_token))
+        self._app = web.Application(middlewares=guards, client_max_size=options.most_body_bytes)
+        self._app.on_response_prepare.append(add_headers)
+        self._app.add_routes(routes)
+        self._runner = web.AppRunner(
+            self._app,
+            handle_signals=False,
+            access_log=None,
+            logger=_quiet,
+            keepalive_timeout=KEPT_S,
+            shutdown_timeout=1.0,
+        )
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """The address by which this machine calls it."""
+        host = self._listen if not self.wide or self._listen not in ("all", "::", "0.0.0.0") else "localhost"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: if it can't; `strerror` is the reason, with the address.
+        """
+        await self._runner.setup()
+        for port in self._ports:
+            try:
+                self.port, hosts = find_port(self._listen, port)
+                loop = asyncio.get_running_loop()
+                self._server = await loop.create_server(self._accept, hosts, self.port, reuse_address=True)
+                return
+            except OSError as error:
+                taken = error.errno == errno.EADDRINUSE
+                if taken and port != self._ports[-1]:
+                    continue
+                await self._runner.cleanup()
+                reason = "another program uses it" if taken else error.strerror
+                raise OSError(error.errno, f"can't listen on {self._listen}:{port}: {reason}") from error
+
+    async def stop(self) -> None:
+        """Close all connections, and listen no more."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._runner.cleanup()
+
+    def _accept(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None or len(server.connections) >= MOST_CONNECTIONS:
+            return _Closed()
+        return server()
+
+
+class _Closed(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
