@@ -10,13 +10,9 @@ import numpy as np
 
 from config import RunConfig
 from pipeline.common.errors import RunError
-from pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
-from pipeline.policies.ml_agents import MLAgentsCheckpoint
-from pipeline.policies.onnx_export import SUFFIX
-from pipeline.run_folder.folder import folder_name
-from queues.messages import PolicyUpdate, TrajectoryBatch
+from pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
+from queues.messages import TrajectoryBatch
 from queues.specs import BehaviorSpec
-from stages.errors import StageError
 from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
@@ -77,58 +73,23 @@ def _acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
 def plays_given_models(config: RunConfig) -> bool:
     """Return True if no run is needed: `--inference` with an `.onnx` file as `init_path` of each listed behaviour."""
     given = [settings.init_path or "" for settings in config.behaviors.values()]
-    return config.checkpoint_settings.inference and bool(given) and all(map(is_model, given))
+    return config.checkpoint_settings.inference and bool(given) and all(map(is_onnx, given))
 
 
 def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
     """Return the file to play: an `.onnx` file that `init_path` names, else the run's newest policy of either kind.
 
-    Of a `.pt` and an `.onnx` file of the same step it is the `.pt`. One that ML-Agents wrote is played only where there
-    is no `.onnx`, as that can be a perceptron's alone.
-
     Raises:
         RunError: if there is none.
     """
     given = config.behavior_settings(behavior).init_path
-    if given is not None and is_model(given):
+    if given is not None and is_onnx(given):
         beside = None if config.source_folder is None else config.source_folder / given
         path = beside if beside is not None and beside.is_file() else Path(given)
         if not path.is_file():
             raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}")
         return path
-    folder = run_folder / folder_name(behavior)
-    newest, last = folder / NEWEST, run_folder / f"{folder_name(behavior)}{SUFFIX}"
-    exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
-    found = [path for path in exports if is_export(path) or not (models or last.is_file())]
-    if found and (not models or step_in_name(found[-1]) >= step_in_name(models[-1])):
-        return found[-1]
-    if models:
-        return models[-1]
-    if newest.is_file() and (is_export(newest) or not last.is_file()):
-        return newest
-    if last.is_file():
-        return last
-    old = last.with_suffix(".nn")
-    hint = f" ({old.name} is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read)"
-    raise RunError(
-        f"{folder} holds no trained policy ({behavior}-<step>.pt or .onnx), and there is no {last}"
-        f"{hint if old.is_file() else ''}: train the run first, give its name with --run-id, or name a model as the "
-        "behavior's init_path"
-    )
-
-
-def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
-    """Return the policy to send to actors; for an `.onnx` model, which they read themselves, it has no weights.
-
-    Raises:
-        RunError: if it can't be read.
-    """
-    if is_model(path):
-        return PolicyUpdate(behavior, 0, np.empty(0, np.float32), (), step_in_name(path))
-    try:
-        return read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
-    except (OSError, ValueError, StageError) as error:
-        raise RunError(str(error)) from error
+    return newest_policy(run_folder, behavior)
 
 
 def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpec) -> ActingPolicy:
@@ -139,14 +100,4 @@ def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpe
         StageError: if it does not fit the environment.
     """
     design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
-    path = policy_file(config, run_folder, spec.name)
-    if not is_model(path):
-        return make_policy(design)
-    from stages.policy.onnx import OnnxPolicy
-
-    return OnnxPolicy(path, design)
-
-
-def is_model(path: str | Path) -> bool:
-    """Return True for the file of an `.onnx` model."""
-    return Path(path).suffix == SUFFIX
+    return acting_policy(policy_file(config, run_folder, spec.name), design)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from config import NetworkSettings
 from pipeline.common.errors import RunError
 from pipeline.policies.export import NEWEST, check_tensors, exports_by_step, is_export, read_tensors
 from pipeline.policies.ml_agents_networks import (
@@ -28,7 +29,7 @@ from pipeline.policies.ml_agents_networks import (
 )
 from pipeline.run_folder.folder import folder_name
 from queues.messages import Array, PolicyUpdate
-from queues.specs import ActionSpec
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.error_text import error_summary
 from stages.errors import StageError
 from stages.policy.design import PolicyDesign
@@ -123,6 +124,14 @@ class MLAgentsCheckpoint:
             raise StageError(f"{path}: is no checkpoint of ML-Agents' ppo, sac or poca") from error
         self.squashed = self._actor.squashed
         self.unused = [name.removeprefix("Module:") for name in self._weights if name.startswith("Module:")]
+
+    def design(self, behavior: str) -> PolicyDesign:
+        """The design of the actor, by its tensors: all vectors that it observes count as one."""
+        shape = self._shape()
+        observed = ObservationSpec("vector", (shape.inputs,))
+        spec = BehaviorSpec(behavior, (observed,), ActionSpec(shape.continuous, shape.branches, bool(shape.branches)))
+        settings = NetworkSettings(hidden_units=shape.widths, normalize=shape.normalizes)
+        return PolicyDesign(spec, settings, self.squashed)
 
     def check(self, design: PolicyDesign) -> None:
         """Check that the actor is one of this design.

@@ -14,6 +14,7 @@ from config import BehaviorSettings, RunConfig
 from pipeline.common.errors import RunError
 from pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export
 from pipeline.policies.ml_agents import MLAgentsCheckpoint
+from pipeline.policies.model_files import check_spec
 from pipeline.run_folder.folder import folder_name
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
@@ -87,7 +88,7 @@ def warm_start(
     except (OSError, ValueError) as error:
         raise StageError(str(error)) from error
     with _naming(path, "can't be used as a start"):
-        _check_spec(export.design.spec, spec)
+        check_spec(export.design.spec, spec)
         _check_form(export.design.squashed, export.trainer_type, spec, settings, folder)
         if export.learner and export.trainer_type == settings.trainer_type:
             trainer.warm_start(export.learner)
@@ -150,13 +151,6 @@ def _naming(path: Path, problem: str) -> Iterator[None]:
         yield
     except StageError as error:
         raise StageError(f"{path} {problem}: {error}") from error
-
-
-def _check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
-    if theirs.observations != ours.observations:
-        raise StageError(f"it was trained with other observations: {theirs.seen}; the environment now has {ours.seen}")
-    if theirs.actions != ours.actions:
-        raise StageError(f"it was trained with other actions: {theirs.actions}; the environment now has {ours.actions}")
 
 
 def _check_form(

@@ -17,7 +17,8 @@ from config import BehaviorSettings, RunConfig
 from pipeline.cli import main
 from pipeline.common.errors import RunError
 from pipeline.policies.export import export_policy, exports_by_step
-from pipeline.policies.inference import make_inference_policy, policy_file, read_policy_update
+from pipeline.policies.inference import make_inference_policy, policy_file
+from pipeline.policies.model_files import read_policy_update
 from pipeline.policies.onnx_export import OnnxExporter, copy_final_model, reexport
 from pipeline.run_folder.atomic_files import FileOperations
 from pipeline.run_folder.training_status import ExportEntry

@@ -1,0 +1,315 @@
+"""Model files: what a *model reference* names, found in the files of runs and read, ready to act. No run is needed.
+
+- `results/first`: the newest policy of the run's behaviour, or of each of them
+- `results/first/Ball`: that of one behaviour
+- `results/first@best`: its best one by evaluations; `@last` is the newest, `@500000` that of a step
+- `results/first/Ball/Ball-500000.pt`, `Ball.onnx`, `checkpoint.pt`: a file, which is an export, an `.onnx` model, or a
+  checkpoint of one of ML-Agents' perceptrons
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from config import NetworkSettings
+from config.errors import suggest
+from pipeline.common.errors import RunError
+from pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
+from pipeline.policies.ml_agents import MLAgentsCheckpoint
+from pipeline.policies.onnx_export import SUFFIX
+from pipeline.run_folder.folder import RESERVED, folder_name
+from queues.messages import PolicyUpdate
+from queues.specs import BehaviorSpec
+from stages.errors import StageError
+from stages.policy.design import PolicyDesign
+from stages.policy.factory import make_policy
+from stages.policy.protocol import ActingPolicy
+
+BEST, LAST = "best", "last"
+_SUFFIXES = (".pt", SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """The file of one behaviour's policy, not read yet."""
+
+    path: Path
+    behavior: str
+    """Name of the behaviour as far as the file's place tells it; the name in the file is the right one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A policy that was read from a file."""
+
+    path: Path
+    design: PolicyDesign
+    """Its spec and network. Of an `.onnx` file only the spec has a meaning."""
+    update: PolicyUpdate
+    """Its weights and step; no weights for an `.onnx` file, which is read by what acts with it."""
+
+    @property
+    def spec(self) -> BehaviorSpec:
+        """Observations and actions."""
+        return self.design.spec
+
+    def make_policy(self) -> ActingPolicy:
+        """Return a policy that is ready to act.
+
+        Raises:
+            RunError: if its network can't be built, or the file is an `.onnx` model and onnxruntime is missing.
+        """
+        try:
+            policy = acting_policy(self.path, self.design)
+            policy.load(self.update)
+        except StageError as error:
+            raise RunError(str(error)) from error
+        return policy
+
+
+def find_models(reference: str, folder: Path | None = None) -> list[ModelFile]:
+    """Return the files that a model reference names: one, or of a run's folder one for each behaviour.
+
+    Args:
+        reference: see the top of this module.
+        folder: that of the YAML, beside which a relative path is looked for first.
+
+    Raises:
+        RunError: if there is none; the message says what is there.
+    """
+    path, choice = _split(reference, folder)
+    if path.is_file():
+        if path.suffix not in _SUFFIXES:
+            raise RunError(f"{path} is no model: expected a .pt or .onnx file, or the folder of a run")
+        if choice:
+            raise RunError(f"{reference}: @{choice} chooses in the folder of a run, and {path} is a file")
+        return [ModelFile(path, _behavior_of(path))]
+    if not path.is_dir():
+        raise RunError(f"{reference}: there is no file and no folder {path}{_hint(path)}")
+    if behaviors := behaviors_in(path):
+        return [ModelFile(_chosen(path, behavior, choice), behavior) for behavior in behaviors]
+    name = path.resolve().name
+    if not _holds_policies(path, name):
+        raise RunError(
+            f"{path} holds no policies: expected a .pt or .onnx file, the folder of a run (results/<run-id>), or that "
+            "of a behaviour in it"
+        )
+    return [ModelFile(_chosen(path.resolve().parent, name, choice), name)]
+
+
+def find_model(reference: str, behavior: str | None = None, folder: Path | None = None) -> ModelFile:
+    """Return the one file that a model reference names for a behaviour.
+
+    Args:
+        reference: see the top of this module.
+        behavior: name of the behaviour that it is for. Of a run with several behaviours it is this one's, and a file
+            of another behaviour is taken where it is the only one.
+        folder: as in `find_models`.
+
+    Raises:
+        RunError: if there is none, or several and none of the behaviour's name.
+    """
+    found = find_models(reference, folder)
+    if len(found) == 1:
+        return found[0]
+    names = {each.behavior: each for each in found}
+    wanted = folder_name(behavior or "")
+    if wanted in names:
+        return names[wanted]
+    lacking = f", and no {behavior}{suggest(behavior, names)}" if behavior else ""
+    raise RunError(
+        f"{reference} holds {len(found)} behaviours ({', '.join(names)}){lacking}: name the folder of one, such as "
+        f"{Path(reference.partition('@')[0]) / found[0].behavior}"
+    )
+
+
+def read_model(
+    file: ModelFile, spec: BehaviorSpec | None = None, network_folder: Path | None = None, version: int = 0
+) -> Model:
+    """Read a model.
+
+    Args:
+        file: where it is.
+        spec: of the environment that it is to be played in, if there is one; else the file says what it observes and
+            does, an `.onnx` model and a checkpoint of ML-Agents without the observations' names.
+        network_folder: folder beside which `network_settings.network` may name a module.
+        version: version of the policy that is returned, for messages.
+
+    Raises:
+        RunError: if it can't be read, or does not fit the environment.
+    """
+    path = file.path
+    try:
+        if is_onnx(path):
+            return Model(path, PolicyDesign(spec or _stated_spec(file), NetworkSettings()), _unread(file, version))
+        if not is_export(path):
+            theirs = MLAgentsCheckpoint(path)
+            design = theirs.design(file.behavior)
+            if spec is not None:
+                design = replace(design, spec=spec)
+                theirs.check(design)
+            return Model(path, design, replace(theirs.acting_policy(design.spec.name), version=version))
+        export = read_export(path, network_folder)
+        design = export.design
+        if spec is not None:
+            check_spec(design.spec, spec)
+            design = replace(design, spec=spec)
+        return Model(path, design, replace(export.update, version=version))
+    except StageError as error:
+        raise RunError(_naming(path, error)) from error
+    except (OSError, ValueError) as error:
+        raise RunError(str(error)) from error
+
+
+def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
+    """Return the policy to send to actors; for an `.onnx` model, which they read themselves, it has no weights.
+
+    Raises:
+        RunError: if it can't be read.
+    """
+    if is_onnx(path):
+        return _unread(ModelFile(path, behavior), 0)
+    try:
+        return read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
+    except (OSError, ValueError, StageError) as error:
+        raise RunError(str(error)) from error
+
+
+def acting_policy(path: Path, design: PolicyDesign) -> ActingPolicy:
+    """Return a policy that acts with a file; its weights come with the first update.
+
+    Raises:
+        StageError: if it does not fit the design's spec.
+    """
+    if not is_onnx(path):
+        return make_policy(design)
+    from stages.policy.onnx import OnnxPolicy
+
+    return OnnxPolicy(path, design)
+
+
+def newest_policy(run_folder: Path, behavior: str) -> Path:
+    """Return a run's newest policy of a behaviour: a `.pt` or `.onnx` file.
+
+    Of a `.pt` and an `.onnx` file of the same step it is the `.pt`. One that ML-Agents wrote is played only where there
+    is no `.onnx`, as that can be a perceptron's alone.
+
+    Raises:
+        RunError: if there is none.
+    """
+    folder = run_folder / folder_name(behavior)
+    newest, last = folder / NEWEST, run_folder / f"{folder_name(behavior)}{SUFFIX}"
+    exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
+    found = [path for path in exports if is_export(path) or not (models or last.is_file())]
+    if found and (not models or step_in_name(found[-1]) >= step_in_name(models[-1])):
+        return found[-1]
+    if models:
+        return models[-1]
+    if newest.is_file() and (is_export(newest) or not last.is_file()):
+        return newest
+    if last.is_file():
+        return last
+    old = last.with_suffix(".nn")
+    hint = f" ({old.name} is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read)"
+    raise RunError(
+        f"{folder} holds no trained policy ({behavior}-<step>.pt or .onnx), and there is no {last}"
+        f"{hint if old.is_file() else ''}: train the run first, give its name with --run-id, or name a model as the "
+        "behavior's init_path"
+    )
+
+
+def behaviors_in(run_folder: Path) -> list[str]:
+    """Return the names of the behaviours that a run's folder holds policies of, as their folders are named."""
+    folders = {
+        inner.name
+        for inner in run_folder.iterdir()
+        if inner.is_dir() and inner.name not in RESERVED and _holds_policies(inner, inner.name)
+    }
+    if _holds_policies(run_folder, run_folder.resolve().name):  # it is the folder of one behaviour
+        return []
+    return sorted(folders | {path.stem for path in run_folder.glob(f"*{SUFFIX}")})
+
+
+def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
+    """Check that a policy was trained with these observations and actions.
+
+    Raises:
+        StageError: if it was not.
+    """
+    if theirs.observations != ours.observations:
+        raise StageError(f"it was trained with other observations: {theirs.seen}; the environment now has {ours.seen}")
+    if theirs.actions != ours.actions:
+        raise StageError(f"it was trained with other actions: {theirs.actions}; the environment now has {ours.actions}")
+
+
+def is_onnx(path: str | Path) -> bool:
+    """Return True for the file of an `.onnx` model."""
+    return Path(path).suffix == SUFFIX
+
+
+def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
+    """Return the path of a reference, beside the YAML where it is there, and what stands behind `@`."""
+    whole = _beside(reference, folder)
+    if whole.exists() or "@" not in reference:
+        return whole, ""
+    path, _, choice = reference.rpartition("@")
+    if choice not in (BEST, LAST) and not choice.isdigit():
+        raise RunError(f"{reference}: '@{choice}' is none of @{BEST}, @{LAST} and a step, such as @500000")
+    return _beside(path, folder), choice
+
+
+def _beside(path: str, folder: Path | None) -> Path:
+    beside = None if folder is None else folder / path
+    return beside if beside is not None and beside.exists() else Path(path)
+
+
+def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
+    if choice in ("", LAST):
+        return newest_policy(run_folder, behavior)
+    name = folder_name(behavior)
+    found = [path for suffix in _SUFFIXES if (path := run_folder / name / f"{name}-{choice}{suffix}").is_file()]
+    if found:
+        return found[0]
+    there = sorted({step_in_name(path) for path in _exports(run_folder / name, behavior)})
+    steps = f"there are @{', @'.join(map(str, there))}" if there else "there is none with a step"
+    why = f"; {BEST} is kept of runs with an evaluation section" if choice == BEST else ""
+    raise RunError(f"{run_folder / name} holds no policy {name}-{choice}.pt or {SUFFIX}: {steps}{why}")
+
+
+def _holds_policies(folder: Path, behavior: str) -> bool:
+    return (folder / NEWEST).is_file() or any(_exports(folder, behavior))
+
+
+def _exports(folder: Path, behavior: str) -> Sequence[Path]:
+    return [path for suffix in _SUFFIXES for path in exports_by_step(folder, behavior, suffix)]
+
+
+def _behavior_of(path: Path) -> str:
+    """Return the behaviour by a file's place: `Ball/Ball-500.onnx` and `Ball/checkpoint.pt` in its folder, or alone."""
+    parent = path.resolve().parent.name
+    return parent if path.name == NEWEST or path.stem.startswith(f"{parent}-") else path.stem
+
+
+def _stated_spec(file: ModelFile) -> BehaviorSpec:
+    from stages.policy.onnx.stated import stated_spec
+
+    return stated_spec(file.path, file.behavior)
+
+
+def _unread(file: ModelFile, version: int) -> PolicyUpdate:
+    return PolicyUpdate(file.behavior, version, np.empty(0, np.float32), (), step_in_name(file.path))
+
+
+def _naming(path: Path, error: StageError) -> str:
+    """Return a message that names the file."""
+    text = str(error)
+    return text if str(path) in text else f"{path}: {text}"
+
+
+def _hint(path: Path) -> str:
+    near = sorted(each.name for each in path.parent.glob("*")) if path.parent.is_dir() else []
+    return suggest(path.name, near)
