@@ -10,24 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec, behavior_name
 from stages.actor.credit_gate import CreditGate
+from stages.actor.resets import Resets
 from stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
 from stages.agent import AgentProcessor
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
-from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from stages.errors import BrokenEnvironmentError, EnvironmentEnded
 from stages.restarts import RestartBudget
 from stages.stage import Source, StageContext
 from stages.timings import ACTING, STEPPING
-
-_LESSON, _TURN = 1, 2
-"""Reasons for a reset in mid-play, a part of its seed: a lesson that requires it, or another team's turn to learn."""
 
 Item = TrajectoryBatch | Barrier
 
@@ -61,6 +57,9 @@ class Actor(Source[Item]):
             derived from the run's seed and the checkpoint's number, so that a resumed run equals an uninterrupted one.
         resumed_at: number of the checkpoint that the run resumes from, -1 for a fresh run.
         clock: seconds, for the restart limits.
+
+    Attributes:
+        acting: by behaviour name: (steps, version): its learning steps after so many are by that version or newer ones.
     """
 
     may_block = True
@@ -80,31 +79,33 @@ class Actor(Source[Item]):
         self._processor = processor
         self._gate = gate
         self._port = port
-        self._restarts = restarts or RestartBudget(0, 0, 60.0)
+        self._resets = Resets(environment, processor, restarts or RestartBudget(0, 0, 60.0), resumed_at, clock)
         self._resets_at_checkpoints = resets_at_checkpoints
-        self._resumed_at = resumed_at
-        self._clock = clock
         self._context = StageContext("actor")
         self._wake = asyncio.Event()
         self._asleep = False
         self._state = State.DECIDING
         self._transitions = self._bind()
         # Set by the host.
-        self._stopping = self._changed = False
+        self._stopping = self._changed = self._held = False
         self._checkpoint: int | None = None
-        self._parameters: EnvironmentParameters | None = None
         self._adopted: dict[str, int] = {}
-        # Environments: the seeds of the last and the next reset, the turns that games were begun in, the behaviours.
-        self._stretch: tuple[int, ...] = (resumed_at,)
-        self._reset_to: tuple[int, ...] = ()
-        self._turns = self._played_turn = 0
+        # Environments: the turn of the last decisions, the behaviours.
+        self._turns = 0
         self._known: set[str] = set()
         self._names: tuple[str, ...] = ()
         # Credits: used ones, behaviours that need some, and those for which they were requested.
         self._used: dict[str, int] = {}
+        self.acting: dict[str, tuple[int, int]] = {}
+        self._untold = False
         self._learners: tuple[str, ...] = ()
         self._players: tuple[str, ...] = ()
         self._asked_for: tuple[str, ...] | None = None
+
+    @property
+    def source(self) -> int:
+        """The incarnation of the actor, as it is now: see `renew`."""
+        return self._processor.source
 
     # Calls of the host. --------------------------------------------------------------------------------------------
 
@@ -123,14 +124,26 @@ class Actor(Source[Item]):
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
         """Pass these to the environments, before the start or between two ticks."""
-        if self._parameters is not None and self._parameters.reset:
-            parameters = replace(parameters, reset=True)
-        self._parameters = parameters
+        self._resets.receive_parameters(parameters)
         self._wake.set()
 
     def receive_grant(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
         """Use these credits for further steps."""
         self._gate.granted(number, caps, versions)
+        self._wake.set()
+
+    def renew(self, source: int) -> None:
+        """Go on as another source: its credits are counted anew, and those of steps that it holds are spent there."""
+        processor = self._processor
+        self._gate.renew({name: int(processor.emitted(name)) for name in self._names})
+        processor.renew(source)
+        self.acting.clear()
+        self._asked_for = None
+        self._wake.set()
+
+    def hold(self, held: bool) -> None:
+        """Stand still from the next tick on, or go on."""
+        self._held = held
         self._wake.set()
 
     def request_checkpoint(self, number: int) -> None:
@@ -149,11 +162,12 @@ class Actor(Source[Item]):
     async def start(self, context: StageContext) -> None:
         """Build and reset the environments, and announce their behaviours."""
         self._context = context
-        self._adopt_parameters()
+        self._resets.start(context)
         self._environment.start(context)
         self._processor.start(context)
         try:
-            await self._begin_anew(self._stretch)
+            await self._resets.begin_stretch()
+            self._announce()
         except EnvironmentEnded as end:
             self._announce()
             self._state = self._end(end)
@@ -193,7 +207,7 @@ class Actor(Source[Item]):
             Cue.RENEWAL_DUE: lambda: self._checkpoint is not None and self._obeys(),
             Cue.STOP_DUE: lambda: self._stopping and self._obeys(),
             Cue.POLICY_MISSING: lambda: not self._environment.lineups.ready(self._environment.specs),
-            Cue.RESET_DUE: lambda: self._obeys() and self._reset_due(),
+            Cue.RESET_DUE: lambda: self._obeys() and self._resets.due(),
             Cue.CREDITS_MISSING: self._credits_missing,
             Cue.ALWAYS: lambda: True,
         }
@@ -204,7 +218,7 @@ class Actor(Source[Item]):
             Act.SLEEP: (None, self._sleep),
             Act.DECIDE: (self._decide, None),
             Act.RESET: (self._processor.close_all, self._reset),
-            Act.STEP: (self._look_ahead, self._advance),
+            Act.STEP: (self._before_step, self._advance),
             Act.STAND_STILL: (self._stand_still, self._sleep),
             Act.ASK: (self._ask, self._sleep),
             Act.RESUME: (self._decide_again, self._advance),
@@ -226,26 +240,17 @@ class Actor(Source[Item]):
             return True
         return not self._gate.bounds(self._learning(self._deciding()))
 
-    def _reset_due(self) -> bool:
-        """True if the environments have to be reset now; adopts new parameters, which may be the reason."""
-        if self._adopt_parameters():
-            self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
-            return True
-        lineups = self._environment.lineups
-        if self._played_turn and self._played_turn != lineups.turns:
-            self._reset_to = (*self._stretch, lineups.current.generation, _TURN)
-            return True
-        self._played_turn = lineups.turns  # at first no game has begun before there is a turn
-        return False
-
     def _credits_missing(self) -> bool:
-        """True if credits are used up, or a grant came before the policy that it was made for."""
+        """True if credits are used up, or a grant came before the policy that it was made for; or if it is held."""
         lineups, gate = self._environment.lineups, self._gate
         self._used = self._count_used()
         players = self._players if self._state is State.CHECKPOINT else self._deciding()
         self._learners = learners = self._learning(players)
-        return bool(gate.closed(self._used, learners)) or any(
-            lineups.newest_version(name) < gate.needed_version(name) for name in learners
+        held = self._held and self._obeys()
+        return (
+            held
+            or bool(gate.closed(self._used, learners))
+            or any(lineups.newest_version(name) < gate.needed_version(name) for name in learners)
         )
 
     # Acts. ---------------------------------------------------------------------------------------------------------
@@ -254,16 +259,18 @@ class Actor(Source[Item]):
         # A policy that arrives while a batch waits for room has not decided this tick.
         adopted, self._adopted = self._adopted, {}
         self._changed = False
+        versions = self._newest_versions() if adopted else {}
         self._end_turn()
         began = time.perf_counter()
         steps = self._environment.decide()
         self._context.timings.add(ACTING, time.perf_counter() - began)
         for step in steps:
-            yield from self._processor.process(step)
+            self._processor.add(step)
         # Trajectories that an older policy began are emitted: until this actor acts by a version it is granted no
         # credits for the next one, so the trainer can't be ahead by more than its window.
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
+        self._note_versions(versions, {})
 
     def _end_turn(self) -> None:
         """End learning from the decisions of the turn before, if another team's turn has begun.
@@ -284,17 +291,22 @@ class Actor(Source[Item]):
             for step in self._environment.decide_again():
                 self._processor.replace_decisions(step)
             self._adopted.clear()
+            known = {name: self._gate.needed_version(name) for name in self._names}  # nothing is left of older grants
+            self._note_versions(self._newest_versions(), known)
 
-    def _look_ahead(self) -> None:
+    def _before_step(self) -> Iterable[TrajectoryBatch]:
+        # Not before it is known that the actor goes on: one that stands still emits these with all else, in one batch.
+        yield from self._processor.emit_full()
         if not self._resets_at_checkpoints:  # there, when an answer comes must not show
-            self._gate.look_ahead(self._used, self._learners)
+            self._gate.look_ahead(self._used, self._learners, self._untold)
+            self._untold = False
 
     async def _advance(self) -> None:
         began = time.perf_counter()
         try:
             await self._environment.advance()
         except BrokenEnvironmentError as error:
-            await self._recover(error)
+            await self._resets.recover(error)
         self._context.timings.add(STEPPING, time.perf_counter() - began)
         lost = self._environment.lost
         if lost is not None:
@@ -341,7 +353,7 @@ class Actor(Source[Item]):
         # As a resumed run does: reset with fresh credits, which are granted when all stages have saved their parts,
         # and so under the policies and the assignment that follow from everything before the barrier.
         number = self._begin_checkpoint()
-        self._stretch = (number,)
+        self._resets.reach_checkpoint(number)
         self._players = self._deciding() or self._players
         closed = self._processor.close_all()
         self._learners, self._asked_for = self._learning(self._players), None
@@ -356,44 +368,15 @@ class Actor(Source[Item]):
         return number
 
     async def _renew(self) -> None:
-        self._adopt_parameters()
-        await self._begin_anew(self._stretch)
+        self._resets.adopt_parameters()
+        await self._resets.begin_stretch()
+        self._announce()
 
     async def _reset(self) -> None:
-        """Reset for a lesson or a turn; the seed differs from those of restarts."""
-        try:
-            await self._begin_anew(self._reset_to)
-        except BrokenEnvironmentError as error:
-            await self._recover(error)
+        await self._resets.make()
+        self._announce()
 
     # Parts of cues and acts. ---------------------------------------------------------------------------------------
-
-    async def _begin_anew(self, stretch: tuple[int, ...]) -> None:
-        await self._environment.reset(self._seed(*stretch), stretch)
-        self._announce()
-        self._played_turn = self._environment.lineups.turns
-
-    async def _recover(self, error: BrokenEnvironmentError) -> None:
-        """Rebuild the environments, as often as the restart limits allow."""
-        failure: BrokenEnvironmentError | None = error
-        while failure is not None:
-            refusal = self._restarts.refusal(self._clock())
-            if refusal is not None:
-                raise StageError(f"{failure}. It is not restarted again: {refusal}.") from failure
-            self._restarts.spend(self._clock())
-            dropped = self._processor.drop_environments(np.arange(self._environment.num_envs))
-            self._context.log.warning(
-                "%s. Restarting it (restart %d); %d steps of half-made trajectories are dropped.",
-                failure,
-                self._restarts.count,
-                dropped,
-            )
-            try:
-                stretch = (self._resumed_at, self._restarts.count)
-                await self._environment.restart(self._seed(*stretch), stretch)
-                failure = None
-            except BrokenEnvironmentError as again:
-                failure = again
 
     def _end(self, end: EnvironmentEnded) -> State:
         """Report that the environments have ended in order."""
@@ -403,17 +386,20 @@ class Actor(Source[Item]):
         self._port.ended(why)
         return State.ENDED
 
-    def _adopt_parameters(self) -> bool:
-        """Pass the newest parameters to the environments; return True if these have to be reset for it."""
-        newest, self._parameters = self._parameters, None
-        if newest is not None:
-            self._environment.parameters.receive(newest)
-        return newest is not None and newest.reset
-
     def _count_used(self) -> dict[str, int]:
         """Learning steps that were emitted or are held, by behaviour name."""
         processor = self._processor
         return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
+
+    def _newest_versions(self) -> dict[str, int]:
+        return {name: self._environment.lineups.newest_version(name) for name in self._names}
+
+    def _note_versions(self, versions: Mapping[str, int], known: Mapping[str, int]) -> None:
+        """Note which versions have made all open decisions and will make those that follow; the ledger knows some."""
+        for name, version in versions.items():
+            if version > self.acting.get(name, (0, -1))[1]:
+                self._untold |= version > known.get(name, 0)
+                self.acting[name] = (self._processor.emitted(name) + self._processor.pending(name), version)
 
     def _deciding(self) -> tuple[str, ...]:
         """Behaviours whose agents have open decisions."""
@@ -429,8 +415,3 @@ class Actor(Source[Item]):
                 self._known.add(behavior_id)
                 self._port.announce(spec)
         self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
-
-    def _seed(self, *path: int) -> int:
-        """A seed that differs for each stretch of the run between two checkpoints, and for each restart."""
-        entropy = [self._context.seed, *(part + 1 for part in path)]
-        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF

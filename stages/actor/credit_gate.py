@@ -35,20 +35,23 @@ class CreditGate:
         """True if the gate will close again some time; behaviours may be without a cap."""
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
-    def look_ahead(self, used: Mapping[str, int], alive: Collection[str]) -> None:
+    def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
         """Ask for more while some are left, so that in the steady state the answer comes before they are used up.
 
         Credits of behaviours that have no agents here any more are returned, as other actors may need them.
+
+        Args:
+            used: see the class.
+            alive: see the class.
+            news: tell the ledger in any case, as this actor acts by a newer policy: others may wait for that.
         """
         if len(alive) < len(self._caps):
             idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]
             if idle:
                 self._give_back(used, (), idle)
-        if self._asked:
-            return
-        low = [name for name in alive if used.get(name, 0) >= self._ask_at.get(name, 0)]
-        if low:
-            self._asked = True
+        low = [name for name in alive if used.get(name, 0) >= self._ask_at.get(name, 0)] if not self._asked else []
+        if low or news:
+            self._asked |= bool(low)
             self._number += 1
             self._ask(used, low, ())
 
@@ -57,6 +60,13 @@ class CreditGate:
         self._asked = True
         # Nothing is left of any cap, so all behaviours that have agents here are wanted, not only the closed ones.
         self._give_back(used, sorted(alive), list(self._caps))
+
+    def renew(self, used: Mapping[str, int]) -> None:
+        """Give back all that is left, and begin without any credits, as another source."""
+        self._give_back(used, (), list(self._caps))
+        for table in (self._caps, self._ask_at, self._versions, self._given_back_at):
+            table.clear()
+        self._asked = False
 
     def granted(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
         """Apply the ledger's answer to request `number`."""

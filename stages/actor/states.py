@@ -42,9 +42,9 @@ class Act(Enum):
     RENEWAL = auto()  # ask for fresh credits, close and emit all trajectories, then the barrier
     FLUSH = auto()  # emit all that is held
     SLEEP = auto()  # wait for the host
-    DECIDE = auto()  # have the policies decide, and emit the trajectories that the new observations complete
+    DECIDE = auto()  # have the policies decide; emit the trajectories that older policies began
     RESET = auto()  # close and emit all trajectories, reset the environments
-    STEP = auto()  # step the environments
+    STEP = auto()  # emit closed trajectories if there are enough, step the environments
     STAND_STILL = auto()  # emit all that is held, ask for credits, wait for the host
     ASK = auto()  # ask for credits if other behaviours need them than before, wait for the host
     RESUME = auto()  # have newer policies decide again, step the environments

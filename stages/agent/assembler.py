@@ -40,7 +40,7 @@ class Assembler:
 
     Attributes:
         pending: learning rows held: completed ones of half-made trajectories, and closed ones to be emitted.
-        emitted: learning rows emitted so far.
+        emitted: learning rows emitted so far by its present source.
     """
 
     def __init__(self, step: StepBatch, horizon: int, source: int) -> None:
@@ -163,6 +163,11 @@ class Assembler:
         self._forget(slots)
         self.pending -= lost
         return lost
+
+    def renew(self, source: int) -> None:
+        """Emit as another source from now on."""
+        self._source, self.emitted = source, 0
+        self._outbox.renumber()
 
     def emit(self) -> TrajectoryBatch | None:
         """All closed trajectories and waiting game results as one batch; None if there are none."""

@@ -58,11 +58,16 @@ class Outbox:
 
     def __init__(self) -> None:
         self.rows = 0
+        self._emitted = 0
         self._closed: list[ClosedTrajectories] = []
         self._episodes: list[EndedEpisodes] = []
         self._games: list[Columns] = []
         self._trajectory_groups: list[Columns] = []
         self._episode_groups: list[Columns] = []
+
+    def renumber(self) -> None:
+        """Number what is emitted from now on from 0, for another source."""
+        self._emitted = 0
 
     def add(self, closed: ClosedTrajectories, rows: int, of_groups: Columns | None = None) -> None:
         """Add trajectories with this many rows in all; `of_groups` are `GROUP_TRAJECTORY_COLUMNS`."""
@@ -97,11 +102,15 @@ class Outbox:
             behavior_id,
             source,
             _row_columns(pages, closed.ends, lengths, self.rows),
-            {**_trajectory_columns(pages, starts, lengths, closed), **_joined_columns(self._trajectory_groups)},
+            {
+                **_trajectory_columns(pages, starts, lengths, closed, self._emitted),
+                **_joined_columns(self._trajectory_groups),
+            },
             {**_episode_columns(self._episodes), **_joined_columns(self._episode_groups)},
             _joined_columns(self._games),
         )
         pages.release(starts)
+        self._emitted += len(lengths)
         self._closed, self._episodes, self._games, self.rows = [], [], [], 0
         self._trajectory_groups, self._episode_groups = [], []
         return batch
@@ -126,8 +135,10 @@ def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> C
     return rows
 
 
-def _trajectory_columns(pages: Pages, starts: Numbers, lengths: Numbers, closed: ClosedTrajectories) -> Columns:
-    """Columns [k]: `columns.TRAJECTORY_COLUMNS`, next observations, and actions before the first ones."""
+def _trajectory_columns(
+    pages: Pages, starts: Numbers, lengths: Numbers, closed: ClosedTrajectories, first: int
+) -> Columns:
+    """Columns [k]: `columns.TRAJECTORY_COLUMNS` (numbers from `first` on), next observations, previous actions."""
     lengths = lengths.astype(np.int32)
     trajectories: dict[str, Array] = {
         "lengths": lengths,
@@ -140,6 +151,7 @@ def _trajectory_columns(pages: Pages, starts: Numbers, lengths: Numbers, closed:
         "generation": closed.generation,
         "learning": closed.learning,
         "opponent": closed.opponent,
+        "numbers": np.arange(first, first + len(lengths)),
         "credits": lengths * closed.learning,
     }
     for column in pages.observations:

@@ -38,7 +38,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     Args:
         horizons: `time_horizon` by behaviour name, as a mapping or a function.
         source: the incarnation of the actor, for flow credits.
-        min_rows: rows of closed trajectories that must wait before `process` emits them; 1 means at once.
+        min_rows: rows of closed trajectories that must wait before `emit_full` emits them; 1 means at once.
 
     Raises:
         StageError: if `min_rows` or a behaviour's horizon is less than 1, or a horizon is unknown.
@@ -56,6 +56,11 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
     def process(self, item: StepBatch) -> Iterator[TrajectoryBatch]:
         """Add one tick; yield at most one batch, when all state is up to date."""
+        self.add(item)
+        yield from self.emit_full(item.behavior_id)
+
+    def add(self, item: StepBatch) -> None:
+        """Add one tick."""
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is None:
             if item.ended == len(item.agent_ids) and not item.decisions:
@@ -65,10 +70,15 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             assembler.add(item)
         except ShapeError as error:
             raise ShapeError(f"{item.behavior_id}: {error}") from error
-        if assembler.waiting_rows >= self._min_rows:
-            batch = assembler.emit()
-            if batch is not None:
-                yield batch
+
+    def emit_full(self, behavior_id: str | None = None) -> list[TrajectoryBatch]:
+        """Emit where `min_rows` rows or more of closed trajectories wait.
+
+        Args:
+            behavior_id: only there; None: everywhere.
+        """
+        full = [name for name, assembler in self._assemblers.items() if assembler.waiting_rows >= self._min_rows]
+        return _emit([self._assemblers[name] for name in full if behavior_id in (None, name)])
 
     def replace_decisions(self, item: StepBatch) -> None:
         """Replace the decisions of the agents of the last tick, before the environments act on them.
@@ -90,12 +100,18 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         """The incarnation of the actor that its batches are stamped with."""
         return self._source
 
+    def renew(self, source: int) -> None:
+        """Stamp all that is emitted from now on with another source, whose credits it spends."""
+        self._source = source
+        for assembler in self._assemblers.values():
+            assembler.renew(source)
+
     def pending(self, behavior_name: str) -> int:
         """Learning-team steps that are completed and not yet emitted."""
         return sum(assembler.pending for assembler in self._by_name.get(behavior_name, ()))
 
     def emitted(self, behavior_name: str) -> int:
-        """Learning-team steps emitted so far: the credits spent."""
+        """Learning-team steps emitted so far by this source: the credits spent."""
         return sum(assembler.emitted for assembler in self._by_name.get(behavior_name, ()))
 
     def open_agents(self, behavior_name: str) -> int:

@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
+from queues.messages import ActionBatch, Columns, PolicyUpdate, StepBatch
 from queues.specs import BehaviorSpec, behavior_name
+from stages.environment.deciding import LineupRows, Stamp, decide_rows, players_of
 from stages.environment.game_tracker import GameTracker
-from stages.environment.lineup import Lineup, LineupPlayer, Lineups, no_behavior
+from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.parameters import EpisodeParameters, connect_parameters
 from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, Punctual, StepResult, Stoppable
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
 from stages.policy.memories import AgentMemories
-from stages.policy.protocol import ActingPolicy, Decision, Recall
+from stages.policy.protocol import ActingPolicy, Recall
 from stages.stage import Source, StageContext
 
-LineupRows = list[tuple[Lineup, NDArray[np.intp] | None]]
-"""The rows of a tick by lineup; None for all of them."""
 _ACTING = 1
 """Makes the random numbers of decisions differ from all others of the same seed."""
 _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
@@ -250,17 +249,14 @@ class EnvironmentStage(Source[StepBatch]):
         alone: LineupRows = [(self._lineups.current, None)]
         parts = self._lineups.rows_by_lineup(steps.env_ids[deciding]) if count else alone
         greedy = self._deterministic(behavior_name(behavior_id))
-        players = _by_player(parts, behavior_id)
+        players = players_of(parts, behavior_id)
         memories = self._memories_of(behavior_id, players[0][0].policy)
         recall = None
         if memories is not None:
             memories.forget(agent_ids[: steps.ended])
             recall = memories.recall(agent_ids[deciding], steps.episode_ids[deciding])
-        if len(players) == 1:
-            decision = self._act(players[0][0], observations, steps.action_masks, recall, greedy)
-        else:
-            decision = self._decide_mixed(players, observations, steps.action_masks, recall, greedy, count)
-        stamp = _Stamp(count, parts, behavior_id)
+        decision = decide_rows(players, count, observations, steps.action_masks, self._random, greedy, recall)
+        stamp = Stamp(count, parts, behavior_id)
         if memories is not None and decision.recall is not None:
             self._pending_memories.append((memories, agent_ids[deciding], steps.episode_ids[deciding], decision.recall))
         self._actions[behavior_id] = decision.actions
@@ -329,79 +325,3 @@ class EnvironmentStage(Source[StepBatch]):
             assert memories is not None
             self._memories[behavior_id] = memories
         return memories
-
-    def _act(
-        self,
-        player: LineupPlayer,
-        observations: tuple[Array, ...],
-        masks: NDArray[np.bool_] | None,
-        recall: Recall | None,
-        greedy: bool,
-    ) -> Decision:
-        decision = player.policy.act(observations, masks, self._random, greedy, recall)
-        if masks is not None:
-            return Decision(decision.actions, {**decision.columns, "action_masks": masks}, decision.recall)
-        return decision
-
-    def _decide_mixed(
-        self,
-        players: list[tuple[LineupPlayer, NDArray[np.intp] | None]],
-        observations: tuple[Array, ...],
-        masks: NDArray[np.bool_] | None,
-        recall: Recall | None,
-        greedy: bool,
-        count: int,
-    ) -> Decision:
-        """Call act() once per policy, and put the decisions together in the order of the rows."""
-        columns: dict[str, Array] = {}
-        continuous = discrete = None
-        after = None if recall is None else Recall(recall.memories.copy(), recall.previous_actions.copy())
-        for player, rows in players:
-            assert rows is not None
-            part_masks = masks[rows] if masks is not None else None
-            part_recall = None if recall is None else Recall(recall.memories[rows], recall.previous_actions[rows])
-            part = self._act(player, tuple(o[rows] for o in observations), part_masks, part_recall, greedy)
-            if continuous is None or discrete is None:
-                continuous = np.empty((count, *part.actions.continuous.shape[1:]), np.float32)
-                discrete = np.empty((count, *part.actions.discrete.shape[1:]), np.int32)
-                columns = {name: np.empty((count, *c.shape[1:]), c.dtype) for name, c in part.columns.items()}
-            continuous[rows], discrete[rows] = part.actions.continuous, part.actions.discrete
-            for name, column in part.columns.items():
-                columns[name][rows] = column
-            if after is not None and part.recall is not None:
-                after.memories[rows] = part.recall.memories
-                after.previous_actions[rows] = part.recall.previous_actions
-        assert continuous is not None
-        assert discrete is not None
-        return Decision(ActionBatch(continuous, discrete), columns, after)
-
-
-def _by_player(parts: LineupRows, behavior_id: str) -> list[tuple[LineupPlayer, NDArray[np.intp] | None]]:
-    """Group the rows of a tick by policy: several lineups often share one."""
-    found: dict[int, tuple[LineupPlayer, list[NDArray[np.intp]]]] = {}
-    for lineup, rows in parts:
-        player = lineup.players[behavior_id]
-        found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
-    if len(found) == 1:
-        return [(player, None) for player, _ in found.values()]
-    return [(player, np.sort(np.concatenate(rows))) for player, rows in found.values()]
-
-
-class _Stamp:
-    """The policy version and self-play stamp of each decision of a tick; no stamp without self-play."""
-
-    __slots__ = ("generations", "learning", "opponents", "versions")
-
-    def __init__(self, count: int, parts: LineupRows, behavior_id: str) -> None:
-        self.versions = np.empty(count, np.int64)
-        self.generations = np.zeros(count, np.int32)
-        self.learning = np.empty(count, np.bool_)
-        self.opponents = np.full(count, -1, np.int32)
-        for lineup, some in parts:
-            rows: Any = slice(None) if some is None else some
-            player = lineup.players[behavior_id]
-            self.versions[rows] = player.version
-            self.learning[rows] = lineup.learns(behavior_id)
-            if not player.plain:
-                self.generations[rows] = lineup.generation
-                self.opponents[rows] = lineup.opponent

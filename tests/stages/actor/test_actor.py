@@ -174,6 +174,53 @@ async def test_it_stops_at_its_cap_and_emits_all_that_it_holds():
     await rig.__aexit__()
 
 
+async def test_as_another_source_it_waits_for_credits_of_its_own_and_loses_no_step():
+    rig = await walking()
+    rig.grant(Walker=10)
+    await asyncio.sleep(2.5)
+    rig.actor.renew(8)
+    assert rig.asked == (2, {"Walker": 0}, [], ["Walker"])  # as the source that it was: nothing was emitted
+    await asyncio.sleep(100)
+    assert rig.ticks == 3
+    number, used, wants, _ = rig.asked
+    assert (used, wants) == ({"Walker": 6}, ["Walker"])
+    (batch,) = (rig.outlet.get_nowait() for _ in range(rig.outlet.qsize()))
+    assert (batch.source, batch.num_rows) == (8, 6)
+    rig.actor.receive_grant(number, {"Walker": 12}, {"Walker": 0})
+    await asyncio.sleep(100)
+    assert rig.ticks == 6
+    await rig.__aexit__()
+
+
+async def test_an_actor_that_waits_for_credits_asks_again_as_another_source():
+    rig = await walking()
+    rig.grant(Walker=2)
+    await asyncio.sleep(100)
+    waited = rig.asked
+    rig.actor.renew(8)
+    await until_blocked()
+    assert rig.asked[0] == waited[0] + 2
+    assert rig.asked[1:3] == ({"Walker": 0}, ["Walker"])
+    await rig.__aexit__()
+
+
+async def test_what_the_last_tick_closes_goes_with_what_standing_still_cuts_off():
+    rig = Rig(Cast("Walker", agents=4, shortest=1, longest=4))
+    await rig.__aenter__()
+    rig.actor.receive_policy(policy_update("Walker", 0))
+    await until_blocked()
+    emitted = []
+    for tick in range(1, 20):  # it stands still after each
+        rig.grant(Walker=rig.asked[1]["Walker"] + 1)
+        await asyncio.sleep(1)
+        await until_blocked()
+        assert rig.ticks == tick
+        emitted.append([batch for batch in rig.take() if batch.num_rows])
+    assert max(map(len, emitted)) == 1, "batches of one tick"
+    assert any(batch.terminated.any() and not batch.terminated.all() for batches in emitted for batch in batches)
+    await rig.__aexit__()
+
+
 async def test_a_tick_is_not_cut_so_it_may_go_beyond_its_cap_by_less_than_a_tick():
     rig = await walking()
     rig.grant(Walker=5)

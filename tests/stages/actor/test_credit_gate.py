@@ -105,6 +105,18 @@ def test_an_old_answer_does_not_make_it_ask_again_while_it_waits(gate, ledger):
     assert [request[0] for request in ledger.requests] == [1, 2, 3]
 
 
+def test_news_are_told_at_once_and_with_a_request_if_one_is_due(gate, ledger):
+    gate.wait({}, ("Walker",))
+    gate.granted(1, {"Walker": 10}, {"Walker": 0})
+    gate.look_ahead({"Walker": 2}, ("Walker",), news=True)
+    assert ledger.last == (2, {"Walker": 2}, [], [])
+    gate.look_ahead({"Walker": 6}, ("Walker",), news=True)
+    assert ledger.last == (3, {"Walker": 6}, ["Walker"], [])
+    gate.granted(3, {"Walker": 20}, {"Walker": 1})
+    gate.look_ahead({"Walker": 7}, ("Walker",))
+    assert len(ledger.requests) == 3
+
+
 def test_credits_of_behaviours_that_have_gone_are_given_back(gate, ledger):
     gate.wait({}, ("Walker", "Swimmer"))
     gate.granted(1, {"Walker": 10, "Swimmer": 8}, {"Walker": 0, "Swimmer": 0})
@@ -132,3 +144,16 @@ def test_it_asks_again_when_it_is_answered_though_it_has_given_back_others_meanw
     gate.granted(2, {"Walker": 20}, {"Walker": 1})
     gate.look_ahead({"Swimmer": 0, "Walker": 15}, ("Walker",))
     assert ledger.last == (4, {"Swimmer": 0, "Walker": 15}, ["Walker"], [])
+
+
+def test_as_another_source_it_has_no_credits_and_asks_anew(gate, ledger):
+    gate.wait({}, ["Walker"])
+    gate.granted(1, {"Walker": 8}, {"Walker": 4})
+    gate.renew({"Walker": 5})
+    assert ledger.last == (2, {"Walker": 5}, [], ["Walker"])
+    assert gate.closed({}, ["Walker"]) == ["Walker"]
+    assert gate.needed_version("Walker") == 0
+    gate.wait({"Walker": 1}, ["Walker"])
+    assert ledger.last == (3, {"Walker": 1}, ["Walker"], [])
+    gate.granted(3, {"Walker": 8}, {"Walker": 1})
+    assert gate.closed({"Walker": 1}, ["Walker"]) == []

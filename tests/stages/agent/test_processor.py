@@ -87,6 +87,10 @@ def acted_before(batch: TrajectoryBatch) -> list[int]:
     return batch.trajectories["previous_discrete_actions"][:, 0].tolist()
 
 
+def numbers(batch: TrajectoryBatch) -> list[int]:
+    return batch.trajectories["numbers"].tolist()
+
+
 def make(horizon: int = 100, **options: int) -> AgentProcessor:
     return AgentProcessor({"Ball": horizon}, **options)
 
@@ -123,6 +127,14 @@ def test_terminated_wins_over_truncated(terminated: bool, truncated: bool, becom
     ending = Row(7, terminated=terminated, truncated=truncated)
     (batch,) = run(make(), step(Row(7)), step(ended=[ending]))
     assert (batch.terminated[0], batch.truncated[0]) == becomes
+
+
+def test_trajectories_are_numbered_in_the_order_in_which_they_leave() -> None:
+    processor = make()
+    batches = run(processor, step(Row(7), Row(8), Row(9)), step(ended=[Row(8), Row(7)]), step(ended=[Row(9)]))
+    assert [numbers(batch) for batch in batches] == [[0, 1], [2]]
+    run(processor, step(Row(7, episode=1)), step(Row(7, episode=1)))
+    assert [numbers(batch) for batch in processor.flush()] == [[3]]
 
 
 def test_a_trajectory_is_cut_at_the_horizon_and_the_episode_goes_on_in_the_next() -> None:
@@ -503,6 +515,17 @@ def test_decisions_may_be_replaced_before_the_environment_acts_on_them() -> None
     assert batch.trajectories["first_version"].tolist() == [8]
     (batch,) = run(processor, step(Row(3)), step(ended=[Row(3)]))
     assert acted_before(batch) == [0]
+
+
+def test_as_another_source_it_counts_and_numbers_anew_what_it_emits_and_keeps_what_it_holds() -> None:
+    processor = make()
+    run(processor, step(Row(7), Row(8)), step(Row(7), ended=[Row(8)]))
+    assert (processor.emitted("Ball"), processor.pending("Ball")) == (1, 1)
+    processor.renew(9)
+    assert (processor.source, processor.emitted("Ball"), processor.pending("Ball")) == (9, 0, 1)
+    (batch,) = processor.flush()
+    assert (batch.source, numbers(batch), batch.credits) == (9, [0], 1)
+    assert processor.emitted("Ball") == 1
 
 
 def test_finish_emits_every_completed_step() -> None:

@@ -1,0 +1,134 @@
+"""Resets of an actor's environments: when they are due, and with which seeds.
+
+The environments are reset at the start, for a lesson that requires it, when another team begins to learn, at each
+checkpoint of a deterministic run, and when they broke.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from stages.agent import AgentProcessor
+from stages.environment.parameters import EnvironmentParameters
+from stages.environment.stage import EnvironmentStage
+from stages.errors import BrokenEnvironmentError, StageError
+from stages.restarts import RestartBudget
+from stages.stage import StageContext
+
+_LESSON, _TURN = 1, 2
+"""Reasons for a reset in mid-play, a part of its seed: a lesson that requires it, or another team's turn to learn."""
+
+
+class Resets:
+    """Resets an actor's environments, and rebuilds them when they broke.
+
+    Args:
+        environment: the environment stage.
+        processor: the agent processor, which drops the half-made trajectories of environments that broke.
+        restarts: limits of rebuilding a broken environment.
+        resumed_at: number of the checkpoint that the run resumes from, -1 for a fresh run.
+        clock: seconds, for the restart limits.
+    """
+
+    def __init__(
+        self,
+        environment: EnvironmentStage,
+        processor: AgentProcessor,
+        restarts: RestartBudget,
+        resumed_at: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._environment = environment
+        self._processor = processor
+        self._restarts = restarts
+        self._resumed_at = resumed_at
+        self._clock = clock
+        self._context = StageContext("actor")
+        self._received: EnvironmentParameters | None = None
+        self._stretch: tuple[int, ...] = (resumed_at,)
+        self._reset_to: tuple[int, ...] = ()
+        self._played_turn = 0
+        """The turn that the running games were begun in; 0 before there is one."""
+
+    def start(self, context: StageContext) -> None:
+        """Keep the context, and pass parameters that are there to the environments."""
+        self._context = context
+        self.adopt_parameters()
+
+    def receive_parameters(self, parameters: EnvironmentParameters) -> None:
+        """Keep these until they are adopted; a reset that earlier ones require is still due."""
+        if self._received is not None and self._received.reset:
+            parameters = replace(parameters, reset=True)
+        self._received = parameters
+
+    def adopt_parameters(self) -> bool:
+        """Pass the newest parameters to the environments; return True if these have to be reset for it."""
+        newest, self._received = self._received, None
+        if newest is not None:
+            self._environment.parameters.receive(newest)
+        return newest is not None and newest.reset
+
+    def due(self) -> bool:
+        """True if the environments have to be reset now; adopts new parameters, which may be the reason."""
+        if self.adopt_parameters():
+            self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
+            return True
+        lineups = self._environment.lineups
+        if self._played_turn and self._played_turn != lineups.turns:
+            self._reset_to = (*self._stretch, lineups.current.generation, _TURN)
+            return True
+        self._played_turn = lineups.turns  # at first no game has begun before there is a turn
+        return False
+
+    def reach_checkpoint(self, number: int) -> None:
+        """Let the next stretch of the run begin at this checkpoint."""
+        self._stretch = (number,)
+
+    async def begin_stretch(self) -> None:
+        """Reset as at the start, or at the checkpoint that was reached last."""
+        await self._begin_anew(self._stretch)
+
+    async def make(self) -> None:
+        """Make the reset that is due for a lesson or a turn; its seed differs from those of restarts."""
+        try:
+            await self._begin_anew(self._reset_to)
+        except BrokenEnvironmentError as error:
+            await self.recover(error)
+
+    async def recover(self, error: BrokenEnvironmentError) -> None:
+        """Rebuild the environments, as often as the restart limits allow.
+
+        Raises:
+            StageError: if they do not allow it.
+        """
+        failure: BrokenEnvironmentError | None = error
+        while failure is not None:
+            refusal = self._restarts.refusal(self._clock())
+            if refusal is not None:
+                raise StageError(f"{failure}. It is not restarted again: {refusal}.") from failure
+            self._restarts.spend(self._clock())
+            dropped = self._processor.drop_environments(np.arange(self._environment.num_envs))
+            self._context.log.warning(
+                "%s. Restarting it (restart %d); %d steps of half-made trajectories are dropped.",
+                failure,
+                self._restarts.count,
+                dropped,
+            )
+            try:
+                stretch = (self._resumed_at, self._restarts.count)
+                await self._environment.restart(self._seed(*stretch), stretch)
+                failure = None
+            except BrokenEnvironmentError as again:
+                failure = again
+
+    async def _begin_anew(self, stretch: tuple[int, ...]) -> None:
+        await self._environment.reset(self._seed(*stretch), stretch)
+        self._played_turn = self._environment.lineups.turns
+
+    def _seed(self, *path: int) -> int:
+        """A seed that differs for each stretch of the run between two checkpoints, and for each restart."""
+        entropy = [self._context.seed, *(part + 1 for part in path)]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF

@@ -1,0 +1,97 @@
+"""The decisions of one tick for one behaviour id: each policy decides for the rows of its games, all get a stamp."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch, Array
+from stages.environment.lineup import Lineup, LineupPlayer
+from stages.policy.protocol import Decision, Recall
+
+LineupRows = list[tuple[Lineup, NDArray[np.intp] | None]]
+"""The rows of a tick by lineup; None for all of them."""
+PlayerRows = list[tuple[LineupPlayer, NDArray[np.intp] | None]]
+"""The rows of a tick by policy; None for all of them."""
+
+
+def players_of(parts: LineupRows, behavior_id: str) -> PlayerRows:
+    """Group the rows of a tick by policy: several lineups often share one."""
+    found: dict[int, tuple[LineupPlayer, list[NDArray[np.intp]]]] = {}
+    for lineup, rows in parts:
+        player = lineup.players[behavior_id]
+        found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
+    if len(found) == 1:
+        return [(player, None) for player, _ in found.values()]
+    return [(player, np.sort(np.concatenate(rows))) for player, rows in found.values()]
+
+
+def decide_rows(
+    players: PlayerRows,
+    count: int,
+    observations: tuple[Array, ...],
+    masks: NDArray[np.bool_] | None,
+    random: np.random.Generator,
+    greedy: bool,
+    recall: Recall | None,
+) -> Decision:
+    """Call act() once per policy, and put the decisions for all `count` rows together in their order."""
+    if len(players) == 1:
+        return _act(players[0][0], observations, masks, random, greedy, recall)
+    columns: dict[str, Array] = {}
+    continuous = discrete = None
+    after = None if recall is None else Recall(recall.memories.copy(), recall.previous_actions.copy())
+    for player, rows in players:
+        assert rows is not None
+        part_masks = masks[rows] if masks is not None else None
+        part_recall = None if recall is None else Recall(recall.memories[rows], recall.previous_actions[rows])
+        part = _act(player, tuple(o[rows] for o in observations), part_masks, random, greedy, part_recall)
+        if continuous is None or discrete is None:
+            continuous = np.empty((count, *part.actions.continuous.shape[1:]), np.float32)
+            discrete = np.empty((count, *part.actions.discrete.shape[1:]), np.int32)
+            columns = {name: np.empty((count, *c.shape[1:]), c.dtype) for name, c in part.columns.items()}
+        continuous[rows], discrete[rows] = part.actions.continuous, part.actions.discrete
+        for name, column in part.columns.items():
+            columns[name][rows] = column
+        if after is not None and part.recall is not None:
+            after.memories[rows] = part.recall.memories
+            after.previous_actions[rows] = part.recall.previous_actions
+    assert continuous is not None
+    assert discrete is not None
+    return Decision(ActionBatch(continuous, discrete), columns, after)
+
+
+def _act(
+    player: LineupPlayer,
+    observations: tuple[Array, ...],
+    masks: NDArray[np.bool_] | None,
+    random: np.random.Generator,
+    greedy: bool,
+    recall: Recall | None,
+) -> Decision:
+    decision = player.policy.act(observations, masks, random, greedy, recall)
+    if masks is not None:
+        return Decision(decision.actions, {**decision.columns, "action_masks": masks}, decision.recall)
+    return decision
+
+
+class Stamp:
+    """The policy version and self-play stamp of each decision of a tick; no stamp without self-play."""
+
+    __slots__ = ("generations", "learning", "opponents", "versions")
+
+    def __init__(self, count: int, parts: LineupRows, behavior_id: str) -> None:
+        self.versions = np.empty(count, np.int64)
+        self.generations = np.zeros(count, np.int32)
+        self.learning = np.empty(count, np.bool_)
+        self.opponents = np.full(count, -1, np.int32)
+        for lineup, some in parts:
+            rows: Any = slice(None) if some is None else some
+            player = lineup.players[behavior_id]
+            self.versions[rows] = player.version
+            self.learning[rows] = lineup.learns(behavior_id)
+            if not player.plain:
+                self.generations[rows] = lineup.generation
+                self.opponents[rows] = lineup.opponent
