@@ -1,9 +1,15 @@
-"""The consumer's end of a queue whose items arrive by calls: what `served` and `delivered` have in common."""
+"""The consumer's end of a queue from another process: what `shared_receiver`, `served` and `delivered` have in common.
+
+Of the latter two, calls may come in the event loop of another thread than the one that an end belongs to, so that they
+are answered while a stage computes there; `post` is the way between the two.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from typing import Generic, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar
 
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import QueueStatistics
@@ -57,3 +63,12 @@ class ArrivalsInlet(ABC, Generic[A, T]):
     @abstractmethod
     def _take(self, arrival: A) -> T:
         """Tell the producer that an arrival is taken; returns its item."""
+
+
+def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
+    """Let an event loop, of whichever thread, call something soon; false if the loop has ended."""
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        return False
+    return True

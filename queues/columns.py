@@ -30,6 +30,7 @@ TRAJECTORY_COLUMNS: tuple[Column, ...] = (
     Column("generation", "int32"),  # self-play stamp: assignment generation, role, opponent (snapshot, -1 newest)
     Column("learning", "bool"),
     Column("opponent", "int32"),
+    Column("numbers", "int64"),  # 0, 1, 2, … for each source and behaviour id: a trajectory that came twice shows
     Column("credits", "int32"),  # flow credits carried: the length if the learning team played it, else 0
 )
 """Columns [K] of every trajectory batch, beside those from `final_columns`."""

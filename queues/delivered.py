@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from queues.agent_manager_queue import AgentManagerQueue
-from queues.arrivals import ArrivalsInlet
+from queues.arrivals import ArrivalsInlet, post
 from queues.ends import Overflow, QueueStatistics
 from queues.errors import PeerLost
 
@@ -29,13 +29,19 @@ class DeliveringOutlet(Generic[T]):
     """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
 
     With `overflow="replace_oldest"` one item is on its way at a time, and a newer one replaces the one behind it.
+
+    With `renewable` the death of the consumer does not end the stream, unless `settle` says that it will have no
+    successor: what is on its way is lost then, and `renew` names the successor.
     """
 
-    def __init__(self, name: str, maxlen: int, deliver: Deliver, overflow: Overflow = "wait") -> None:
+    def __init__(
+        self, name: str, maxlen: int, deliver: Deliver, overflow: Overflow = "wait", renewable: bool = False
+    ) -> None:
         self.name = name
         self._room: AgentManagerQueue[T] = AgentManagerQueue(name, maxlen, overflow)
         self._deliver = deliver
         self._numbers = 0
+        self._renewable = renewable
         self._calls: set[asyncio.Task[None]] = set()
         self._delivering = False
         """With `replace_oldest`: a call is under way, and looks for a newer item before it ends."""
@@ -63,6 +69,14 @@ class DeliveringOutlet(Generic[T]):
             self._call(self._hand_over(None))
         elif not self._delivering:
             self._call(self._deliver_newest())
+
+    def renew(self, deliver: Deliver) -> None:
+        """Deliver to the consumer that takes the place of a dead one."""
+        self._deliver, self._numbers = deliver, 0
+
+    def settle(self) -> None:
+        """The consumer is never replaced: its death ends the stream."""
+        self._renewable = False
 
     def qsize(self) -> int:
         """Items put and not yet taken."""
@@ -109,7 +123,7 @@ class DeliveringOutlet(Generic[T]):
         try:
             return await self._deliver(self.name, number, item)
         except PeerLost:
-            return False
+            return self._renewable
 
     def _give_up(self) -> None:
         """Nobody takes anything any more."""
@@ -119,13 +133,15 @@ class DeliveringOutlet(Generic[T]):
 
 
 class DeliveredInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
-    """The consumer's end."""
+    """The consumer's end. Calls may come in the event loop of another thread."""
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
         super().__init__(name, AgentManagerQueue(name, maxlen, overflow))
+        self._home = asyncio.get_running_loop()
         self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
         """By number: what has overtaken others."""
         self._unanswered: set[asyncio.Future[bool]] = set()
+        """Of the calls' event loop."""
         self._expected = 0
         self._ended = False
 
@@ -134,40 +150,45 @@ class DeliveredInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
         self._ended = True
         self._arrivals.close()
         self._early.clear()
-        for answer in self._unanswered:
-            _answer(answer, False)
+        for answer in list(self._unanswered):
+            self._answer(answer, False)
 
     async def deliver(self, number: int, item: T | None) -> bool:
         """A call of the producer; as `Deliver`."""
-        if self._ended:
-            return False
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        return post(self._home, self._receive, number, item, answer) and await answer
+
+    def _receive(self, number: int, item: T | None, answer: asyncio.Future[bool]) -> None:
+        self._unanswered.add(answer)
+        if self._ended:
+            self._answer(answer, False)
+            return
         self._early[number] = item, answer
         while not self._ended and self._expected in self._early:
             self._accept(*self._early.pop(self._expected))
             self._expected += 1
-        self._unanswered.add(answer)
-        try:
-            return await answer
-        finally:
-            self._unanswered.discard(answer)
 
     def _accept(self, item: T | None, answer: asyncio.Future[bool]) -> None:
         if item is None:
             self._ended = True
             self._arrivals.close()
-            _answer(answer, True)
+            self._answer(answer, True)
             return
         self._arrivals.put_nowait((item, answer))
         if self._arrivals.overflow == "replace_oldest":
-            _answer(answer, True)
+            self._answer(answer, True)
 
     def _take(self, arrival: tuple[T, asyncio.Future[bool]]) -> T:
         item, answer = arrival
-        _answer(answer, True)
+        self._answer(answer, True)
         return item
 
+    def _answer(self, answer: asyncio.Future[bool], accepted: bool) -> None:
+        if answer in self._unanswered:
+            self._unanswered.discard(answer)
+            post(answer.get_loop(), _set, answer, accepted)
 
-def _answer(answer: asyncio.Future[bool], accepted: bool) -> None:
-    if not answer.done():
+
+def _set(answer: asyncio.Future[bool], accepted: bool) -> None:
+    if not answer.done():  # else the call was cancelled
         answer.set_result(accepted)

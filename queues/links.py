@@ -7,8 +7,9 @@ or `SharedReceiver`. Arrays stay in slabs; the socket carries only frames of a f
 - to the consumer: `HELLO nonce` (a producer begins), `ITEM` (slab and message header), `END`;
 - to the producer: `WELCOME nonce` (which slabs are still in use), `TAKEN slab`, `FREE slab`, `CLOSED`.
 
-A producer that was killed may be replaced by a new one on the same socket. Bytes that the dead one left
-half-written or half-read are skipped, by looking for the sixteen bytes with which every HELLO and WELCOME begins.
+A producer that was killed may be replaced by a new one on the same socket, and so may a consumer, to which its
+producers then say HELLO once more. Bytes that the dead one left half-written or half-read are skipped, by looking for
+the sixteen bytes with which every HELLO and WELCOME begins.
 """
 
 from __future__ import annotations
@@ -223,10 +224,15 @@ def back(kind: BackKind, slab: int = NO_SLAB) -> bytes:
 
 
 class ForwardReader:
-    """Cuts the bytes that reach the consumer into frames."""
+    """Cuts the bytes that reach the consumer into frames.
 
-    def __init__(self) -> None:
+    Args:
+        succeeds: skip what was meant for a consumer that is dead: all that comes before the next HELLO.
+    """
+
+    def __init__(self, succeeds: bool = False) -> None:
         self._buffer = bytearray()
+        self._skips = succeeds
 
     def feed(self, data: bytes) -> Iterator[tuple[ForwardKind, bytes]]:
         """Frames that are whole now, each with its nonce (HELLO) or its body (ITEM).
@@ -237,7 +243,10 @@ class ForwardReader:
         self._buffer += data
         while True:
             start = self._buffer.find(_HELLO)
-            frame = self._frame(start if start >= 0 else len(self._buffer))
+            if self._skips and start < 0:
+                del self._buffer[: -len(_HELLO)]
+                return
+            frame = None if self._skips else self._frame(start if start >= 0 else len(self._buffer))
             if frame is not None:
                 yield frame
                 continue
@@ -247,6 +256,7 @@ class ForwardReader:
             del self._buffer[:start]
             if len(self._buffer) < len(_HELLO) + NONCE_BYTES:
                 return
+            self._skips = False
             yield ForwardKind.HELLO, self._cut(len(_HELLO) + NONCE_BYTES)[len(_HELLO) :]
 
     def _frame(self, limit: int) -> tuple[ForwardKind, bytes] | None:

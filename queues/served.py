@@ -3,11 +3,16 @@
 The producer's end, `ServedOutlet`, keeps what was put until the consumer has taken it, and answers calls. The
 consumer's end, `FetchingInlet`, calls one producer or several, each a `FetchSource`; what carries the calls is no
 concern of these two. `delivered` is the same in the other direction.
+
+A call may cost a millisecond, so there is one kind alone: it waits for items, brings all there are, and says how many
+of the former ones were taken. It is made as soon as the last one is answered, so that items come while the consumer
+computes, but not before the producer has room: a producer that is fetched from has some, when it is told.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,26 +20,30 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from queues.agent_manager_queue import AgentManagerQueue, Producer
-from queues.arrivals import ArrivalsInlet
+from queues.arrivals import ArrivalsInlet, post
 from queues.ends import Overflow, QueueStatistics
 from queues.errors import PeerLost, QueueClosed
 
 T = TypeVar("T")
 
+CALL_TURNS = 8
+"""Turns of the event loop in which a call that was begun leaves, before the consumer gets what the last one brought: it
+may compute for long, and the next items arrive meanwhile."""
+
 
 class FetchSource(Protocol):
     """A producer as its consumer calls it."""
 
-    async def fetch(self, name: str) -> list[Any] | None:
+    async def fetch(self, name: str, taken: int) -> list[Any] | None:
         """Return what was put and not fetched yet, waiting while there is nothing; None at the end of the stream.
+
+        Args:
+            name: the queue's.
+            taken: items that were taken since the call before: there is room for others.
 
         Raises:
             PeerLost: if the producer has died.
         """
-        ...
-
-    def taken(self, name: str, count: int) -> None:
-        """Tell the producer, without waiting, that so many items were taken: there is room for others."""
         ...
 
     def finish(self, name: str) -> None:
@@ -46,14 +55,23 @@ class ServedOutlet(Generic[T]):
     """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
 
     With `overflow="replace_oldest"` a newer item replaces one that was not fetched.
+
+    Calls of the consumer may come in the event loop of another thread, and are answered whatever the producer is doing.
     """
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
         self.name = name
         self._room: AgentManagerQueue[T] = AgentManagerQueue(name, maxlen, overflow)
+        self._home = asyncio.get_running_loop()
         self._unfetched: deque[T] = deque()
+        self._lock = threading.Lock()
+        """Of what was not fetched."""
+        self._calls: asyncio.AbstractEventLoop | None = None
+        """Where calls come."""
         self._changed = asyncio.Event()
+        """In that event loop: there may be an answer now."""
         self._finished = asyncio.Event()
+        self._consumers = 1
 
     async def put(self, item: T) -> None:
         """Put an item, waiting for room; a put that is cancelled delivers nothing.
@@ -72,7 +90,7 @@ class ServedOutlet(Generic[T]):
     def close(self) -> None:
         """End the stream: items already put are delivered, waiting puts raise `QueueClosed`."""
         self._room.close()
-        self._changed.set()
+        self._tell_calls()
 
     def qsize(self) -> int:
         """Items put and not yet taken."""
@@ -82,43 +100,108 @@ class ServedOutlet(Generic[T]):
         """A snapshot of the counts as this end sees them."""
         return self._room.statistics()
 
+    def renew(self) -> None:
+        """Begin anew with the consumer that takes the place of a dead one; what that had fetched is lost."""
+        self._consumers += 1
+        self._forget_fetched()
+        self._tell_calls()
+
     async def wait_closed(self) -> None:
         """After `close`: wait until the consumer has received everything, or is gone."""
         await self._finished.wait()
 
     # Calls of the consumer. ------------------------------------------------------------------------------------------
 
-    async def fetch(self) -> list[T] | None:
-        """As `FetchSource.fetch`."""
-        while not self._unfetched:
-            if self._room.closed:
+    async def fetch(self, taken: int) -> list[T] | None:
+        """As `FetchSource.fetch`; nothing to a consumer that waits as `renew` is called: if it lives, it asks again."""
+        self._calls = asyncio.get_running_loop()
+        consumer = self._consumers
+        if taken:
+            post(self._home, self._make_room, taken)
+        while True:
+            self._changed.clear()  # before the look: what comes after that sets it again
+            ended = self._room.closed
+            with self._lock:
+                items, self._unfetched = list(self._unfetched), deque()
+            if items:
+                if self._room.overflow == "replace_oldest":
+                    post(self._home, self._forget_fetched)
+                return items
+            if ended:
                 return None
-            self._changed.clear()
             await self._changed.wait()
-        items = list(self._unfetched)
-        self._unfetched.clear()
-        if self._room.overflow == "replace_oldest":
-            self.taken(self._room.qsize())
-        return items
-
-    def taken(self, count: int) -> None:
-        """As `FetchSource.taken`."""
-        for _ in range(min(count, self._room.qsize())):
-            self._room.get_nowait()
+            if consumer != self._consumers:
+                return []
 
     def finish(self) -> None:
         """As `FetchSource.finish`: what was not fetched is dropped, and puts raise `QueueClosed`."""
-        self._unfetched.clear()
+        post(self._home, self._finish)
+
+    def _finish(self) -> None:
         self._room.close()
-        self.taken(self._room.qsize())
-        self._changed.set()
+        with self._lock:
+            self._unfetched.clear()
+        self._forget_fetched()
+        self._tell_calls()
         self._finished.set()
 
+    def _make_room(self, count: int) -> None:
+        for _ in range(min(count, self._room.qsize())):
+            self._room.get_nowait()
+
+    def _forget_fetched(self) -> None:
+        with self._lock:
+            unfetched = len(self._unfetched)
+        self._make_room(self._room.qsize() - unfetched)
+
     def _note(self, item: T) -> None:
-        if self._room.overflow == "replace_oldest":
-            self._unfetched.clear()
-        self._unfetched.append(item)
-        self._changed.set()
+        with self._lock:
+            if self._room.overflow == "replace_oldest":
+                self._unfetched.clear()
+            self._unfetched.append(item)
+        self._tell_calls()
+
+    def _tell_calls(self) -> None:
+        if self._calls is not None:
+            post(self._calls, self._changed.set)
+
+
+class _Tally:
+    """The items of one producer: how many it counts as not taken, and how many of these were taken since it was told.
+
+    Args:
+        maxlen: the producer's bound.
+    """
+
+    def __init__(self, maxlen: int) -> None:
+        self._maxlen = maxlen
+        self._held = self._taken = 0
+        self._some = asyncio.Event()
+
+    def fetched(self, count: int) -> None:
+        """So many have come."""
+        self._held += count
+
+    def take(self) -> None:
+        """One was taken."""
+        self._taken += 1
+        self._some.set()
+
+    @property
+    def has_room(self) -> bool:
+        """True if the producer, once told of what was taken, can put another item; else a call would bring nothing."""
+        return self._held - self._taken < self._maxlen
+
+    async def wait_for_room(self) -> None:
+        """Wait until some were taken."""
+        await self._some.wait()
+
+    def tell(self) -> int:
+        """Return how many were taken since the last time."""
+        self._some.clear()
+        count, self._taken = self._taken, 0
+        self._held -= count
+        return count
 
 
 @dataclass(slots=True)
@@ -126,7 +209,7 @@ class _Fetched(Generic[T]):
     """An item that was fetched and not taken yet."""
 
     item: T
-    source: FetchSource
+    tally: _Tally
 
 
 class _Place:
@@ -170,6 +253,7 @@ class FetchingInlet(ArrivalsInlet[_Fetched[T], T]):
     def __init__(self, name: str, maxlen: int, sources: Mapping[str, FetchSource], overflow: Overflow = "wait") -> None:
         bound = maxlen if overflow == "replace_oldest" else maxlen * len(sources)
         super().__init__(name, AgentManagerQueue(name, bound, overflow))
+        self._maxlen = maxlen
         self._places = {key: _Place(source) for key, source in sources.items()}
         ends = [self._arrivals.add_producer() for _ in sources]  # all of them before the first one can close
         self._tasks = [
@@ -194,7 +278,7 @@ class FetchingInlet(ArrivalsInlet[_Fetched[T], T]):
                 place.source.finish(self.name)
 
     def _take(self, arrival: _Fetched[T]) -> T:
-        arrival.source.taken(self.name, 1)
+        arrival.tally.take()
         return arrival.item
 
     async def _pull(self, place: _Place, end: Producer[_Fetched[T]]) -> None:
@@ -208,12 +292,25 @@ class FetchingInlet(ArrivalsInlet[_Fetched[T], T]):
 
     async def _pull_all(self, source: FetchSource, end: Producer[_Fetched[T]]) -> bool:
         """Fetch to the end of the stream; False if the producer died before."""
+        tally = _Tally(self._maxlen)
+        call = asyncio.ensure_future(source.fetch(self.name, 0))
         try:
-            while (items := await source.fetch(self.name)) is not None:
+            while (items := await call) is not None:
+                if self._arrivals.overflow == "wait":
+                    tally.fetched(len(items))
+                if early := tally.has_room:
+                    call = asyncio.ensure_future(source.fetch(self.name, tally.tell()))
+                    for _ in range(CALL_TURNS):
+                        await asyncio.sleep(0)
                 for item in items:
-                    await end.put(_Fetched(item, source))
-                del items
+                    await end.put(_Fetched(item, tally))
+                items.clear()
+                if not early:
+                    await tally.wait_for_room()
+                    call = asyncio.ensure_future(source.fetch(self.name, tally.tell()))
         except PeerLost:
             return False
+        finally:
+            call.cancel()
         source.finish(self.name)
         return True

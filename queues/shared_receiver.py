@@ -15,12 +15,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from queues import codec, links
 from queues.agent_manager_queue import AgentManagerQueue, Producer
-from queues.ends import QueueStatistics
-from queues.errors import QueueClosed
+from queues.arrivals import ArrivalsInlet
 from queues.links import NO_SLAB, BackKind, Channel, ForwardKind, ForwardReader, LinkEnd, LinkError
 from queues.messages import Message
 from queues.platform import poison_returned_slabs
@@ -40,13 +39,17 @@ class _Arrival:
     header: dict[str, Any]
 
 
-class SharedReceiver(Generic[T]):
+class SharedReceiver(ArrivalsInlet[_Arrival, T]):
     """The consumer's end of a shared queue; open it with `await SharedReceiver.open(name, ends)`.
 
     It has one link to each producer, and returns items in the order of their arrival. Each producer is bounded
     by its own link, so none can crowd out another. The stream ends when every link has: by its producer's
     close, or by its death, which shows in `broken`. The link of a killed producer does not end as long as another
-    process holds that end, and a new producer can continue on it.
+    process holds that end, and a new producer can continue on it. A receiver may take the place of a killed one in the
+    same way, as soon as its producers have called `SharedSender.renew`.
+
+    `get` and `get_nowait` raise `ShapeError` if the item's arrays don't fit together. A get that is cancelled removes
+    nothing.
 
     All methods belong to the event loop's thread; views may die in any thread.
 
@@ -54,23 +57,23 @@ class SharedReceiver(Generic[T]):
         ValueError: if there is no link, or the links differ in what they do on overflow.
     """
 
-    def __init__(self, name: str, ends: Sequence[LinkEnd]) -> None:
+    def __init__(self, name: str, ends: Sequence[LinkEnd], succeeds: bool = False) -> None:
         if not ends:
             raise ValueError(f"queue {name!r}: a receiver needs at least one link")
         overflow = ends[0].spec.overflow
         if any(end.spec.overflow != overflow for end in ends):
             raise ValueError(f"queue {name!r}: all links must have the same overflow")
-        self.name = name
         maxlen = 1 if overflow == "replace_oldest" else sum(end.spec.maxlen for end in ends)
-        self._arrivals: AgentManagerQueue[_Arrival] = AgentManagerQueue(
-            name, maxlen, overflow, on_replaced=lambda arrival: arrival.link.drop(arrival.slab)
+        super().__init__(
+            name,
+            AgentManagerQueue(name, maxlen, overflow, on_replaced=lambda arrival: arrival.link.drop(arrival.slab)),
         )
-        self._links = [_Link(name, i, end, self._arrivals) for i, end in enumerate(ends)]
+        self._links = [_Link(name, i, end, self._arrivals, succeeds) for i, end in enumerate(ends)]
 
     @classmethod
-    async def open(cls, name: str, ends: Sequence[LinkEnd]) -> SharedReceiver[T]:
-        """Open ends of links, which are used up by this."""
-        receiver = cls(name, ends)
+    async def open(cls, name: str, ends: Sequence[LinkEnd], succeeds: bool = False) -> SharedReceiver[T]:
+        """Open ends of links, which are used up by this; `succeeds` if a receiver that is dead has used them before."""
+        receiver = cls(name, ends, succeeds)
         for link, end in zip(receiver._links, ends, strict=True):
             await link.open(end)
         return receiver
@@ -107,29 +110,6 @@ class SharedReceiver(Generic[T]):
         """Slabs that wait to be taken or of which views are alive, over all links."""
         return sum(len(link.used) for link in self._links)
 
-    def qsize(self) -> int:
-        """Items that have arrived and were not taken yet."""
-        return self._arrivals.qsize()
-
-    def get_nowait(self) -> T:
-        """Remove and return the oldest item at once.
-
-        Raises:
-            QueueEmpty: if nothing has arrived (or all of it is promised to consumers that waited).
-            QueueClosed: if nothing is left and every producer has ended.
-            ShapeError: if the item's arrays don't fit together.
-        """
-        return self._open(self._arrivals.get_nowait())
-
-    async def get(self) -> T:
-        """Remove and return the oldest item, waiting while there is none. A get that is cancelled removes nothing.
-
-        Raises:
-            QueueClosed: if nothing is left and every producer has ended, before or while waiting.
-            ShapeError: if the item's arrays don't fit together.
-        """
-        return self._open(await self._arrivals.get())
-
     def close(self) -> None:
         """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived can still be taken.
 
@@ -144,20 +124,7 @@ class SharedReceiver(Generic[T]):
         for link in self._links:
             await link.channel.wait_closed()
 
-    def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts as this end sees them: `items_in` have arrived."""
-        return self._arrivals.statistics()
-
-    def __aiter__(self) -> SharedReceiver[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosed:
-            raise StopAsyncIteration from None
-
-    def _open(self, arrival: _Arrival) -> T:
+    def _take(self, arrival: _Arrival) -> T:
         # The links carry what a SharedSender[T] put; that both have the same T is the caller's wiring.
         return cast("T", arrival.link.take(arrival.slab, arrival.header))
 
@@ -165,7 +132,9 @@ class SharedReceiver(Generic[T]):
 class _Link:
     """The consumer's side of one link: which of its slabs are used, and the replies to the producer."""
 
-    def __init__(self, name: str, index: int, end: LinkEnd, arrivals: AgentManagerQueue[_Arrival]) -> None:
+    def __init__(
+        self, name: str, index: int, end: LinkEnd, arrivals: AgentManagerQueue[_Arrival], succeeds: bool
+    ) -> None:
         self.index = index
         self.used: set[int] = set()
         self.broken = False
@@ -174,7 +143,7 @@ class _Link:
         self._spec = end.spec
         self._slabs = Slabs(end.segment, end.spec)
         self._arrivals: Producer[_Arrival] = arrivals.add_producer()
-        self._reader = ForwardReader()
+        self._reader = ForwardReader(succeeds)
         self._untaken = 0
         self._ended = False
         self._poison = poison_returned_slabs()
@@ -204,6 +173,7 @@ class _Link:
         if not self._ended:
             self._ended = True
             self.channel.send(links.back(BackKind.CLOSED))
+            self.channel.finish()  # for a producer not yet welcomed, though others may hold this end
             self.channel.close()
 
     def _forget(self, slab: int) -> None:

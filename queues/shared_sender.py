@@ -92,11 +92,10 @@ class SharedSender(Generic[T]):
     async def open(cls, name: str, end: LinkEnd) -> SharedSender[T]:
         """Open an end of a link, which is used up by this. Does not wait for the receiver to be there."""
         sender = cls(name, end)
-        nonce = os.urandom(links.NONCE_BYTES)
-        sender._reader = BackReader(nonce, end.spec.slabs)
+        greeting = sender._new_greeting()
         sender._channel = await Channel.open(end.sock, sender._received, sender._lost)
         end.segment.close()
-        sender._channel.send(links.hello(nonce))
+        sender._channel.send(greeting)
         return sender
 
     async def __aenter__(self) -> SharedSender[T]:
@@ -174,6 +173,14 @@ class SharedSender(Generic[T]):
             self._dismiss([job for job in self._jobs if not job.begun])
             self._pump()
 
+    def renew(self) -> None:
+        """Begin anew with the receiver that takes the place of a dead one.
+
+        What was sent and not taken is lost, or was; what waits goes to the new one.
+        """
+        if not self._ended:
+            self._channel.send(self._new_greeting())
+
     async def wait_closed(self) -> None:
         """After `close`: wait until the receiver has received everything, or is gone."""
         await self._channel.wait_closed()
@@ -194,6 +201,12 @@ class SharedSender(Generic[T]):
             get_wait_s=0.0,
             replaced=self._replaced,
         )
+
+    def _new_greeting(self) -> bytes:
+        """Return what asks the receiver for a welcome, without which nothing is sent."""
+        nonce = os.urandom(links.NONCE_BYTES)
+        self._welcomed, self._reader = False, BackReader(nonce, self.spec.slabs)
+        return links.hello(nonce)
 
     def _parcels(self, item: T) -> list[_Parcel]:
         if self._closed:

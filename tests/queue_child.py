@@ -1,7 +1,7 @@
 """A child process at the other end of shared queues, for tests and benchmarks: `python tests/queue_child.py`.
 
-It reads its orders from standard input (one msgpack map) and does one of: pass on every item (`echo`), put
-numbered batches and then wait to be killed (`produce`), or keep one item and wait to be killed (`keep`).
+It reads its orders from standard input (one msgpack map) and does one of: put numbered batches and then wait to be
+killed (`produce`), or keep one item and wait to be killed (`keep`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 import msgpack
 from queue_conformance import numbered
 
-from queues.errors import QueueClosed
 from queues.links import LinkEnd, child_options_of
 from queues.messages import Message
 from queues.shared_receiver import SharedReceiver
@@ -47,17 +46,6 @@ def child(does: str, ends: list[LinkEnd], **orders: Any) -> Iterator[subprocess.
         process.wait()
 
 
-async def _echo(ends: list[LinkEnd]) -> None:
-    inlet: SharedReceiver[Message] = await SharedReceiver.open("to echo", [ends[0]])
-    async with inlet, await SharedSender.open("from echo", ends[1]) as outlet:
-        try:
-            async for item in inlet:
-                await outlet.put(item)
-                del item
-        except QueueClosed:
-            pass
-
-
 async def _produce(ends: list[LinkEnd], first: int, count: int) -> None:
     outlet: SharedSender[Message] = await SharedSender.open("from child", ends[0])
     for number in range(first, first + count):
@@ -74,5 +62,5 @@ async def _keep(ends: list[LinkEnd]) -> None:
 
 if __name__ == "__main__":
     orders = msgpack.unpackb(sys.stdin.buffer.read())
-    does: Any = {"echo": _echo, "produce": _produce, "keep": _keep}[orders.pop("does")]
+    does: Any = {"produce": _produce, "keep": _keep}[orders.pop("does")]
     asyncio.run(does([LinkEnd.from_ticket(ticket) for ticket in orders.pop("tickets")], **orders))

@@ -64,7 +64,7 @@ async def items_come_out_as_they_went_in(make: Make) -> None:
 
 
 async def the_order_is_kept_while_both_ends_run(make: Make) -> None:
-    async with make(3) as (outlet, inlet), asyncio.TaskGroup() as tasks:
+    async with make(2) as (outlet, inlet), asyncio.TaskGroup() as tasks:
 
         async def produce() -> None:
             for number in range(40):
@@ -73,7 +73,29 @@ async def the_order_is_kept_while_both_ends_run(make: Make) -> None:
 
         tasks.create_task(produce())
         assert [number_of(item) async for item in inlet] == list(range(40))
-        assert outlet.statistics().high_water <= 3
+
+
+async def as_many_puts_as_the_bound_need_no_taker_and_no_more(make: Make) -> None:
+    async with make(2) as (outlet, inlet), asyncio.TaskGroup() as tasks:
+        puts, changed = 0, asyncio.Condition()
+
+        async def produce() -> None:
+            nonlocal puts
+            for number in range(20):
+                await outlet.put(numbered(number))
+                async with changed:
+                    puts += 1
+                    changed.notify_all()
+
+        tasks.create_task(produce())
+        for taken in range(20):
+            async with changed:
+                while puts < min(taken + 2, 20):
+                    await changed.wait()
+            for _ in range(20):  # time for a put that should not be
+                await asyncio.sleep(0)
+            assert puts <= taken + 2
+            assert number_of(await inlet.get()) == taken
 
 
 async def a_closed_queue_drains_and_then_ends(make: Make) -> None:
@@ -84,17 +106,23 @@ async def a_closed_queue_drains_and_then_ends(make: Make) -> None:
         outlet.close()
         with pytest.raises(QueueClosed):
             await outlet.put(numbered(2))
-        with pytest.raises(QueueClosed):
-            outlet.put_nowait(numbered(2))
         assert [number_of(item) async for item in inlet] == [0, 1]
         with pytest.raises(QueueClosed):
             await inlet.get()
+
+
+async def a_closed_queue_says_so_at_once(make: Make) -> None:
+    async with make(1) as (outlet, inlet):
+        outlet.close()
+        with pytest.raises(QueueClosed):
+            outlet.put_nowait(numbered(2))
+        await until_blocked()
         with pytest.raises(QueueClosed):
             inlet.get_nowait()
 
 
 async def a_waiting_get_ends_when_the_queue_closes(make: Make) -> None:
-    async with make(1) as (outlet, inlet):
+    async with make(2) as (outlet, inlet):
         getter = asyncio.create_task(inlet.get())
         await asyncio.sleep(0)
         outlet.close()
@@ -103,7 +131,7 @@ async def a_waiting_get_ends_when_the_queue_closes(make: Make) -> None:
 
 
 async def a_producer_learns_that_nobody_takes_any_more(make: Make) -> None:
-    async with make(1) as (outlet, inlet):
+    async with make(2) as (outlet, inlet):
         inlet.close()
         inlet.close()
         with pytest.raises(QueueClosed):
@@ -124,6 +152,31 @@ async def a_cancelled_get_loses_nothing(make: Make) -> None:
         await outlet.put(numbered(0))
         await outlet.put(numbered(1))
         assert [number_of(await inlet.get()) for _ in range(2)] == [0, 1]
+
+
+async def a_cancelled_put_delivers_nothing(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        await outlet.put(numbered(0))
+        await outlet.put(numbered(1))
+        cancelled = asyncio.create_task(outlet.put(numbered(2)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert number_of(await inlet.get()) == 0
+        await outlet.put(numbered(3))
+        assert [number_of(await inlet.get()) for _ in range(2)] == [1, 3]
+
+
+async def a_waiting_put_ends_when_the_queue_closes(make: Make) -> None:
+    async with make(2) as (outlet, inlet):
+        await outlet.put(numbered(0))
+        await outlet.put(numbered(1))
+        putter = asyncio.create_task(outlet.put(numbered(2)))
+        await asyncio.sleep(0)
+        outlet.close()
+        with pytest.raises(QueueClosed):
+            await putter
+        assert [number_of(item) async for item in inlet] == [0, 1]
 
 
 async def a_get_cancelled_with_its_item_at_hand_loses_nothing(make: Make) -> None:
@@ -169,7 +222,7 @@ async def waiting_gets_are_served_in_order(make: Make) -> None:
         assert [number_of(item) for item in await asyncio.gather(*getters)] == [0, 1, 2]
 
 
-async def a_cancelled_put_delivers_nothing(make: Make) -> None:
+async def a_put_cancelled_among_others_leaves_their_order(make: Make) -> None:
     async with make(1) as (outlet, inlet):
         outlet.put_nowait(Barrier(0))
         cancelled = asyncio.create_task(outlet.put(Barrier(1)))
@@ -180,17 +233,6 @@ async def a_cancelled_put_delivers_nothing(make: Make) -> None:
         assert number_of(await inlet.get()) == 0
         assert number_of(await inlet.get()) == 2
         await patient
-
-
-async def a_waiting_put_ends_when_the_queue_closes(make: Make) -> None:
-    async with make(1) as (outlet, inlet):
-        outlet.put_nowait(numbered(0))
-        putter = asyncio.create_task(outlet.put(numbered(1)))
-        await until_blocked()
-        outlet.close()
-        with pytest.raises(QueueClosed):
-            await putter
-        assert [number_of(item) async for item in inlet] == [0]
 
 
 async def what_has_arrived_can_be_taken_after_the_consumer_closed(make: Make) -> None:
@@ -252,18 +294,21 @@ def assert_equal_batches(got: TrajectoryBatch, expected: TrajectoryBatch) -> Non
 _EVERYWHERE = (
     items_come_out_as_they_went_in,
     the_order_is_kept_while_both_ends_run,
+    as_many_puts_as_the_bound_need_no_taker_and_no_more,
     a_closed_queue_drains_and_then_ends,
     a_waiting_get_ends_when_the_queue_closes,
+    a_waiting_put_ends_when_the_queue_closes,
     a_producer_learns_that_nobody_takes_any_more,
     a_cancelled_get_loses_nothing,
+    a_cancelled_put_delivers_nothing,
 )
 _IN_ONE_LOOP = (
+    a_closed_queue_says_so_at_once,
     a_get_cancelled_with_its_item_at_hand_loses_nothing,
     nowait_says_full_and_empty,
     waiting_puts_are_served_in_order,
     waiting_gets_are_served_in_order,
-    a_cancelled_put_delivers_nothing,
-    a_waiting_put_ends_when_the_queue_closes,
+    a_put_cancelled_among_others_leaves_their_order,
     what_has_arrived_can_be_taken_after_the_consumer_closed,
     the_counts_add_up,
 )

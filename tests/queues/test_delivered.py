@@ -62,6 +62,31 @@ async def test_a_producer_learns_that_its_consumer_has_died():
     outlet.close()
 
 
+async def test_a_new_consumer_takes_the_place_of_a_dead_one_and_what_was_on_its_way_is_lost():
+    async def dead(name: str, number: int, item: Any) -> bool:
+        await asyncio.sleep(0)
+        raise PeerLost("killed")
+
+    outlet: DeliveringOutlet[Message] = DeliveringOutlet("learn", 1, dead, renewable=True)
+    for number in range(3):
+        await outlet.put(Barrier(number))
+    await until_blocked()
+    inlet: DeliveredInlet[Message] = DeliveredInlet("learn", 1)
+
+    async def deliver(name: str, number: int, item: Any) -> bool:
+        return await inlet.deliver(number, item)
+
+    outlet.renew(deliver)
+    await outlet.put(Barrier(3))
+    assert await inlet.get() == Barrier(3)
+    outlet.renew(dead)
+    outlet.settle()
+    await outlet.put(Barrier(4))
+    await until_blocked()
+    with pytest.raises(QueueClosed):
+        await outlet.put(Barrier(5))
+
+
 async def test_the_newest_replaces_what_is_not_under_way_yet():
     inlet: DeliveredInlet[Message] = DeliveredInlet("policies", 1, "replace_oldest")
     calls = []

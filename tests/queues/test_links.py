@@ -64,6 +64,50 @@ async def test_a_new_producer_takes_over_the_link_of_one_that_was_killed():
     assert number_of(kept) == 0
 
 
+async def test_a_new_receiver_takes_the_place_of_one_that_was_killed():
+    ours, theirs = make_link(LinkSpec(2, SLAB, spare=2))
+    sender: SharedSender[Message] = await SharedSender.open("Ball", ours)
+    with child("keep", [theirs]) as process, theirs:
+        for number in range(3):  # the first is taken, and kept; the two others are on their way
+            await sender.put(numbered(number))
+        waiting = asyncio.create_task(sender.put(numbered(3)))
+        await asyncio.sleep(0)
+        process.kill()
+        process.wait()
+        assert not waiting.done()
+        receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [theirs], succeeds=True)
+        async with receiver, sender:
+            sender.renew()
+            assert number_of(await receiver.get()) == 3  # what the dead one had taken or not is lost with it
+            await waiting
+            for number in range(4, 20):  # all slabs are free again
+                await sender.put(numbered(number))
+                assert number_of(await receiver.get()) == number
+
+
+async def test_a_sender_that_begins_anew_with_a_receiver_that_is_still_there_loses_and_doubles_nothing():
+    async with shared_queue(LinkSpec(3, SLAB)) as ((sender,), receiver):
+        for number in range(2):
+            await sender.put(numbered(number))
+        sender.renew()
+        for number in range(2, 5):
+            await sender.put(numbered(number))
+            assert number_of(await receiver.get()) == number - 2
+        assert [number_of(await receiver.get()) for _ in range(2)] == [3, 4]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 40])
+def test_a_successor_skips_what_a_dead_receiver_has_half_read(cut):
+    frames = links.item(0, {"kind": "old"})[cut:] + links.item(1, {"kind": "old"})
+    fresh = links.hello(b"n" * links.NONCE_BYTES) + links.item(0, {"kind": "new"})
+    for size in (1, 3, 1000):
+        reader, found, data = links.ForwardReader(succeeds=True), [], frames + fresh
+        for start in range(0, len(data), size):
+            found += reader.feed(data[start : start + size])
+        assert [kind for kind, _ in found] == [links.ForwardKind.HELLO, links.ForwardKind.ITEM]
+        assert links.read_item(found[1][1], LinkSpec(1, SLAB)) == (0, {"kind": "new"})
+
+
 async def test_a_sender_whose_receiver_is_killed_gets_queue_closed():
     ours, theirs = make_link(LinkSpec(1, SLAB, spare=1))
     sender: SharedSender[Message] = await SharedSender.open("Ball", ours)
@@ -183,3 +227,17 @@ async def test_nothing_stays_open_when_both_ends_are_closed():
     gc.collect()
     await until_blocked()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@virtual_time
+async def test_a_producer_that_comes_after_its_consumer_has_closed_learns_of_it_whoever_holds_a_copy_of_its_end():
+    theirs, ours = make_link(LinkSpec(1, SLAB))
+    with ours.duplicate():  # as main does for a host
+        receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
+        receiver.close()
+        sender: SharedSender[Message] = await SharedSender.open("Ball", theirs)
+        with pytest.raises(QueueClosed):
+            await sender.put(Barrier(0))
+        sender.close()
+        await sender.wait_closed()
+        await receiver.wait_closed()

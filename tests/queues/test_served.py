@@ -23,10 +23,12 @@ class Calls:
 
     def __init__(self, outlet: ServedOutlet[Message]) -> None:
         self.outlet = outlet
+        self.made = 0
         self.death = asyncio.Event()
 
-    async def fetch(self, name: str) -> list[Any] | None:
-        fetching = asyncio.ensure_future(self.outlet.fetch())
+    async def fetch(self, name: str, taken: int) -> list[Any] | None:
+        self.made += 1
+        fetching = asyncio.ensure_future(self.outlet.fetch(taken))
         dying = asyncio.ensure_future(self.death.wait())
         done, left = await asyncio.wait([fetching, dying], return_when=asyncio.FIRST_COMPLETED)
         for task in left:
@@ -34,9 +36,6 @@ class Calls:
         if dying in done:
             raise PeerLost("it has died")
         return fetching.result()
-
-    def taken(self, name: str, count: int) -> None:
-        asyncio.get_running_loop().call_soon(self.outlet.taken, count)
 
     def finish(self, name: str) -> None:
         asyncio.get_running_loop().call_soon(self.outlet.finish)
@@ -69,6 +68,27 @@ async def test_what_was_fetched_and_not_taken_counts_for_the_bound():
         assert (inlet.qsize(), outlet.qsize(), putter.done()) == (2, 2, False)
         await inlet.get()
         await putter
+
+
+async def test_the_next_call_has_left_when_the_consumer_gets_what_the_last_one_brought():
+    calls = producer(maxlen=2)
+    inlet: FetchingInlet[Message] = FetchingInlet("Ball", 2, {"actor-0": calls})
+    for number in range(3):
+        await calls.outlet.put(Barrier(number))
+        assert await inlet.get() == Barrier(number)
+        assert calls.made == number + 2
+    inlet.close()
+
+
+async def test_no_call_is_made_as_long_as_the_producer_has_no_room():
+    calls = producer(maxlen=1)
+    inlet: FetchingInlet[Message] = FetchingInlet("Ball", 1, {"actor-0": calls})
+    for number in range(3):
+        await calls.outlet.put(Barrier(number))
+        await until_blocked()
+        assert calls.made == number + 1
+        assert await inlet.get() == Barrier(number)
+    inlet.close()
 
 
 async def test_a_successor_continues_where_a_dead_producer_has_ended():
@@ -117,6 +137,41 @@ async def test_nobody_waits_for_a_consumer_that_is_gone():
         await putter
     outlet.close()
     await outlet.wait_closed()
+
+
+async def test_a_new_consumer_gets_what_the_dead_one_had_not_fetched_and_all_the_room():
+    outlet: ServedOutlet[Message] = ServedOutlet("trajectories", 2)
+    await outlet.put(Barrier(0))
+    assert await outlet.fetch(0) == [Barrier(0)]  # and never taken
+    await outlet.put(Barrier(1))
+    outlet.renew()
+    assert outlet.qsize() == 1
+    outlet.put_nowait(Barrier(2))
+    assert await outlet.fetch(0) == [Barrier(1), Barrier(2)]
+
+
+async def test_a_call_of_a_consumer_that_was_replaced_meanwhile_gets_nothing():
+    outlet: ServedOutlet[Message] = ServedOutlet("trajectories", 2)
+    old = asyncio.create_task(outlet.fetch(0))
+    await until_blocked()
+    outlet.renew()
+    new = asyncio.create_task(outlet.fetch(0))
+    outlet.put_nowait(Barrier(1))
+    assert await old == []
+    assert await new == [Barrier(1)]
+
+
+async def test_a_consumer_that_waits_as_its_producer_begins_anew_for_another_one_behind_it_gets_what_comes_later():
+    async with served(2) as (outlet, inlet):
+        await outlet.put(numbered(0))
+        assert number_of(await inlet.get()) == 0
+        await until_blocked()  # it has said so, and waits for more
+        assert isinstance(outlet, ServedOutlet)
+        outlet.renew()
+        await until_blocked()
+        for number in range(1, 9):
+            await outlet.put(numbered(number))
+            assert number_of(await inlet.get()) == number
 
 
 async def test_the_newest_replaces_what_was_not_fetched():

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
-from queue_child import child
 from queue_conformance import Ends, assert_equal_batches, check_queue, number_of, numbered
 from shared_ends import SLAB, shared_queue
 from virtual_time import VirtualTimeLoop, until_blocked
@@ -34,19 +33,6 @@ async def in_one_loop(maxlen: int) -> AsyncIterator[Ends]:
         yield sender, receiver
 
 
-@asynccontextmanager
-async def through_a_child(maxlen: int) -> AsyncIterator[Ends]:
-    there, child_in = make_link(LinkSpec(maxlen, SLAB))
-    child_out, back = make_link(LinkSpec(maxlen, SLAB))
-    with child("echo", [child_in, child_out]):
-        child_in.close()
-        child_out.close()
-        outlet: SharedSender[Message] = await SharedSender.open("there", there)
-        inlet: SharedReceiver[Message] = await SharedReceiver.open("back", [back])
-        async with inlet, outlet:
-            yield outlet, inlet
-
-
 @virtual_time
 async def test_within_one_loop_it_does_what_every_queue_does():
     await check_queue(in_one_loop)
@@ -56,17 +42,6 @@ async def test_within_one_loop_it_does_what_every_queue_does():
 async def test_on_a_plain_platform_it_does_what_every_queue_does(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
     await check_queue(in_one_loop)
-
-
-async def test_through_a_child_process_it_does_what_every_queue_does():
-    await check_queue(through_a_child, one_loop=False)
-
-
-async def test_through_a_child_on_a_plain_platform_it_does_what_every_queue_does(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
-    await check_queue(through_a_child, one_loop=False)
 
 
 @virtual_time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,8 +18,13 @@ STORED_BYTES = 100_000
 """From here on Ray keeps an argument in its object store anyway: then once for all who get it."""
 
 
+TURNS = 4
+"""Turns of the event loop for which a call waits for others to go with it: what one message brings about comes in a
+few, and takes less time than a second call."""
+
+
 class RaySource:
-    """A host on Ray as those who fetch from it see it.
+    """A host on Ray as those who fetch from it see it; queues of one host share their calls.
 
     Args:
         actor: handle of its `RayWorker`.
@@ -27,45 +32,114 @@ class RaySource:
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
-        self._taken: Counter[str] = Counter()
+        self._reader = secrets.token_hex(8)
+        self._asked: dict[str, int] = {}
+        self._waiting: dict[str, asyncio.Future[list[Any] | None]] = {}
+        self._next: asyncio.Task[None] | None = None
+        self._open: set[asyncio.Task[None]] = set()
 
-    async def fetch(self, name: str) -> list[Any] | None:
+    async def fetch(self, name: str, taken: int) -> list[Any] | None:
         """As `FetchSource.fetch`."""
-        with _lost():
-            return await self._actor.fetch.remote(name)  # type: ignore[no-any-return]
-
-    def taken(self, name: str, count: int) -> None:
-        """As `FetchSource.taken`: one call for all that is taken at a time."""
-        if not self._taken:
-            asyncio.get_running_loop().call_soon(self._tell)
-        self._taken[name] += count
+        self._asked[name] = taken
+        answer: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
+        self._waiting[name] = answer
+        self._call_soon()
+        return await answer
 
     def finish(self, name: str) -> None:
         """As `FetchSource.finish`."""
         with suppress(PeerLost), _lost():
             self._actor.finish.remote(name)
 
-    def _tell(self) -> None:
-        with suppress(PeerLost), _lost():
-            for name, count in self._taken.items():
-                self._actor.taken.remote(name, count)
-        self._taken.clear()
+    def _call_soon(self) -> None:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._call(), name="fetching")
+
+    async def _call(self) -> None:
+        await _others()
+        assert self._next is not None, "this is it"
+        call, self._next = self._next, None
+        asked, self._asked = self._asked, {}
+        self._open.add(call)
+        try:
+            with _lost():
+                answers = await self._actor.fetch.remote(self._reader, asked)
+        except PeerLost as error:
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(error)
+            self._waiting.clear()
+            return
+        finally:
+            self._open.discard(call)
+        for name, items in answers.items():
+            answer = self._waiting.pop(name)
+            if not answer.done():  # else its consumer has closed
+                answer.set_result(items)
+        if self._waiting and not self._open:
+            self._call_soon()  # for the queues of which nothing came
 
 
 class RayDeliveries:
-    """Delivers to hosts on Ray; what several of them get lies in the object store once."""
+    """Delivers to a host on Ray.
+
+    Args:
+        actor: handle of its `RayWorker`.
+        stored: what several hosts get, in the object store.
+    """
+
+    def __init__(self, actor: Any, stored: Stored) -> None:
+        self._actor = actor
+        self._stored = stored
+        self._keys: list[tuple[str, int]] = []
+        self._items: list[Any] = []
+        self._call: asyncio.Task[list[bool]] | None = None
+
+    async def deliver(self, name: str, number: int, item: Any) -> bool:
+        """As `queues.delivered.Deliver`; what comes at a time goes in one call, answered when all of it is taken.
+
+        So it is for what is taken at once: control messages, and the newest policies.
+        """
+        if self._call is None:
+            self._call = asyncio.get_running_loop().create_task(self._deliver(), name="delivering")
+        place, call = len(self._keys), self._call
+        self._keys.append((name, number))
+        self._items.append(item)
+        return (await asyncio.shield(call))[place]
+
+    async def deliver_alone(self, name: str, number: int, item: Any) -> bool:
+        """As `queues.delivered.Deliver`."""
+        return (await self._send([(name, number)], [item]))[0]
+
+    async def _deliver(self) -> list[bool]:
+        await _others()
+        keys, items = self._keys, self._items
+        self._keys, self._items, self._call = [], [], None
+        return await self._send(keys, items)
+
+    async def _send(self, keys: list[tuple[str, int]], items: list[Any]) -> list[bool]:
+        with _lost():
+            return await self._actor.deliver.remote(keys, *map(self._stored.shared, items))  # type: ignore[no-any-return]
+
+
+class Stored:
+    """The newest large policy, in the object store once for all who get it."""
 
     def __init__(self) -> None:
         self._last: tuple[Any, Any] = (None, None)
 
-    async def deliver(self, actor: Any, name: str, number: int, item: Any) -> bool:
-        """As `queues.delivered.Deliver`, to a host."""
-        with _lost():
-            if isinstance(item, PolicyUpdate) and item.weights.nbytes >= STORED_BYTES:
-                if item is not self._last[0]:
-                    self._last = item, ray.put(item)
-                item = self._last[1]
-            return await actor.deliver.remote(name, number, item)  # type: ignore[no-any-return]
+    def shared(self, item: Any) -> Any:
+        """Return an item, or where in the object store it is."""
+        if not isinstance(item, PolicyUpdate) or item.weights.nbytes < STORED_BYTES:
+            return item
+        if item is not self._last[0]:
+            self._last = item, ray.put(item)
+        return self._last[1]
+
+
+async def _others() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 @contextmanager

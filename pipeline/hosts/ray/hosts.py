@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import ray
@@ -22,7 +21,7 @@ from pipeline.control.messages import OpenEdge
 from pipeline.hosts.lifeline import ANSWER_S
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
-from pipeline.hosts.ray.calls import RayDeliveries, RaySource
+from pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
 from pipeline.hosts.ray.session import RaySession
 from pipeline.hosts.ray.worker import DOWN, UP, RayWorker
 from queues.delivered import DeliveringOutlet
@@ -56,7 +55,7 @@ class RayHost:
         plan: the host.
         actor: handle of its `RayWorker`.
         session: the Ray that it lives in.
-        deliveries: delivers to it.
+        stored: what several hosts get.
         maxlen: bound of queues in which items wait in line.
         asked: what it asks for, in words.
     """
@@ -68,7 +67,7 @@ class RayHost:
         plan: HostPlan,
         actor: Any,
         session: RaySession,
-        deliveries: RayDeliveries,
+        stored: Stored,
         maxlen: int,
         asked: str,
     ) -> None:
@@ -80,14 +79,18 @@ class RayHost:
         self.feeders: list[RayHost] = []
         """The hosts that put straight into a queue of this one, and its name."""
         self.feed_name = ""
+        self.served: dict[str, dict[str, Any]] = {}
+        """The queues from this host, by name."""
+        self.outlets: dict[str, DeliveringOutlet[Any]] = {}
+        """Main's ends of the queues to a host that may have a successor, by name."""
         self._session = session
-        self._deliver = partial(deliveries.deliver, actor)
+        self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
         self._asked = asked
         self._settled = self._closed = False
         self._up: FetchingInlet[Any] = FetchingInlet(UP, CONTROL_BOUND, {plan.name: self.source})
         self._up.settle(plan.name)
-        self.control = LocalControl(DeliveringOutlet(DOWN, CONTROL_BOUND, self._deliver), self._up)
+        self.control = LocalControl(DeliveringOutlet(DOWN, CONTROL_BOUND, self._deliveries.deliver), self._up)
         self._end = asyncio.ensure_future(self._run())
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
@@ -100,7 +103,12 @@ class RayHost:
         """Open main's end of a queue to this host."""
         maxlen, overflow = (1, "replace_oldest") if newest else (self._maxlen, "wait")
         self.control.send(OpenEdge(name, {"maxlen": maxlen, "overflow": overflow, "sources": {}}))
-        return DeliveringOutlet(name, maxlen, self._deliver, overflow)  # type: ignore[arg-type]
+        deliver = self._deliveries.deliver if newest else self._deliveries.deliver_alone
+        if self.plan.role != "learner":
+            return DeliveringOutlet(name, maxlen, deliver, overflow)  # type: ignore[arg-type]
+        outlet: DeliveringOutlet[Any] = DeliveringOutlet(name, maxlen, deliver, renewable=not self._settled)
+        self.outlets[name] = outlet
+        return outlet
 
     def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> FetchingInlet[Any]:
         """Open both ends of a queue from this host to main."""
@@ -111,7 +119,8 @@ class RayHost:
 
     def serve(self, name: str, maxlen: int, overflow: Overflow) -> None:
         """Let the host open its end of a queue from it."""
-        self.control.send(OpenEdge(name, {"maxlen": maxlen, "overflow": overflow}))
+        self.served[name] = {"maxlen": maxlen, "overflow": overflow}
+        self.control.send(OpenEdge(name, self.served[name]))
 
     def add_consumer(self, name: str, consumer: Consumer) -> None:
         """Somebody fetches from a queue of this host."""
@@ -120,11 +129,15 @@ class RayHost:
             consumer.replace(self.plan.name, None)
 
     def succeed(self, dead: RayHost) -> None:
-        """Put into the queues of a dead host from now on."""
+        """Put into the queues of a dead host from now on, and take what main puts into those of a dead learner."""
         self.consumers, dead.consumers = dead.consumers, {}
         for name, consumer in self.consumers.items():
-            self.serve(name, self._maxlen, "wait")
+            self.serve(name, **dead.served[name])
             consumer.replace(self.plan.name, self.actor)
+        self.outlets, dead.outlets = dead.outlets, {}
+        for name, outlet in self.outlets.items():
+            self.control.send(OpenEdge(name, {"maxlen": self._maxlen, "overflow": "wait", "sources": {}}))
+            outlet.renew(self._deliveries.deliver_alone)
 
     def settle(self) -> None:
         """When this host ends, those who fetch from it see it."""
@@ -132,11 +145,19 @@ class RayHost:
             self._settled = True
             for consumer in self.consumers.values():
                 consumer.replace(self.plan.name, None)
+            for outlet in self.outlets.values():
+                outlet.settle()
 
     async def wait(self) -> int:
         """Wait for its end."""
         await asyncio.wait([self._end])
         return -9 if self._end.cancelled() else self._end.result()
+
+    @property
+    def began(self) -> bool:
+        """True if it has given a sign of life."""
+        said = self._up.statistics()
+        return said.items_out > 0 or said.size > 0
 
     def lose(self) -> None:
         """Ray has lost its head: whoever is still there is as good as gone."""
@@ -155,7 +176,9 @@ class RayHost:
 
     def kill(self) -> None:
         """End its process at once."""
-        if ray.is_initialized() and not self._session.lost:
+        if self._session.lost:
+            self.lose()
+        elif ray.is_initialized():
             with suppress(RayError):
                 ray.kill(self.actor)
 
@@ -255,8 +278,8 @@ class RayHosts:
         self._maxlen = config.pipeline.queues.trajectories.maxlen
         self._session: RaySession | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._actors: dict[str, RayHost] = {}
-        self._deliveries = RayDeliveries()
+        self._hosts: dict[str, RayHost] = {}
+        self._stored = Stored()
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
         """Start a host; it may wait for a node with room.
@@ -279,13 +302,16 @@ class RayHosts:
         options = _options(self._asked(plan.role), own)
         made = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
         actor = made.remote(plan.to_plain(), sys.path if own else [])
-        host = RayHost(plan, actor, session, self._deliveries, self._maxlen, _in_words(options))
-        if plan.role == "actor":
-            self._actors[plan.name] = host
+        host = RayHost(plan, actor, session, self._stored, self._maxlen, _in_words(options))
+        self._hosts[plan.name] = host
         if feed is not None:
             feed.hand_to(host)
         if replaces is not None:
             host.succeed(replaces)
+            feeders, replaces.feeders = replaces.feeders, []
+            if feeders:
+                present = [self._hosts[each.plan.name] for each in feeders]
+                RayFeed(replaces.feed_name, self._maxlen, present).hand_to(host)
         return host
 
     def gather(self, name: str, hosts: Sequence[RayHost]) -> RayFeed:
@@ -314,11 +340,15 @@ class RayHosts:
                 return hosts.actors.resources
 
     async def _watch_head(self, session: RaySession) -> None:
-        """Let a lost head show as the end of its actors, which main would replace: that fails, and ends the run."""
+        """Let a lost head show as the end of its actors, which main would replace: that fails, and ends the run.
+
+        Learners may save; those that have not begun never will, and nobody is to wait for them.
+        """
         await session.wait_until_lost()
         log.warning(_HEADLESS)
-        for host in self._actors.values():
-            host.lose()
+        for host in self._hosts.values():
+            if host.plan.role == "actor" or not host.began:
+                host.lose()
 
 
 def _options(asked: HostResources, own: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -11,25 +12,30 @@ import signal
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address
 
 from config import RunConfig
 from config.host_kinds import HOST_KINDS
 from pipeline.common.errors import RunError
 from pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
 from pipeline.hosts.process import child_environment
-from pipeline.hosts.ray.head import wait_until_gone
+from pipeline.hosts.ray.head import first_to_answer, wait_until_gone
 
 LOOPBACK = "127.0.0.1"
-_LONGEST_FOLDER = 40
-"""Ray's sockets lie in its temporary folder, 65 characters below it, and a socket's path has at most 107."""
+_LONGEST_FOLDER = 107 - 65 - 30
+"""A socket's path has at most 107 characters; Ray names the last 65, and its folder takes 30 here."""
 _OWN_RAY = {
     "prestart_worker_first_driver": False,  # hosts are all that runs there
     "worker_niceness": 0,  # they are the run's main work: Ray would let all else on the machine come first
+    "task_events_report_interval_ms": 0,  # nobody looks at its lists of calls,
+    "enable_metrics_collection": False,  # nor at its metrics,
+    "event_stats": False,  # nor at the times of its event loops: each call would cost more
     "kill_child_processes_on_worker_exit": False,  # sweepers end what hosts leave behind, with time to end in order
 }
 
@@ -57,13 +63,14 @@ class RaySession:
         place = temporary if len(temporary) <= _LONGEST_FOLDER else "/tmp"
         self._folder = tempfile.mkdtemp(prefix=f"headrace-ray-{os.getpid()}-", dir=place)
         remove_folder_at_end(self._folder)
-        cpus, gpus, custom = _asked(config)
+        asked = _asked(config)
+        gpus, memory = asked.pop("GPU", 0.0), asked.pop("memory", 0.0)
         try:
             with _environment(child_environment() | _token()), _loopback_allowed(), _signals_kept():
                 ray.init(
                     address="local",
-                    num_cpus=max(1, os.cpu_count() or 1, -int(-cpus // 1)),
-                    resources=custom,
+                    num_cpus=max(1, os.cpu_count() or 1, math.ceil(asked.pop("CPU", 0.0))),
+                    resources=asked,
                     include_dashboard=False,
                     logging_level=logging.ERROR,
                     _node_ip_address=LOOPBACK,
@@ -76,14 +83,17 @@ class RaySession:
         if (address := ray.util.get_node_ip_address()) != LOOPBACK:
             self.close()
             raise RunError(f"Ray {ray.__version__} listens on {address} though it was told {LOOPBACK}; use another one")
-        if gpus > (there := ray.cluster_resources().get("GPU", 0)):
-            self.close()
-            raise RunError(f"pipeline.hosts: {gpus:g} GPUs are asked for in resources, and this machine has {there:g}")
+        for name, amount in (("GPU", gpus), ("memory", memory)):
+            if amount > (there := ray.cluster_resources().get(name, 0)):
+                self.close()
+                raise RunError(
+                    f"pipeline.hosts: resources ask for {amount:,.12g} of {name}, and this machine has {there:,.12g}"
+                )
 
     def _join(self, config: RunConfig) -> None:
         address = config.pipeline.ray.address
         try:
-            with _signals_kept():
+            with _signals_kept(), _as_it_listens(address):
                 ray.init(
                     address=address,
                     logging_level=logging.ERROR,
@@ -95,6 +105,11 @@ class RaySession:
                 f"pipeline.ray.address: no Ray cluster can be joined at {address!r}: {error}. This machine must be one "
                 "of its nodes (`ray start --address=…`)"
             ) from error
+        if (gpus := _asked(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
+            self.close()
+            raise RunError(
+                f"pipeline.hosts: resources ask for {gpus:g} of GPU, and no node of the cluster at {address!r} has any"
+            )
 
     async def wait_until_lost(self) -> None:
         """Return when the cluster's head is gone; it is not called any more then, as calls may never return."""
@@ -103,12 +118,23 @@ class RaySession:
 
     def close(self) -> None:
         """End Ray, or leave the cluster."""
-        if self.found or self.lost:
+        if self.found or (self.lost and not self.own):
             return
-        with _signals_kept():
-            ray.shutdown()
+        if self.lost:
+            _end_processes()
+        else:
+            with _signals_kept():
+                ray.shutdown()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _end_processes() -> None:
+    """End what is left of a Ray of this process's without its head, for which an end in order would wait."""
+    from ray._private import worker
+
+    if worker._global_node is not None:
+        worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def runtime_environment(config: RunConfig) -> dict[str, Any]:
@@ -139,24 +165,23 @@ def _modules_in(config: RunConfig) -> list[str]:
     return found
 
 
-def _asked(config: RunConfig) -> tuple[float, float, dict[str, float]]:
-    """CPUs, GPUs and other resources that a run's hosts on Ray ask for together."""
+def _asked(config: RunConfig) -> dict[str, float]:
+    """What a run's hosts on Ray ask for together, by Ray's names of resources."""
     hosts = config.pipeline.hosts
     counts = (
         (hosts.actors, hosts.actors.replicas),
-        (hosts.evaluation, 1),
+        (hosts.evaluation, int(config.evaluation is not None)),
         (hosts.replay, hosts.replay.replicas * max(1, len(config.behaviors))),
         (hosts.learners, hosts.learners.replicas * max(1, len(config.behaviors))),
     )
-    cpus, gpus, custom = 0.0, 0.0, dict[str, float]()
+    total: Counter[str] = Counter()
     for settings, count in counts:
-        if settings.kind is None or not HOST_KINDS[settings.kind].on_ray:
+        if not count or settings.kind is None or not HOST_KINDS[settings.kind].on_ray:
             continue
-        cpus += count * (settings.resources.cpus or 0.0)
-        gpus += settings.resources.gpus
-        for name, amount in settings.resources.custom.items():
-            custom[name] = custom.get(name, 0.0) + count * amount
-    return cpus, gpus, custom
+        asked = settings.resources
+        each = {"CPU": asked.cpus, "GPU": asked.gpus, "memory": asked.memory, **asked.custom}
+        total.update({name: count * amount for name, amount in each.items() if amount})
+    return dict(total)
 
 
 @functools.cache
@@ -196,6 +221,23 @@ def _loopback_allowed() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _as_it_listens(address: str | None) -> Iterator[None]:
+    """Let a cluster be joined within at the address where it answers, which may be the loopback one alone.
+
+    Raises:
+        ConnectionError: if nobody answers there: Ray would try for many minutes.
+    """
+    found = canonicalize_bootstrap_address(address)  # of this machine's addresses, its own one in any case
+    host, _, port = (found or "").rpartition(":")
+    hosts = [host, LOOPBACK] if host == ray.util.get_node_ip_address() else [host]
+    if found is None or first_to_answer([each.strip("[]") for each in hosts], int(port)) != LOOPBACK:
+        yield
+        return
+    with _loopback_allowed():
+        yield
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -23,6 +24,7 @@ from pipeline.hosts.leftovers import watch_this_process
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.ray.calls import RaySource
 from pipeline.hosts.serve import serve
+from queues.arrivals import post
 from queues.delivered import DeliveredInlet
 from queues.ends import Inlet, Outlet
 from queues.served import FetchingInlet, ServedOutlet
@@ -37,17 +39,25 @@ UP, DOWN = "control up", "control down"
 
 
 class RayEdges:
-    """The host's ends of queues by name; whoever asks for one before it is open waits for it."""
+    """The host's ends of queues by name; whoever asks for one before it is open waits for it.
 
-    def __init__(self) -> None:
+    The host opens and closes ends in its own event loop; calls come in that of Ray.
+
+    Args:
+        loop: Ray's event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._served: list[ServedOutlet[Any]] = []
+        self._readers: dict[str, Reader] = {}
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
         """Make the producing end of a queue, whose items are fetched."""
         outlet: ServedOutlet[Any] = ServedOutlet(name, address["maxlen"], address["overflow"])
         self._served.append(outlet)
-        self._end(name).set_result(outlet)
+        post(self._loop, self._open, name, outlet)
         return outlet
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
@@ -55,12 +65,28 @@ class RayEdges:
         bounds = address["maxlen"], address["overflow"]
         sources = {key: RaySource(actor) for key, actor in address["sources"].items()}
         inlet: Any = FetchingInlet(name, bounds[0], sources, bounds[1]) if sources else DeliveredInlet(name, *bounds)
-        self._end(name).set_result(inlet)
+        post(self._loop, self._open, name, inlet)
         return inlet  # type: ignore[no-any-return]
+
+    def renew(self, name: str) -> None:
+        """Begin a queue anew with the consumer that takes the place of a dead one."""
+        for outlet in self._served:
+            if outlet.name == name:
+                outlet.renew()
 
     async def end(self, name: str) -> Any:
         """Wait for the end of a queue."""
         return await asyncio.shield(self._end(name))
+
+    async def fetch(self, reader: str, asked: Mapping[str, int]) -> dict[str, list[Any] | None]:
+        """Return what the queues have that a reader asks for, by name; the numbers are those taken of each before."""
+        if reader not in self._readers:
+            self._readers[reader] = Reader(self)
+        return await self._readers[reader].fetch(asked)
+
+    async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
+        """As `DeliveredInlet.deliver`, to several queues; the keys are the items' queues and numbers."""
+        return await asyncio.gather(*(self._deliver(*key, item) for key, item in zip(keys, items, strict=True)))
 
     async def close(self) -> None:
         """Wait until what was put has been fetched, or nobody will."""
@@ -69,10 +95,42 @@ class RayEdges:
         for outlet in self._served:
             await outlet.wait_closed()
 
+    async def _deliver(self, name: str, number: int, item: Any) -> bool:
+        return await (await self.end(name)).deliver(number, item)  # type: ignore[no-any-return]
+
+    def _open(self, name: str, end: Any) -> None:
+        self._end(name).set_result(end)
+
     def _end(self, name: str) -> asyncio.Future[Any]:
         if name not in self._ends:
-            self._ends[name] = asyncio.get_running_loop().create_future()
+            self._ends[name] = self._loop.create_future()
         return self._ends[name]
+
+
+class Reader:
+    """One who fetches from several queues of this host: a call brings what there is in all that were asked for."""
+
+    def __init__(self, edges: RayEdges) -> None:
+        self._edges = edges
+        self._fetching: dict[str, asyncio.Task[list[Any] | None]] = {}
+        self._changed = asyncio.Event()
+        self._calls = 0
+
+    async def fetch(self, asked: Mapping[str, int]) -> dict[str, list[Any] | None]:
+        """Fetch from these queues too; waits for any that it or an earlier call has asked for, or for a later call."""
+        self._calls += 1
+        call = self._calls
+        self._changed.set()
+        for name, taken in asked.items():
+            task = self._fetching[name] = asyncio.create_task(self._fetch(name, taken), name=f"answering {name}")
+            task.add_done_callback(lambda _: self._changed.set())
+        while not (done := [name for name, task in self._fetching.items() if task.done()]) and call == self._calls:
+            self._changed.clear()
+            await self._changed.wait()
+        return {name: self._fetching.pop(name).result() for name in done}
+
+    async def _fetch(self, name: str, taken: int) -> list[Any] | None:
+        return await (await self._edges.end(name)).fetch(taken)  # type: ignore[no-any-return]
 
 
 class RayWorker:
@@ -88,53 +146,59 @@ class RayWorker:
             sys.path[:] = path
         watch_this_process()  # games that are started here end with it, whatever ends it
         self._plan = HostPlan(**plan)
-        self._edges = RayEdges()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
 
+    @cached_property
+    def _edges(self) -> RayEdges:
+        return RayEdges(asyncio.get_running_loop())
+
     async def run(self) -> int:
-        """Be the host until it has nothing left to do; its exit status."""
+        """Be the host until it has nothing left to do; its exit status.
+
+        The host has a thread and an event loop of its own: calls are answered while a stage computes.
+        """
         sys.setswitchinterval(SWITCH_S)
+        return await asyncio.to_thread(asyncio.run, self._run(self._edges))
+
+    async def _run(self, edges: RayEdges) -> int:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         if self._plan.role in ("learner", "follower"):
             import torch
 
             torch.set_num_threads(1)
         bounds = {"maxlen": CONTROL_BOUND, "overflow": "wait", "sources": {}}
-        up = await self._edges.open_outlet(UP, bounds)
-        control = LocalControl(up, await self._edges.open_inlet(DOWN, bounds))
+        up = await edges.open_outlet(UP, bounds)
+        control = LocalControl(up, await edges.open_inlet(DOWN, bounds))
         log_to_main(self._plan, control)
         log.info("%s runs in process %d of %s.", self._plan.name, os.getpid(), ray.util.get_node_ip_address())
-        ended_well = await serve(self._plan, control, self._edges)
+        ended_well = await serve(self._plan, control, edges)
         if ended_well:
-            await self._edges.close()
+            await edges.close()
         else:
             await up.wait_closed()  # type: ignore[attr-defined]
         return 0 if ended_well else 1
 
-    async def fetch(self, name: str) -> list[Any] | None:
-        """As `ServedOutlet.fetch`."""
-        return await (await self._edges.end(name)).fetch()  # type: ignore[no-any-return]
+    async def fetch(self, reader: str, asked: Mapping[str, int]) -> dict[str, list[Any] | None]:
+        """As `RayEdges.fetch`."""
+        return await self._edges.fetch(reader, asked)
 
-    async def taken(self, name: str, count: int) -> None:
-        """As `ServedOutlet.taken`."""
-        (await self._edges.end(name)).taken(count)
+    async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
+        """As `RayEdges.deliver`."""
+        return await self._edges.deliver(keys, *items)
 
     async def finish(self, name: str) -> None:
         """As `ServedOutlet.finish`."""
         (await self._edges.end(name)).finish()
 
-    async def deliver(self, name: str, number: int, item: Any) -> bool:
-        """As `DeliveredInlet.deliver`."""
-        return await (await self._edges.end(name)).deliver(number, item)  # type: ignore[no-any-return]
-
     async def replace(self, name: str, key: str, actor: Any) -> None:
         """As `FetchingInlet.replace`; None for the actor: as `settle`."""
         inlet = await self._edges.end(name)
+        assert self._loop is not None, "the host has opened this end"
         if actor is None:
-            inlet.settle(key)
+            post(self._loop, inlet.settle, key)
         else:
-            inlet.replace(key, RaySource(actor))
+            post(self._loop, inlet.replace, key, RaySource(actor))
 
     @ray.method(concurrency_group="watch")  # type: ignore[untyped-decorator]
     async def describe(self) -> str:

@@ -1,0 +1,137 @@
+"""Queues over calls of a Ray actor: both sides in one event loop, with nothing of Ray between them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from queue_conformance import check_queue, number_of, numbered
+
+from queues.delivered import DeliveringOutlet
+from queues.errors import QueueClosed
+from queues.served import FetchingInlet
+
+ray = pytest.importorskip("ray")
+
+from pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored  # noqa: E402
+from pipeline.hosts.ray.worker import RayEdges  # noqa: E402
+
+pytestmark = pytest.mark.virtual_time
+
+LINE = {"maxlen": 2, "overflow": "wait", "sources": {}}
+NEWEST = {"maxlen": 1, "overflow": "replace_oldest", "sources": {}}
+
+
+class Method:
+    """A method of an actor: a call takes a moment there and a moment back."""
+
+    def __init__(self, method):
+        self._method = method
+        self.calls = 0
+
+    def remote(self, *arguments):
+        self.calls += 1
+        return asyncio.ensure_future(self._call(arguments))
+
+    async def _call(self, arguments):
+        await asyncio.sleep(0.001)
+        answer = await self._method(*arguments)
+        await asyncio.sleep(0.001)
+        return answer
+
+
+class Actor:
+    """The handle of a host's worker."""
+
+    def __init__(self):
+        self.edges = RayEdges(asyncio.get_running_loop())
+        self.fetch, self.deliver, self.finish = map(Method, (self.edges.fetch, self.edges.deliver, self._finish))
+
+    async def _finish(self, name):
+        (await self.edges.end(name)).finish()
+
+
+@pytest.fixture(autouse=True)
+def _ray_runs(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+
+
+@asynccontextmanager
+async def fetched(maxlen):
+    actor = Actor()
+    outlet = await actor.edges.open_outlet("Ball", {**LINE, "maxlen": maxlen})
+    inlet = FetchingInlet("Ball", maxlen, {"actor-0": RaySource(actor)})
+    yield outlet, inlet
+    inlet.close()
+    await asyncio.sleep(1)
+
+
+@asynccontextmanager
+async def delivered(maxlen):
+    actor = Actor()
+    inlet = await actor.edges.open_inlet("Ball", {**LINE, "maxlen": maxlen})
+    yield DeliveringOutlet("Ball", maxlen, RayDeliveries(actor, Stored()).deliver_alone), inlet
+    inlet.close()
+    await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("make", [fetched, delivered])
+async def test_both_directions_do_what_every_queue_does(make):
+    await check_queue(make, one_loop=False)
+
+
+async def two_queues(actor, source):
+    """Both ends of two queues from one host to one consumer: a line, and the newest item alone."""
+    line, newest = await actor.edges.open_outlet("line", LINE), await actor.edges.open_outlet("newest", NEWEST)
+    inlets = FetchingInlet("line", 2, {"host": source}), FetchingInlet("newest", 1, {"host": source}, "replace_oldest")
+    await asyncio.sleep(1)
+    return line, newest, *inlets
+
+
+async def test_queues_of_one_host_share_a_call():
+    actor = Actor()
+    line, newest, from_line, from_newest = await two_queues(actor, RaySource(actor))
+    for number in range(10):
+        calls = actor.fetch.calls
+        await line.put(numbered(number))
+        await newest.put(numbered(number + 100))
+        assert number_of(await from_line.get()) == number
+        assert number_of(await from_newest.get()) == number + 100
+        await asyncio.sleep(1)
+        assert actor.fetch.calls == calls + 1
+    for inlet in (from_line, from_newest):
+        inlet.close()
+    await asyncio.sleep(1)
+
+
+async def test_a_queue_goes_on_when_another_one_of_the_host_has_ended_or_is_not_read():
+    actor = Actor()
+    line, newest, from_line, from_newest = await two_queues(actor, RaySource(actor))
+    await line.put(numbered(0))
+    await asyncio.sleep(1)  # nobody takes it
+    await newest.put(numbered(1))
+    assert number_of(await from_newest.get()) == 1
+    newest.close()
+    with pytest.raises(QueueClosed):
+        await from_newest.get()
+    assert number_of(await from_line.get()) == 0
+    await line.put(numbered(2))
+    assert number_of(await from_line.get()) == 2
+    line.close()
+    with pytest.raises(QueueClosed):
+        await from_line.get()
+    await line.wait_closed()
+
+
+async def test_what_is_delivered_at_a_time_goes_in_one_call():
+    actor = Actor()
+    inlets = [await actor.edges.open_inlet(name, bounds) for name, bounds in (("line", LINE), ("newest", NEWEST))]
+    deliver = RayDeliveries(actor, Stored()).deliver
+    line, newest = DeliveringOutlet("line", 2, deliver), DeliveringOutlet("newest", 1, deliver, "replace_oldest")
+    await line.put(numbered(0))
+    await newest.put(numbered(1))
+    assert [number_of(await inlet.get()) for inlet in inlets] == [0, 1]
+    await asyncio.sleep(1)
+    assert actor.deliver.calls == 1
+    assert (line.qsize(), newest.qsize()) == (0, 0)

@@ -1,0 +1,54 @@
+"""Queues over calls, where the calls come in another thread's event loop than the one in which a host computes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from queue_conformance import number_of
+
+from queues.delivered import DeliveredInlet
+from queues.errors import QueueClosed
+from queues.messages import Barrier, Message
+from queues.served import ServedOutlet
+
+
+async def test_calls_are_answered_while_the_producer_computes():
+    calls, computed = asyncio.get_running_loop(), threading.Event()
+    made: asyncio.Future[ServedOutlet[Message]] = calls.create_future()
+
+    async def produce() -> None:
+        outlet: ServedOutlet[Message] = ServedOutlet("updates", 1)
+        calls.call_soon_threadsafe(made.set_result, outlet)
+        for number in range(2):
+            await outlet.put(Barrier(number))
+        computed.wait()
+        with pytest.raises(QueueClosed):
+            await outlet.put(Barrier(2))
+
+    producing = asyncio.create_task(asyncio.to_thread(asyncio.run, produce()))
+    outlet = await made
+    assert [await outlet.fetch(0), await outlet.fetch(1)] == [[Barrier(0)], [Barrier(1)]]
+    outlet.finish()
+    computed.set()
+    await producing
+
+
+async def test_what_calls_bring_is_taken_in_the_consumer_s_own_event_loop():
+    calls = asyncio.get_running_loop()
+    made: asyncio.Future[DeliveredInlet[Message]] = calls.create_future()
+
+    async def consume() -> list[int]:
+        inlet: DeliveredInlet[Message] = DeliveredInlet("learn", 4)
+        calls.call_soon_threadsafe(made.set_result, inlet)
+        return [number_of(item) async for item in inlet]
+
+    consuming = asyncio.create_task(asyncio.to_thread(asyncio.run, consume()))
+    inlet = await made
+    answers = await asyncio.gather(
+        *(inlet.deliver(number, Barrier(number)) for number in (1, 0)), inlet.deliver(2, None)
+    )
+    assert answers == [True, True, True]
+    assert await consuming == [0, 1]
+    assert await inlet.deliver(3, Barrier(3)) is False  # nobody is there any more
