@@ -195,6 +195,14 @@ class GhostController:
             return self._resume_play()
         return self._end_turn() if became_done and self.generation and self._can_play() else None
 
+    def rewind(self, behavior: str, step: int) -> None:
+        """Take a behaviour back to an earlier step of its trainer, from which that goes on.
+
+        Snapshots that were made since stay: they are opponents as good as any.
+        """
+        self._last_versions.pop(behavior, None)
+        self._histories[behavior].rewind(step)
+
     # Trajectories and games. ---------------------------------------------------------------------------------------
 
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:

@@ -150,6 +150,15 @@ class PolicyHistory:
         if not self._window or update.step - self._counters.last_save > self.settings.save_steps:
             self._save()
 
+    def rewind(self, step: int) -> None:
+        """Go back to an earlier step: the newest policy has the rating of the last snapshot until then."""
+        counters, ratings = self._counters, self.records
+        earlier = [record for number, record in ratings.items() if number != NEWEST and record.step <= step]
+        before = max(earlier, key=lambda record: record.step, default=Record(self.settings.initial_elo))
+        ratings[NEWEST] = replace(ratings[NEWEST], rating=before.rating, mu=before.mu, sigma=before.sigma)
+        counters.last_save, counters.turn_began = min(counters.last_save, step), min(counters.turn_began, step)
+        counters.done = False
+
     def begin_turn(self, learns: bool) -> None:
         """Begin another team's turn; `learns` if this behaviour is in that team."""
         counters = self._counters

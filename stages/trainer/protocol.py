@@ -129,6 +129,15 @@ class Trainer(ABC):
             StageError: if the state belongs to another network, spec or set of signals; the message names the tensor.
         """
 
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Use another value of a hyperparameter that has a schedule, from the next update on.
+
+        Raises:
+            StageError: if this trainer has none of this name.
+            ValueError: if the value is out of its bounds.
+        """
+        raise StageError(f"{type(self).__name__} has no {name} that may change in a run")
+
     def save_bulk(self, folder: Path) -> None:  # noqa: B027 - most trainers have nothing to write
         """Write the part of a checkpoint that is too large for `state_dict()` (a replay memory) into a folder.
 

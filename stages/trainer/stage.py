@@ -6,26 +6,24 @@ weights.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from queues.columns import Column
-from queues.messages import Array, PolicyUpdate, TrajectoryBatch
+from queues.messages import PolicyUpdate, TrajectoryBatch
 from queues.specs import ActionSpec
 from stages.policy.extra_columns import require_columns
 from stages.stage import Stage, StageContext
 from stages.timings import LEARNING
 from stages.trainer.action_histograms import ActionHistograms
+from stages.trainer.deliveries import Deliveries
+from stages.trainer.finished_episodes import FinishedEpisodes
 from stages.trainer.protocol import Trainer
-
-RECENT_EPISODES = 100
-"""Episodes behind the recent mean return, the field's usual yardstick."""
 
 RESTORED_SOURCE = -1
 """Source of the rows that a resumed trainer brings along."""
@@ -47,6 +45,8 @@ class TrainerReport:
     """Flow credits returned so far, by source, cumulative."""
     held: int = 0
     """Flow credits of held steps that were not learned from yet."""
+    arrived: Mapping[int, int] = field(default_factory=dict)
+    """Flow credits that have arrived so far, by source, cumulative: returned ones, and those of held steps."""
     returns: tuple[float, ...] = ()
     """Returns of episodes that ended since the last report, as far as a curriculum needs them: the newest ones, all
     begun under the same environment parameters."""
@@ -63,6 +63,8 @@ class TrainerPort:
     """The stage's connection to its host."""
 
     report: Callable[[TrainerReport], None] = lambda report: None
+    soon: Callable[[Callable[[], None]], object] = lambda call: None
+    """Call something a little later, when more has come that it can tell of."""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         clock: seconds, for durations of updates.
         columns: those that the trainer asks of the policies, which all rows must have.
         actions: the behaviour's, for histograms of them; None: no histograms.
+        deliveries: checks in tests that no trajectory comes twice; None: it is not checked.
     """
 
     may_block = True
@@ -121,32 +124,40 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         clock: Callable[[], float] = time.perf_counter,
         columns: tuple[Column, ...] = (),
         actions: ActionSpec | None = None,
+        deliveries: Deliveries | None = None,
     ) -> None:
         self.trainer = trainer
         self._behavior = behavior
         self._max_steps = max_steps
-        self._strength = strength
         self._port = port or TrainerPort()
         self._reports_each = reports_each
         self._clock = clock
         self._columns = columns
+        self._deliveries = deliveries
         self._learned_at: float | None = None
         self._collecting_s: list[float] = []
         self._learning_s: list[float] = []
         self._context = StageContext("trainer")
         self._unlearned: deque[_Waiting] = deque()
         self._returned: dict[int, int] = {}
-        self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self._returns: deque[float] = deque(maxlen=kept_returns)
-        self._parameter_generation = 0
-        self._episodes = 0
+        self._arrived: dict[int, int] = {}
+        self._unreported_age = False
+        self._episodes = FinishedEpisodes(behavior, strength, kept_returns, told=not trainer.imitates)
         self._unreported_rows = 0
         self._policy: PolicyUpdate | None = None
         self._frames = 0
         self._repeats = False
+        self._lost_updates = 0
+        self.changed: dict[str, float] = {}
+        """Hyperparameters that were set while the run went on."""
         self._actions: ActionHistograms | None = None
         if actions is not None and not trainer.imitates:  # a teacher's actions are shown by its own trainer
             self._actions = ActionHistograms(actions, trainer.squashed, trainer.rows_per_update)
+
+    @property
+    def version(self) -> int:
+        """The version of the trainer's policy: its updates, with those that were lost with an earlier trainer."""
+        return self.trainer.version + self._lost_updates
 
     @property
     def done(self) -> bool:
@@ -161,7 +172,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     @property
     def recent_return(self) -> float | None:
         """Mean return of the last (up to) 100 finished episodes."""
-        return math.fsum(self._recent) / len(self._recent) if self._recent else None
+        return self._episodes.recent_return
 
     def start(self, context: StageContext) -> None:
         """Keep the context."""
@@ -172,6 +183,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
         Raises:
             StageError: if the rows lack a column that the trainer asks for.
+            DeliveryError: if the deliveries are checked, and a trajectory comes twice.
         """
         if self._take(item):
             while self.trainer.ready():
@@ -181,15 +193,21 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     def _take(self, item: TrajectoryBatch) -> bool:
         """Add a batch; returns True if there may be something to learn from it."""
-        self._count_episodes(item)
+        if self._deliveries is not None:
+            self._deliveries.check(item)
+        self._episodes.add(item, self._context.statistics)
+        credits = item.credits
+        self._arrived[item.source] = self._arrived.get(item.source, 0) + credits
         if self.done:
-            self._give_back(item.source, item.credits)
+            self._give_back(item.source, credits)
         elif item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
             if self._columns:
                 require_columns(item, self._columns)
             self.trainer.add(item)
             self._count_frames(item)
-            self._unlearned.append(_Waiting.of(item))
+            waiting = _Waiting.of(item)
+            self._unlearned.append(waiting)
+            self._unreported_age |= waiting.version is not None and waiting.version < self.version
             return True
         return False
 
@@ -201,6 +219,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._unreported_rows += item.num_rows
         if self._reports_each or self.done or self._report_due():
             self._report()
+        elif self._unreported_age and len(self._arrived) > 1:
+            self._port.soon(self._report_arrivals)
 
     def policy(self) -> PolicyUpdate:
         """The policy last emitted, which is what actors act by; before the first update, the untrained one.
@@ -212,6 +232,26 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._policy = self.trainer.policy()
         return self._policy
 
+    def number_above(self, version: int) -> None:
+        """Give policies higher versions than this, which another trainer has given: actors take the highest for newest.
+
+        Updates are counted on from there, as if none of that trainer's had been lost.
+        """
+        lost = version + 1 - self.version
+        if version >= 0 and lost > 0:
+            self._lost_updates += lost
+            self._policy = replace(self.policy(), version=self.version)
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Use another value of a hyperparameter from the next update on; it is kept in checkpoints.
+
+        Raises:
+            StageError: if the trainer has none of this name that may change.
+            ValueError: if the value is out of its bounds.
+        """
+        self.trainer.set_hyperparameter(name, value)
+        self.changed[name] = value
+
     def report_now(self) -> None:
         """Send a report without waiting for a batch."""
         self._report()
@@ -219,18 +259,25 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def state_dict(self) -> Mapping[str, Any]:
         """The trainer's whole state, the policy that it last emitted, and the number of rows not learned from."""
         policy = self.policy()
+        lost = {"lost_updates": self._lost_updates} if self._lost_updates else {}
+        changed = {"hyperparameters": dict(self.changed)} if self.changed else {}
         return {
+            **lost,
+            **changed,
             "trainer": self.trainer.state_dict(),
             "policy": {"weights": policy.weights, "step": policy.step, "version": policy.version},
             "held_rows": self.held_rows,
-            "recent_returns": list(self._recent),
-            "episodes": self._episodes,
+            "recent_returns": list(self._episodes.recent),
+            "episodes": self._episodes.count,
             "frames": self._frames,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the checkpoint was made."""
         self.trainer.load_state_dict(state["trainer"])
+        for name, value in state.get("hyperparameters", {}).items():
+            self.set_hyperparameter(name, float(value))
+        self._lost_updates = int(state.get("lost_updates", 0))
         policy = state["policy"]
         self._policy = replace(
             self.trainer.policy(),
@@ -241,12 +288,14 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._unlearned.clear()
         if state["held_rows"]:
             self._unlearned.append(_Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
-        self._recent.extend(float(value) for value in state["recent_returns"])
-        self._episodes = int(state["episodes"])
+        self._episodes.recent.extend(float(value) for value in state["recent_returns"])
+        self._episodes.count = int(state["episodes"])
         self._frames = int(state.get("frames", self.trainer.step))  # before there was action repeat
 
     def _learn(self) -> PolicyUpdate:
-        began, version = self._clock(), self.trainer.version
+        if len(self._arrived) > 1:
+            self._report_arrivals()  # now, so that actors that wait for it go on during the update
+        began, version = self._clock(), self.version
         used = self.trainer.learn()
         add = self._context.statistics.add
         add(self._behavior, "Pipeline/Update Experiences", float(used))
@@ -256,9 +305,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         known, age = self._use_up(used, version)
         if known and not self.trainer.imitates:  # versions are of its own policy
             add(self._behavior, "Policy/Lag", age / known)
-        self._policy = self.trainer.policy()
+        self._policy = self._numbered(self.trainer.policy())
         self._time_update(began)
         return self._policy
+
+    def _numbered(self, policy: PolicyUpdate) -> PolicyUpdate:
+        return replace(policy, version=self.version) if self._lost_updates else policy
 
     def _time_update(self, began: float) -> None:
         before, self._learned_at = self._learned_at, self._clock()
@@ -306,62 +358,35 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if self._actions is not None and self._actions.due:
             self._actions.report(statistics, self._behavior)
 
-    def _count_episodes(self, batch: TrajectoryBatch) -> None:
-        if not batch.episodes or not len(batch.episodes["episode_returns"]):
-            return
-        learning = batch.episodes["episode_learning"]
-        returns = batch.episodes["episode_returns"][learning].tolist()
-        lengths = batch.episodes["episode_lengths"][learning].tolist()
-        self._episodes += len(returns)
-        self._keep_returns(returns, batch.episodes.get("episode_parameters"), learning)
-        if self.trainer.imitates:  # the teacher's trainer reports them
-            return
-        self._recent.extend(returns)
-        statistics = self._context.statistics
-        statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
-        statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
-        if self._strength:
-            scaled = [value * self._strength for value in returns]
-            statistics.extend(self._behavior, "Policy/Extrinsic Reward", scaled, "mean")
-        if "episode_group_over" in batch.episodes:
-            over = learning & batch.episodes["episode_group_over"]
-            of_groups = batch.episodes["episode_group_returns"][over].tolist()
-            statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
-
-    def _keep_returns(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
-        """Keep returns for the next report; those of episodes begun under older parameters go when newer ones come."""
-        begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
-        newest = int(begun.max(initial=0))
-        if newest > self._parameter_generation:
-            self._parameter_generation = newest
-            self._returns.clear()
-        self._returns.extend(
-            value for value, one in zip(returns, begun.tolist(), strict=True) if one == self._parameter_generation
-        )
-
     def _report_due(self) -> bool:
         """True after an update, and half-way to the next unless that is near: a report wakes main and this host up."""
         unreported, enough = self._unreported_rows, self.trainer.rows_per_update
         return unreported >= enough or (2 * unreported >= enough and 4 * self.held_rows < 3 * enough)
 
+    def _report_arrivals(self) -> None:
+        """Report if steps by older versions have come: other actors may wait until they have."""
+        if self._unreported_age:
+            self._report()
+
     def _report(self) -> None:
         self._unreported_rows = 0
-        returns, collecting_s, learning_s = map(tuple, (self._returns, self._collecting_s, self._learning_s))
-        self._returns.clear()
+        self._unreported_age = False
+        collecting_s, learning_s = tuple(self._collecting_s), tuple(self._learning_s)
         self._collecting_s.clear()
         self._learning_s.clear()
         self._port.report(
             TrainerReport(
                 behavior=self._behavior,
                 step=self.trainer.step,
-                version=self.trainer.version,
+                version=self.version,
                 done=self.done,
                 recent_return=self.recent_return,
-                episodes=self._episodes,
+                episodes=self._episodes.count,
                 returned=dict(self._returned),
                 held=self.held_rows,
-                returns=returns,
-                parameter_generation=self._parameter_generation,
+                arrived=dict(self._arrived),
+                returns=self._episodes.take_returns(),
+                parameter_generation=self._episodes.parameter_generation,
                 collecting_s=collecting_s,
                 learning_s=learning_s,
             )

@@ -51,10 +51,6 @@ class BCTrainer(BuiltinTrainer):
         self._likelihood = MaximumLikelihood(design, self._actor)
         self._examples = ExampleBuffer(design, context.teacher_squashed)
         self._held_out = ExampleBuffer(design, context.teacher_squashed)
-        h = self._hyperparameters
-        self._learning_rate = Schedule(
-            h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, settings.max_steps
-        )
         self._waiting = 0
         """Rows added since the last update, held out or not."""
         self._warned = False
@@ -91,7 +87,7 @@ class BCTrainer(BuiltinTrainer):
             NotFiniteError: if a loss or a weight became NaN or infinite; everything is then as before.
         """
         h, normalizer = self._hyperparameters, self._intake.normalizer
-        learning_rate = self._learning_rate.at(self._step)
+        learning_rate = self._learning_rate()
         report = {"Policy/Learning Rate": learning_rate}
         if len(self._examples):
             examples = self._examples.examples()
@@ -126,6 +122,14 @@ class BCTrainer(BuiltinTrainer):
             "gathered": self._examples.state_dict(),
             "held_out": self._held_out.state_dict(),
         }
+
+    def _learning_rate(self) -> float:
+        h, steps = self._hyperparameters, self.context.settings.max_steps
+        return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step)
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Use another value from the next update on."""
+        self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`."""

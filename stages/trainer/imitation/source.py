@@ -133,6 +133,7 @@ class _Feeder:
     def __init__(self, demonstrations: Demonstrations) -> None:
         spec = demonstrations.spec
         self._demonstrations = demonstrations
+        self._made = 0
         self._lengths, self._starts = demonstrations.episode_lengths, demonstrations.episode_starts
         # Of the last trajectory of each episode, in which trajectories continue each other.
         self._last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
@@ -194,11 +195,13 @@ class _Feeder:
             "generation": np.zeros(k, np.int32),
             "learning": np.ones(k, np.bool_),
             "opponent": np.full(k, -1, np.int32),
+            "numbers": np.arange(self._made, self._made + k),
             "credits": np.zeros(k, np.int32),  # no flow control feeds them
         }
         for index, (final, observed) in enumerate(zip(self._finals, self._observations, strict=True)):
             going_on = ~ends.reshape(-1, *[1] * (final.ndim - 1))
             columns[f"next_obs_{index}"] = np.where(going_on, observed[after], final[last])
+        self._made += k
         for name, array in self._actions.items():
             columns[f"previous_{name}"] = np.where(starts[:, None] > 0, array[before], array.dtype.type(0))
         return columns

@@ -87,6 +87,10 @@ class RolloutTrainer(BuiltinTrainer, Generic[Settings, Update]):
             "buffer": self._buffer.state_dict(),
         }
 
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Use another value from the next update on."""
+        self._hyperparameters = self._hyperparameters.with_value(name, value)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`."""
         if (self._cloning is None) != (state["cloning"] is None):

@@ -178,6 +178,28 @@ class ReplayMemory:
         )
         return self._gather(rows.reshape(-1) % self.capacity, sequences)
 
+    def taken(self, ages: Index) -> tuple[TrajectoryBatch, EncodedObservations, EncodedObservations]:
+        """Rows of a memory without sequences, as `add` takes them: rows that follow each other are one piece.
+
+        Args:
+            ages: [N] ascending; 0 is the oldest row.
+        """
+        at = (max(0, self._count - self.capacity) + ages) % self.capacity
+        slots, next_slots = self._rows["slot"].take(at), self._rows["next_slot"].take(at)
+        lasts = np.flatnonzero(np.append(next_slots[:-1] != slots[1:], True))
+        rows = {name: self._rows[name].take(at) for name in self._sampled}
+        terminated = rows.pop("terminated")[lasts]
+        pieces: dict[str, Array] = {
+            "lengths": np.diff(lasts, prepend=-1).astype(np.int32),
+            "agent_ids": np.zeros(len(lasts), np.int64),
+            "episode_ids": np.arange(len(lasts)),
+            "terminated": terminated,
+            "truncated": ~terminated,  # nothing will go on from them
+            "credits": np.zeros(len(lasts), np.int32),
+        }
+        before, after = self.observations.read(slots), self.observations.read(next_slots[lasts])
+        return TrajectoryBatch("", 0, rows, pieces), before, after
+
     def facts(self) -> dict[str, Any]:
         """Plain values for `restore`, beside the columns."""
         return {

@@ -11,7 +11,7 @@ from queues.messages import ReplayRequest, ReplaySample, TrajectoryBatch
 from stages.stage import Stage
 from stages.trainer.randomness import new_random, random_state, restore_random
 from stages.trainer.sac.replay_memory import ReplayMemory
-from stages.trainer.sac.sharded_replay import as_sample, taken_apart
+from stages.trainer.sac.sharded_replay import SIZE, as_sample, taken_apart
 
 
 class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
@@ -39,12 +39,14 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
             self.rows += item.num_rows
             return
         for count in item.counts.tolist():
-            if count:
+            if count < 0:
+                yield self.size()
+            elif count:
                 yield as_sample(self.memory.sample(count, self._random))
 
     def size(self) -> ReplaySample:
-        """The first message to the trainer: the rows that the shard begins with."""
-        return ReplaySample({"size": np.array([len(self.memory)], np.int64)})
+        """What a trainer is told that begins: the rows that the shard has."""
+        return ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
 
     def state_dict(self) -> Mapping[str, Any]:
         """All but the rows, which are in a file of their own."""

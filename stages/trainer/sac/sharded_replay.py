@@ -23,6 +23,11 @@ from stages.trainer.sac.replay_memory import ReplayedRows
 AT_ONCE = 64
 """Batches that are on their way at most."""
 
+ASKS_SIZE = np.array([-1], np.int64)
+"""In place of numbers of rows, in the request for a shard's size."""
+SIZE = "size"
+"""The column of the answer."""
+
 _ENDS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "credits")
 
 Outgoing = TrajectoryBatch | ReplayRequest | Barrier
@@ -100,11 +105,13 @@ class ShardedReplay:
                 await self._wait()
 
     async def opened(self) -> None:
-        """Wait until every shard has told how many rows it begins with.
+        """Ask every shard how many rows it has, and wait for the answers; earlier ones were for a trainer that is lost.
 
         Raises:
             QueueClosed: if a shard is gone.
         """
+        for queue in self.outgoing:
+            queue.put_nowait(ReplayRequest(ASKS_SIZE))
         while not self._known.all():
             self._arrived.clear()
             await self._wait()
@@ -116,10 +123,10 @@ class ShardedReplay:
 
     def receive(self, shard: int, answer: ReplaySample) -> None:
         """Take what a shard has sent: first its size, then rows."""
-        if self._known[shard]:
+        if SIZE in answer.columns:
+            self._known[shard], self._sizes[shard] = True, int(answer.columns[SIZE][0])
+        elif self._known[shard]:
             self._answers[shard].append(answer)
-        else:
-            self._known[shard], self._sizes[shard] = True, int(answer.columns["size"][0])
         self._arrived.set()
 
     def lose(self, shard: int) -> None:

@@ -6,6 +6,7 @@ down the `losses`. docs/differences.md has the differences from ML-Agents.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from urllib.parse import quote
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from config import SACHyperparameters
 from queues.messages import Array, TrajectoryBatch
@@ -34,9 +34,11 @@ from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
 from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
 from stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
-from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, spread
+from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, measures_of_all, spread
 from stages.trainer.sac.update_ratio import UpdateRatio
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
+
+log = logging.getLogger(__name__)
 
 
 class SACTrainer(BuiltinTrainer):
@@ -76,9 +78,6 @@ class SACTrainer(BuiltinTrainer):
             self._memory = ReplayMemory(spec, layout, h.buffer_size, self._design.memory_size, length)
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
         self._episode_rewards = EpisodeRewards(self._signals, self._maker)
-        self._learning_rate = Schedule(
-            h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, settings.max_steps
-        )
         self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
         ends = [float(not signal.ignores_termination) for signal in self._signals]
         self._ends = torch.tensor(ends, device=context.device)
@@ -87,8 +86,9 @@ class SACTrainer(BuiltinTrainer):
         self._unlearned = 0
         self._due_step = 0
         """With `update_at: episode_end`: the steps added when an episode last ended; these owe updates."""
-        self._measured = Part(slice(0, 0), 1.0), 0
-        """This replica's part of the last minibatch's rows, and their number."""
+        self._told_of_waiting = False
+        self._parts: list[tuple[Part, int]] = []
+        """This replica's part of the rows of each minibatch since the last report, and their number."""
 
     @property
     def rows_per_update(self) -> int:
@@ -109,6 +109,8 @@ class SACTrainer(BuiltinTrainer):
         self._unlearned += batch.num_rows
         if (batch.terminated | batch.truncated).any():
             self._due_step = self._step
+        elif self._hyperparameters.update_at == "episode_end" and not self._told_of_waiting:
+            self._tell_of_waiting()
 
     def ready(self) -> bool:
         """Return True if `rows_per_update` steps have come since the last call of `learn`."""
@@ -154,6 +156,14 @@ class SACTrainer(BuiltinTrainer):
             "signal_ratio": self._signal_ratio.state_dict(),
             "random": random_state(self._random),
         }
+
+    def _learning_rate(self) -> float:
+        h, steps = self._hyperparameters, self.context.settings.max_steps
+        return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step)
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Use another value from the next update on."""
+        self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`, with an empty memory: `load_bulk` fills it."""
@@ -218,6 +228,19 @@ class SACTrainer(BuiltinTrainer):
     def _acting_tensors(self) -> Mapping[str, Array]:
         return self._update.actor.module.acting_tensors()
 
+    def _tell_of_waiting(self) -> None:
+        """Warn once steps would leave the buffer unlearned, or a tenth of the run is over, because no episode ends."""
+        waited = self._step - self._due_step
+        if waited < min(self._hyperparameters.buffer_size, max(1, self.context.settings.max_steps // 10)):
+            return
+        self._told_of_waiting = True
+        log.warning(
+            "%s: no episode has ended in %d steps, and with hyperparameters.update_at: episode_end nothing is learned "
+            "before one does. Let episodes end, for instance by environment.max_episode_steps, or use update_at: step.",
+            self.context.behavior,
+            waited,
+        )
+
     def _learn_all(self) -> None:
         if self._owes(self._ratio):
             self._learn_policy()
@@ -248,20 +271,20 @@ class SACTrainer(BuiltinTrainer):
     def _learn_policy(self) -> None:
         """Make all policy updates that are owed."""
         before = self._update.snapshot()
-        learning_rate = self._learning_rate.at(self._step)
-        losses: list[Tensor] = []
+        learning_rate = self._learning_rate()
+        made: list[UpdateMeasures] = []
+        self._parts.clear()
         cloned: list[Mapping[str, float]] = []
         while self._owes(self._ratio):
-            measures = self._learn_minibatch(learning_rate)
-            losses.append(measures.losses)
+            made.append(self._learn_minibatch(learning_rate))
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self._step))
             self._ratio.count()
-        table = torch.stack(losses).cpu().numpy()
+        table = torch.stack([measures.losses for measures in made]).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
             raise NotFiniteError(self._complaint(table))
-        self._report(table, measures.of_all(self.context.replicas, *self._measured), learning_rate)
+        self._report(table, measures_of_all(made, self.context.replicas, self._parts), learning_rate)
         for found in cloned:
             self._report_losses(found)
 
@@ -280,7 +303,7 @@ class SACTrainer(BuiltinTrainer):
         rewards = np.stack([signal.rewards(transitions) * np.float32(signal.strength) for signal in self._signals], 1)
         discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
         device = self.context.device
-        self._measured = here, rows
+        self._parts.append((here, rows))
         return self._update.step(
             batch,
             torch.from_numpy(rewards).to(device),
@@ -328,7 +351,7 @@ class SACTrainer(BuiltinTrainer):
             )
 
     def _report(self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float) -> None:
-        """Report statistics of the updates made: losses of all of them, the rest of the last one."""
+        """Report statistics of the updates made."""
         add, behavior = self.context.statistics.add, self.context.behavior
         for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True):
             add(behavior, f"Losses/{name}", mean)

@@ -6,7 +6,7 @@ for a device. The caller checks the losses now and then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import log
@@ -58,15 +58,33 @@ class UpdateMeasures:
     """[B, G]"""
     mask: Tensor | None
 
-    def of_all(self, replicas: Replicas, here: Part, rows: int) -> UpdateMeasures:
-        """The measures of all `rows` of a minibatch, of which this replica has its part."""
-        if replicas.size == 1:
-            return self
-        q1, q2, values, negentropies = (
-            replicas.gathered(ours, here, rows) for ours in (self.q1, self.q2, self.values, self.negentropies)
-        )
-        mask = None if self.mask is None else replicas.gathered(self.mask, here, rows)
-        return UpdateMeasures(self.losses, q1, q2, values, negentropies, mask)
+
+def measures_of_all(
+    found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[Part, int]]
+) -> UpdateMeasures:
+    """The measures of several gradient steps together; the losses are those of the last one.
+
+    Args:
+        found: of each step.
+        replicas: those that have made the same steps.
+        parts: of each step this replica's part of the minibatch's rows, and the number of these.
+    """
+    columns: list[list[Tensor]] = [[each.q1, each.q2, each.values, each.negentropies] for each in found]
+    masked = found[-1].mask is not None
+    if masked:
+        columns = [[*column, each.mask] for column, each in zip(columns, found, strict=True) if each.mask is not None]
+    if replicas.size > 1:
+        whole = [
+            [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in column]
+            for column, (_, rows) in zip(columns, parts, strict=True)
+        ]
+        for ours, of_all, (here, _) in zip(columns, whole, parts, strict=True):
+            for tensor, target in zip(ours, of_all, strict=True):
+                target[here.rows] = tensor * here.weight
+        replicas.add_up(*(tensor for column in whole for tensor in column))
+        columns = whole
+    q1, q2, values, negentropies, *mask = (torch.cat(each) for each in zip(*columns, strict=True))
+    return UpdateMeasures(found[-1].losses, q1, q2, values, negentropies, mask[0] if masked else None)
 
 
 class SACUpdate:

@@ -161,6 +161,33 @@ def test_a_snapshot_keeps_the_rating_that_its_policy_had():
     assert (kept.rating, kept.mu, kept.sigma) == (1300.0, 28.0, 3.0)
 
 
+def test_a_trainer_that_goes_back_takes_the_rating_and_the_counters_with_it_and_leaves_the_snapshots():
+    history = make(team_change=1000)
+    now = history.records[NEWEST]
+    for step, rating in ((0, 1200.0), (200, 1300.0), (400, 1500.0)):
+        now.rating = rating
+        history.add(policy(step))
+    history.begin_turn(learns=True)
+    history.done = True
+    history.rewind(250)
+    assert history.records[NEWEST].rating == 1300.0
+    assert not history.done
+    assert [snapshot.update.step for snapshot in history.snapshots] == [0, 200, 400]
+    history.add(policy(250))
+    history.add(policy(351))
+    assert history.snapshots[-1].update.step == 351
+    assert not history.turn_is_over
+    history.add(policy(1251))
+    assert history.turn_is_over  # 1000 steps after the step that it went back to
+
+
+def test_a_trainer_that_begins_again_has_the_first_rating_again():
+    history = make(initial_elo=1250.0)
+    history.records[NEWEST].rating = 1600.0
+    history.rewind(0)
+    assert history.records[NEWEST].rating == 1250.0
+
+
 def test_a_resumed_history_is_what_it_was_even_in_a_smaller_window():
     history = make(window=3)
     for step in range(0, 1000, 50):

@@ -80,6 +80,24 @@ def test_by_default_updates_are_reported_at_once_and_intake_by_the_half_buffer()
     assert [(report.step, report.version) for report in reports] == [(6, 0), (10, 1), (15, 1)]
 
 
+def test_arrivals_by_older_versions_are_told_soon_and_before_an_update_where_there_are_several_actors():
+    reports, calls = [], []
+    port = TrainerPort(reports.append, soon=calls.append)
+    stage = TrainerStage(RememberingTrainer("Walker", 10), "Walker", 1000, port=port)
+    list(stage.process(trajectories([10], source=1)))
+    reports.clear()
+    list(stage.process(trajectories([1], source=1)))
+    assert (reports, calls) == ([], []), "nobody waits for its own steps"
+    list(stage.process(trajectories([1], source=2)))
+    for call in calls:
+        call()
+    assert [report.arrived for report in reports] == [{1: 11, 2: 1}]
+    list(stage.process(trajectories([1], source=2, first_version=1)))
+    assert len(calls) == 1, "the present version's are in time in any case"
+    list(stage.process(trajectories([7], source=2)))
+    assert [(report.version, report.arrived) for report in reports[1:]] == [(1, {1: 11, 2: 9}), (2, {1: 11, 2: 9})]
+
+
 # Credits. ------------------------------------------------------------------------------------------------------------
 
 
@@ -356,3 +374,29 @@ def test_a_share_of_the_actions_is_reported_under_the_names_of_their_heads():
     assert values["action/move"] == (sampled % 3).tolist()
     assert values["action/step_mul"] == (sampled % 7).tolist()
     assert np.allclose(values["action/turn"], np.minimum(sampled / 3000, 1)), "as the environment receives it"
+
+
+def test_in_the_place_of_a_lost_trainer_its_policies_have_higher_versions_than_the_others_that_was_lost():
+    desk = Desk(rows_per_update=4)
+    desk.take(4)
+    state = desk.stage.state_dict()
+    heir = Desk(rows_per_update=4)
+    heir.stage.load_state_dict(state)
+    heir.stage.number_above(7)
+    assert heir.stage.policy().version == 8
+    assert heir.take(4) == [9]
+    assert heir.reports[-1].version == 9
+    resumed = Desk(rows_per_update=4)
+    resumed.stage.load_state_dict(heir.stage.state_dict())
+    assert resumed.stage.policy().version == 9
+    assert resumed.take(4) == [10]
+
+
+def test_where_nothing_was_lost_nothing_is_renumbered():
+    desk = Desk(rows_per_update=4)
+    desk.take(4)
+    before = desk.stage.state_dict().keys()
+    desk.stage.number_above(-1)
+    desk.stage.number_above(0)
+    assert desk.stage.policy().version == 1
+    assert desk.stage.state_dict().keys() == before

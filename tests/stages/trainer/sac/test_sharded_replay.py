@@ -9,13 +9,14 @@ import pytest
 from trainer_samples import CONTINUOUS, VECTOR, experience
 
 from queues.errors import QueueClosed
-from queues.messages import Barrier
+from queues.messages import Barrier, ReplayRequest
 from queues.specs import ActionSpec, BehaviorSpec
 from stages.policy.observations import ObservationLayout
 from stages.trainer.intake import Intake
+from stages.trainer.sac.dealing import RUN, deal
 from stages.trainer.sac.replay_memory import ReplayMemory, replayed_columns
 from stages.trainer.sac.replay_shard import ReplayShard
-from stages.trainer.sac.sharded_replay import ShardedReplay, shard_capacity
+from stages.trainer.sac.sharded_replay import ASKS_SIZE, ShardedReplay, shard_capacity
 
 SPEC = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
 
@@ -30,7 +31,8 @@ class Shards:
         self.shards = [ReplayShard(ReplayMemory(spec, ObservationLayout(spec), made), seed) for seed in range(count)]
         self.barriers: list[tuple[int, int]] = []
         for number, shard in enumerate(self.shards):
-            self.replay.receive(number, shard.size())
+            for answer in shard.process(ReplayRequest(ASKS_SIZE)):
+                self.replay.receive(number, answer)
 
     def add(self, batch, episode: int = 0) -> None:
         batch.trajectories["episode_ids"][:] = episode
@@ -103,8 +105,53 @@ async def test_a_checkpoint_reaches_each_shard_behind_the_rows_before_it():
     assert sum(shard.rows for shard in shards.shards) == 5
 
 
+async def test_a_trainer_that_replaces_a_lost_one_ignores_what_that_had_asked_for():
+    shards = Shards(1)
+    shards.add(numbered(5, 0))
+    await shards.fetch(1, 3)
+    (shard,) = shards.shards
+    (stale,) = shard.process(ReplayRequest(np.array([4], np.int64)))
+    shards.replay = ShardedReplay(300, replayed_columns(SPEC), 1)
+    shards.replay.receive(0, stale)
+    carrying = asyncio.create_task(shards.carry(0))
+    await shards.replay.opened()
+    carrying.cancel()
+    assert len(shards.replay) == 5
+    (batch,) = await shards.fetch(1, 3)
+    assert len(batch.columns["rewards"]) == 3
+
+
 async def test_the_loss_of_a_shard_ends_the_wait_for_its_batches():
     replay = ShardedReplay(100, ["rewards"], 2)
     replay.lose(1)
     with pytest.raises(QueueClosed):
         await replay.opened()
+
+
+def all_rows(memory: ReplayMemory) -> list[tuple[float, ...]]:
+    """Reward, end, observation and next observation of each row, in some order."""
+    batch, before, after = memory.taken(np.arange(len(memory)))
+    ends = np.cumsum(batch.lengths) - 1
+    nexts = np.concatenate((before.vectors[1:], before.vectors[:1]))
+    nexts[ends] = after.vectors
+    terminated = np.zeros(len(memory), np.bool_)
+    terminated[ends] = batch.terminated
+    return sorted(zip(batch.rows["rewards"], terminated, *before.vectors.T, *nexts.T, strict=True))
+
+
+@pytest.mark.parametrize("capacity", [500, 120])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_dealt_rows_are_those_of_the_memory_each_once(shards, capacity):
+    intake, layout = Intake(SPEC, False), ObservationLayout(SPEC)
+    former = ReplayMemory(SPEC, layout, capacity)
+    for piece in range(10):  # of three agents by turns, some of which go on in a later batch
+        batch = experience(SPEC, [17, 5, 9], piece % 4, squashed=True)
+        batch.rows["rewards"][:] = np.arange(31) + 31 * piece
+        former.add(batch, *intake.encode(batch, 0))
+    found: list[tuple[float, ...]] = []
+    for place in range(shards):
+        memory = ReplayMemory(SPEC, layout, capacity)
+        deal(former, memory, place, shards)
+        assert abs(len(memory) - len(former) / shards) <= RUN
+        found += all_rows(memory)
+    assert sorted(found) == all_rows(former)

@@ -382,3 +382,34 @@ def test_updates_wait_for_the_end_of_an_episode_if_they_are_made_there():
     trainer.learn()
     assert updates(trainer) == 12
     assert again.state_dict()["due_step"] == 48
+
+
+def test_extremes_and_means_are_those_of_all_minibatches_since_the_last_report():
+    statistics = Reported()
+    settings = {"batch_size": 8, "steps_per_update": 0.5, "learning_rate": 1e-30}  # the weights stay
+    trainer = make_trainer(statistics=statistics, hyperparameters=settings)
+    batch = make_batch(trainer, [24])
+    trainer.add(batch)
+    trainer.learn()  # 48 minibatches, in which each row comes
+    weights = trainer.state_dict()["update"]["weights"]["critics"]
+    x = np.concatenate((batch.rows["obs_0"], batch.rows["continuous_actions"]), axis=1)
+    x = x @ weights["q1.body.layers.0.weight"].T + weights["q1.body.layers.0.bias"]
+    q1 = (x / (1 + np.exp(-x))) @ weights["q1.head.weight"].T + weights["q1.head.bias"]
+    assert statistics.last("Policy/Q1 Min") == pytest.approx(q1.min(), rel=1e-5)
+    assert statistics.last("Policy/Q1 Max") == pytest.approx(q1.max(), rel=1e-5)
+    assert statistics.last("Policy/Q1 Mean") == pytest.approx(q1.mean(), abs=6 * float(q1.std()) / 384**0.5)
+
+
+def test_who_waits_for_the_end_of_an_episode_that_does_not_come_is_told_so_once(caplog):
+    trainer = make_trainer(hyperparameters={"update_at": "episode_end", "buffer_size": 64}, max_steps=10**6)
+    for number in range(20):
+        batch = make_batch(trainer, [8], number)
+        batch.trajectories["terminated"][:] = batch.trajectories["truncated"][:] = number == 17
+        trainer.add(batch)
+        if trainer.ready():
+            trainer.learn()
+        assert len(caplog.records) == (number >= 7)
+    (told,) = caplog.messages
+    assert "no episode has ended in 64 steps" in told
+    assert "environment.max_episode_steps" in told
+    assert updates(trainer) > 0

@@ -1,0 +1,63 @@
+"""Trajectories come to a trainer once and in order; the check tells what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import RememberingTrainer, trajectories
+
+from queues.messages import TrajectoryBatch
+from stages.trainer.deliveries import VARIABLE, Deliveries, DeliveryError
+from stages.trainer.stage import TrainerStage
+
+
+def numbered(*numbers: int, source: int = 0, behavior_id: str = "Walker") -> TrajectoryBatch:
+    batch = trajectories([1] * len(numbers), behavior_id, source)
+    return replace(batch, trajectories={**batch.trajectories, "numbers": np.array(numbers, np.int64)})
+
+
+def test_consecutive_numbers_of_each_source_and_behaviour_id_pass():
+    check = Deliveries(complete=True).check
+    for source in (0, 1):
+        for team in ("Ball?team=0", "Ball?team=1"):
+            for part in numbered(0, 1, 2, 3, source=source, behavior_id=team).split(1):
+                check(part)
+            check(numbered(4, source=source, behavior_id=team))
+    check(trajectories([3]))  # made by a custom stage: nothing is known of it
+    check(numbered())
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("late", [(3,), (2, 3), (4, 4), (0,)])
+def test_what_comes_twice_or_out_of_order_is_refused_by_source_and_number(complete: bool, late: tuple[int, ...]):
+    check = Deliveries(complete).check
+    check(numbered(0, 1, 2, 3, source=7))
+    first = late[0]
+    with pytest.raises(DeliveryError, match=rf"Walker: trajectory {first} of actor 7 comes twice or out of order"):
+        check(numbered(*late, source=7))
+
+
+def test_what_is_missing_is_refused_where_nothing_may_be():
+    for numbers in [(1,), (0, 2)]:
+        Deliveries(complete=False).check(numbered(*numbers))
+        with pytest.raises(DeliveryError, match=rf"{numbers[-1]} of actor 0 comes, and {numbers[-1] - 1} has not"):
+            Deliveries(complete=True).check(numbered(*numbers))
+
+
+def test_a_trainer_learns_nothing_from_a_batch_that_comes_twice():
+    trainer = RememberingTrainer("Walker", 10)
+    stage = TrainerStage(trainer, "Walker", 1000, deliveries=Deliveries(complete=True))
+    list(stage.process(numbered(0, 1)))
+    with pytest.raises(DeliveryError, match="comes twice"):
+        list(stage.process(numbered(0, 1)))
+    assert trainer.step == 2
+
+
+@pytest.mark.parametrize("asked", ["", "0"])
+def test_it_is_made_only_if_the_environment_asks_for_it(asked: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VARIABLE, asked)
+    assert Deliveries.asked_for() is None
+    monkeypatch.setenv(VARIABLE, "once")
+    assert Deliveries.asked_for() is not None
