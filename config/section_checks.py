@@ -39,9 +39,6 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
     if config.default_settings is not None:
         blocks[_DEFAULT] = config.default_settings
     learned = {key: settings for key, settings in blocks.items() if settings.trainer_type == "sac"}
-    if config.pipeline.hosts.learners.replicas > 1:
-        message = "does not go with several replicas of the learner, of which each keeps all steps; drop one of the two"
-        yield Finding(path, message, (("pipeline", "hosts", "learners", "replicas"),))
     if not learned:
         yield Finding(path, "has nothing to hold: only trainer_type 'sac' has a replay buffer; leave it out", (path,))
     for key, settings in learned.items():

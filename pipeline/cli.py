@@ -11,10 +11,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
 
 from config import ConfigError, RunConfig, load_config
+from config.listen import endpoint_of as check_endpoint
 from config.load import convert
 from pipeline.command import Request, contradictions, parse, program, read_request, taken_names
 from pipeline.common.errors import CommandError
@@ -45,6 +47,8 @@ def _follow(arguments: Sequence[str] | None) -> int:
         request = read_request(asked)
         if asked.export_onnx is not None:
             return _export_onnx(asked.export_onnx, request)
+        if asked.view:
+            return _view(asked.view, asked.results_dir or "results", asked.monitor or "")
         if asked.convert is not None:
             return _convert(asked.convert, request)
         config = load_config(request.config, request.overrides, **request.old_files)
@@ -112,6 +116,21 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
     except RunError as error:
         return _refuse(error)
     return 0 if written else 1
+
+
+def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
+    """Serve the page over runs in their folders."""
+    if find_spec("aiohttp") is None:
+        return _refuse("--view needs the package aiohttp: `pip install 'headrace[web]'`")
+    from pipeline.monitor.monitor import USUAL_PORT
+    from pipeline.monitor.view import view
+
+    try:
+        check_endpoint(endpoint)
+    except ValueError as error:
+        return _refuse(f"--monitor={endpoint}: {error}")
+    view(runs, results, endpoint, USUAL_PORT, lambda words: print(words, flush=True))
+    return 0
 
 
 def _to_demo(source: str, target: str) -> int:

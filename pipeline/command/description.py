@@ -94,10 +94,11 @@ def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence
     ghost = (GHOST,) if path.self_play else ()
     middle = [f"{stage} (main)" for stage in (*path.before_ghost, *ghost, *path.after_ghost)]
     settings, shards = config.behavior_settings(name), shard_names(config, name)
+    in_shards = f"{len(shards)} shard{'' if len(shards) == 1 else 's'}"
     return [
         f"behavior {name}: "
         + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
-        *([f"  replay buffer in {len(shards)} shards ({config.pipeline.hosts.replay.kind})"] if shards else []),
+        *([f"  replay buffer in {in_shards} ({config.pipeline.hosts.replay.kind})"] if shards else []),
         f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
         f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",
     ]

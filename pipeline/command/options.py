@@ -42,6 +42,8 @@ class Option:
         """Add the option to argparse."""
         if not self.metavar:
             group.add_argument(self.flag, action="store_true", default=None, help=self.text)
+        elif self.nargs == "?":  # without its value it is empty
+            group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, const="", help=self.text)
         elif self.nargs is None:
             group.add_argument(self.flag, metavar=self.metavar, type=self.kind, help=self.text)
         else:
@@ -51,7 +53,7 @@ class Option:
         """Return the overrides that the option with this value means."""
         named = self.flag
         if self.metavar:
-            named += f" {' '.join(given) if isinstance(given, list) else given}"
+            named += f" {' '.join(given) if isinstance(given, list) else given}".rstrip()
         for key in self.keys:
             path = tuple(key.split("."))
             yield Override(named, path, given if self.metavar else self.value, optional=path[0] in _OPTIONAL)
@@ -171,6 +173,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "record what reaches the trainers, under <run>/streams/",
             value=["trainer"],
         ),
+        Option(
+            "--monitor",
+            ("monitor.listen",),
+            "serve a live page of the run (default: this machine alone, from port 8470 on)",
+            "HOST:PORT",
+            nargs="?",
+        ),
+        Option("--monitor-control", ("monitor.control",), "the page may pause, save, stop and change hyperparameters"),
         Option("--replay", ("replay.streams",), "learn from recorded streams instead of acting", "STREAM", nargs="+"),
     ),
 }

@@ -15,6 +15,9 @@ OURS = "run-pipeline"
 COMMANDS = (OURS, "mlagents-learn")
 """Names under which the command is installed; both do the same."""
 
+ATTACHED, LAST = "--monitor", "--env-args"
+"""The option whose value, which it need not have, is joined to it by '='; and the one behind which all is Unity's."""
+
 DESCRIPTION = """\
 Train agents with deep reinforcement learning, as a pipeline described by one YAML file.
 An option takes precedence over the file; one that is not given leaves the file's value as it is.
@@ -97,9 +100,20 @@ def _add_file_options(files: argparse._ArgumentGroup) -> None:
         type=Path,
         help="write the .onnx files of a run, such as results/ppo, anew from its .pt files",
     )
+    files.add_argument(
+        "--view",
+        metavar="RUN",
+        nargs="+",
+        help="serve the live page over runs in their folders, two side by side; with --monitor=HOST:PORT, there",
+    )
     files.add_argument("--version", action="version", version=f"headrace {version_of('headrace')}")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; a mistake ends the program, as with argparse."""
-    return parser().parse_intermixed_args(arguments)
+    given = sys.argv[1:] if arguments is None else [*arguments]
+    ours = given.index(LAST) if LAST in given else len(given)
+    for at, word in enumerate(given[:ours]):
+        if word == ATTACHED:  # what follows is the file, or another option
+            given[at] = f"{ATTACHED}="
+    return parser().parse_intermixed_args(given)

@@ -60,6 +60,8 @@ class QueueProgress:
     """Share of the last second (0 to 1) in which producers waited for room: the consumers are too slow."""
     consumers_wait: float
     """Share of the last second (0 to 1) in which consumers waited for items: the producers are too slow."""
+    items_per_s: float = 0.0
+    """Items that have passed in the last second."""
 
 
 @dataclass(frozen=True, slots=True)

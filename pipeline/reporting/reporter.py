@@ -59,6 +59,10 @@ class Reporter:
         """Seconds that the run has taken, those before a resume included."""
         return self._clock() - self._began_s
 
+    def add_writer(self, writer: StatisticsWriter) -> None:
+        """Add a writer that receives the summaries from now on."""
+        self._writers.append(writer)
+
     def showing(self) -> AbstractContextManager[Any]:
         """Return a context manager that shows the live table."""
         return self._progress
@@ -68,6 +72,16 @@ class Reporter:
         self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, self._clock())
         for writer in (*self._writers, *self._console):
             writer.add_property(name, "hyperparameters", hyperparameters)
+
+    def rewind(self, name: str, step: int) -> None:
+        """Take a behaviour back to an earlier step, from which its trainer goes on."""
+        self._behaviors[name].rewind(step, self._clock())
+        self._collector.summaries(name)  # dropped: they are of steps that are lost
+        for writer in self._writers:
+            rewind = getattr(writer, "rewind", None)  # users' writers need none
+            if rewind is not None:
+                for category in (name, PIPELINE):
+                    rewind(category, step)
 
     def add_statistics(self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str) -> None:
         """Add a host's statistics and queue counts."""
@@ -186,14 +200,17 @@ class _BehaviorWatch:
         self.name = name
         self.max_steps = max_steps
         self.summary_freq = summary_freq
-        self.next_summary = step + summary_freq - step % summary_freq
         self.steps_per_s = 0.0
-        self.step = step
         self._updates = 0
-        self._mark = (now_s, step)
+        self.rewind(step, now_s)
         self._reward: float | None = None
         self._elo: float | None = None
         self._lag: float | None = None
+
+    def rewind(self, step: int, now_s: float) -> None:
+        self.next_summary = step + self.summary_freq - step % self.summary_freq
+        self.step = step
+        self._mark = (now_s, step)
 
     def record(self, report: TrainerReport, now_s: float) -> None:
         self.step, self._updates, self._reward = report.step, report.version, report.recent_return
@@ -229,11 +246,13 @@ class _QueueWatch:
         self._last: Mapping[str, Any] | None = None
         self._last_s = 0.0
         self._shares = (0.0, 0.0)
+        self._rate = 0.0
         self._counts: Mapping[str, Any] = {}
 
     def update(self, counts: Mapping[str, Any], now_s: float) -> None:
         if self._last is not None and now_s > self._last_s:
             span = now_s - self._last_s
+            self._rate = max(0.0, *(counts[side] - self._last[side] for side in ("items_in", "items_out"))) / span
             self._shares = (
                 min(1.0, (counts["put_wait_s"] - self._last["put_wait_s"]) / span),
                 min(1.0, (counts["get_wait_s"] - self._last["get_wait_s"]) / span),
@@ -254,4 +273,5 @@ class _QueueWatch:
             counts["high_water"],
             self._shares[0],
             self._shares[1],
+            self._rate,
         )

@@ -75,6 +75,12 @@ class TensorboardWriter:
             file.add_text("Hyperparameters/text_summary", hyperparameters_text(value))
             file.flush()
 
+    def rewind(self, category: str, step: int) -> None:
+        """Make TensorBoard ignore what was written beyond this step: what follows goes on from there."""
+        file = self._file(category)
+        file.add_restart(step + 1)
+        file.flush()
+
     def close(self) -> None:
         """Close the files; a later write begins new ones."""
         for file in self._files.values():

@@ -96,6 +96,12 @@ class GuardedWriter:
         """Write a property."""
         self._call("add_property", lambda: self._writer.add_property(category, name, value))
 
+    def rewind(self, category: str, step: int) -> None:
+        """Go back to an earlier step, if the writer can."""
+        if hasattr(self._writer, "rewind"):
+            rewind: Callable[[str, int], None] = self._writer.rewind
+            self._call("rewind", lambda: rewind(category, step))
+
     def close(self) -> None:
         """Close the writer, also after it raised."""
         try:

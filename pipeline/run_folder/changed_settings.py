@@ -11,7 +11,7 @@ from config import ConfigError, RunConfig
 from config.errors import KeyPath, dotted
 
 _SHOWN = 12
-_PASSING = ("checkpoint_settings", "debug", "default_settings")
+_PASSING = ("checkpoint_settings", "debug", "default_settings", "monitor")
 """Sections about this start of the command alone; default settings show in the behaviours that have them."""
 _ABSENT = object()
 

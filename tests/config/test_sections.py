@@ -322,7 +322,8 @@ MISTAKES = [
     ("torch_settings: {device: 'cuda:one'}", "torch_settings.device: 'cuda:one' is no torch device"),
     ("torch_settings: {devise: cpu}", "torch_settings.devise: unknown key; did you mean 'device'?"),
     ("debug: 'true'", "debug: 'true' does not fit; expected true or false; write true, without quotes"),
-    ("monitor: {port: 1}", "monitor: unknown key; expected one of behaviors,"),
+    ("monitor: {port: 1}", "monitor.port: unknown key; expected one of control, listen"),
+    ("observer: {port: 1}", "observer: unknown key; expected one of behaviors,"),
     ("evaluation: {every: 5}", "evaluation: needs programs of its own, and the Unity Editor is one"),
     (CARTPOLE % "" + "\nevaluation: {episodes: 5}", "evaluation.every: is required but missing"),
     (
@@ -450,12 +451,6 @@ def test_a_mistake_in_a_section_says_what_was_expected(mistakes_of, text: str, e
     place, mistake = mistake.split(": ", 1)
     assert place in ("config.yaml:2", "config.yaml:3")
     assert mistake.startswith(expected)
-
-
-def test_replicas_of_learners_keep_their_replay_buffers_themselves(mistakes_of):
-    hosts = "{learners: {replicas: 2}, replay: {kind: process}}"
-    (mistake,) = mistakes_of(f"behaviors: {{B: {{trainer_type: sac}}}}\npipeline: {{hosts: {hosts}}}")
-    assert "pipeline.hosts.learners.replicas: 2 replicas each keep the replay buffer themselves" in mistake
 
 
 UNIFORM = "{sampler_type: uniform, sampler_parameters: {%s}}"

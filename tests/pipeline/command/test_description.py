@@ -40,3 +40,10 @@ from pipeline.command.description import describe
 )
 def test_it_names_what_is_played_and_where(sections, said):
     assert f"  {said}" in describe(RunConfig.from_plain({"behaviors": {"B": {}}, **sections})).splitlines()
+
+
+@pytest.mark.parametrize(("replicas", "said"), [(1, "1 shard"), (2, "2 shards")])
+def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
+    hosts = {"replay": {"kind": "process", "replicas": replicas}}
+    plain = {"behaviors": {"B": {"trainer_type": "sac"}}, "pipeline": {"hosts": hosts}}
+    assert f"  replay buffer in {said} (process)" in describe(RunConfig.from_plain(plain)).splitlines()

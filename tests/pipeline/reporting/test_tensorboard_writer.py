@@ -157,6 +157,19 @@ print(*sorted({"torch", "tensorflow"} & sys.modules.keys()))
 """
 
 
+def test_a_behaviour_that_goes_back_goes_on_with_one_curve(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    for step in (1000, 2000, 3000):
+        writer.write("Tennis", {REWARD: summary(1.0)}, step)
+    writer.write("Other", {REWARD: summary(1.0)}, 3000)
+    writer.rewind("Tennis", 1500)
+    for step in (2000, 3000):
+        writer.write("Tennis", {REWARD: summary(2.0)}, step)
+    writer.close()
+    assert points(tmp_path / "Tennis", REWARD) == [(1000, 1.0), (2000, 2.0), (3000, 2.0)]
+    assert points(tmp_path / "Other", REWARD) == [(3000, 1.0)]
+
+
 def test_writing_imports_neither_torch_nor_an_installed_tensorflow_and_warns_of_nothing(tmp_path):
     (tmp_path / "modules" / "tensorflow").mkdir(parents=True)
     (tmp_path / "modules" / "tensorflow" / "__init__.py").write_text("raise SystemExit('was imported')")

@@ -1,0 +1,140 @@
+"""What a user may do to a run that goes on: pause it, resume it, save it, change a hyperparameter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from config.hyperparameters import Hyperparameters
+from config.trainers import declared_kind
+from pipeline.control.messages import Hold, LearnerReady, SetHyperparameter
+from pipeline.hosts.protocol import HostHandle
+from pipeline.main.behavior import BehaviorState
+from pipeline.main.broadcast import Broadcaster
+from pipeline.main.checkpointing import Checkpointing
+from pipeline.main.run_plan import RunPlan
+from pipeline.main.shutdown import Shutdown
+
+log = logging.getLogger(__name__)
+
+
+class NotNow(Exception):
+    """The run can't do this now, or not at all; the message says why."""
+
+
+class RunControls:
+    """Steers a run. All calls come from main's event loop.
+
+    Pausing holds the sources: they emit what they hold, stand still as they do without credits, and follow all other
+    commands, checkpoints and the end among them. So nobody is silent, and what is on its way is learned from.
+
+    Args:
+        plan: the run.
+        broadcaster: reaches the sources.
+        behaviors: the open behaviours, by name.
+        checkpointing: its checkpoints.
+        shutdown: its end.
+        begin_checkpoint: begins one.
+
+    Attributes:
+        paused: true while the sources are held.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        broadcaster: Broadcaster,
+        behaviors: Mapping[str, BehaviorState],
+        checkpointing: Checkpointing,
+        shutdown: Shutdown,
+        begin_checkpoint: Callable[[], None],
+    ) -> None:
+        self.paused = False
+        self._plan = plan
+        self._broadcaster = broadcaster
+        self._behaviors = behaviors
+        self._checkpointing = checkpointing
+        self._shutdown = shutdown
+        self._begin_checkpoint = begin_checkpoint
+        self._changed: dict[str, dict[str, float]] = {}
+
+    def pause(self, paused: bool = True) -> None:
+        """Hold the sources, or let them go on; nothing if it is so already.
+
+        Raises:
+            NotNow: if the run is ending.
+        """
+        self._refuse_at_end()
+        if paused != self.paused:
+            self.paused = paused
+            log.info("Paused." if paused else "Resumed.")
+            self._broadcaster.send_to_sources(Hold(paused))
+
+    def source_started(self, source: HostHandle) -> None:
+        """A source was started, perhaps while the others are held."""
+        if self.paused:
+            source.control.send(Hold(True))
+
+    def checkpoint(self) -> None:
+        """Begin a checkpoint.
+
+        Raises:
+            NotNow: if one is under way, or the run saves none.
+        """
+        self._refuse_at_end()
+        if self._plan.playing:
+            raise NotNow("policies are played, not trained: there is nothing to save")
+        if not any(state.ready for state in self._behaviors.values()):
+            raise NotNow("no trainer is ready yet")
+        if self._checkpointing.busy:
+            raise NotNow("a checkpoint is under way")
+        log.info("A checkpoint is saved, as asked.")
+        self._begin_checkpoint()
+
+    def hyperparameters(self, behavior: str) -> Mapping[str, float]:
+        """Return what may change of a behaviour, with the values at the start of the schedules."""
+        settings = self._behaviors[behavior].settings
+        model = declared_kind(settings.trainer_type).hyperparameters
+        if model is None or self._plan.playing:
+            return {}
+        values = model.model_validate(settings.hyperparameters)
+        return {name: getattr(values, name) for name in model.scheduled()} | self._changed.get(behavior, {})
+
+    def learner_ready(self, message: LearnerReady) -> None:
+        """A learner goes on with these values."""
+        self._changed[message.behavior] = dict(message.hyperparameters)
+
+    def set_hyperparameter(self, behavior: str, name: str, value: float) -> None:
+        """Let a trainer use another value from its next update on.
+
+        Raises:
+            LookupError: if there is no such behaviour, or it has no such value that may change.
+            ValueError: if it is out of its bounds.
+            NotNow: if its learner can't take it.
+        """
+        self._refuse_at_end()
+        if behavior not in self._behaviors:
+            raise LookupError(
+                f"there is no behaviour '{behavior}'; there are: {', '.join(self._behaviors) or 'none yet'}"
+            )
+        may = self.hyperparameters(behavior)
+        if name not in may:
+            raise LookupError(f"'{name}' of {behavior} can't change in a run; what can: {', '.join(may) or 'nothing'}")
+        if self._plan.config.pipeline.hosts.learners.replicas > 1:
+            raise NotNow("the replicas of a trainer have to change at one update, which is not supported")
+        state = self._behaviors[behavior]
+        self._model(state).with_value(name, value)
+        if state.learner is None or not state.ready:
+            raise NotNow(f"the learner of {behavior} is not ready")
+        self._changed.setdefault(behavior, {})[name] = value
+        state.learner.control.send(SetHyperparameter(name, value))
+
+    @staticmethod
+    def _model(state: BehaviorState) -> Hyperparameters:
+        model = declared_kind(state.settings.trainer_type).hyperparameters
+        assert model is not None, "it has values that may change"
+        return model.model_validate(state.settings.hyperparameters)
+
+    def _refuse_at_end(self) -> None:
+        if self._shutdown.begun:
+            raise NotNow("the run is ending")

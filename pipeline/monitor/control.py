@@ -1,0 +1,144 @@
+"""The controls of a run over HTTP: what may be asked, its schema, and how it reaches main."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.main.controls import NotNow, RunControls
+from pipeline.monitor.api import answer
+from pipeline.web.bodies import read_json
+
+PATIENCE_S = 10.0
+"""For main, which may be held by a long update of an inline trainer."""
+OFF = "controls are off: start the run with --monitor-control"
+
+Action = Callable[[web.Request], Awaitable[Callable[[], None]]]
+
+
+class HyperparameterChange(BaseModel):
+    """Another value of a hyperparameter that has a schedule, from the next update on; kept in checkpoints."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    behavior: str = Field(description="The behaviour's name.")
+    name: str = Field(description="Such as learning_rate: one of `hyperparameters` in the behaviour's state.")
+    value: float = Field(description="The value at the start of the schedule, within the bounds of the YAML's key.")
+
+
+class Control:
+    """Carries requests to main.
+
+    Args:
+        controls: what main lets users do.
+        stop: ends the run in order when it is set.
+        loop: main's.
+        allowed: False refuses everything.
+    """
+
+    def __init__(
+        self, controls: RunControls, stop: asyncio.Event, loop: asyncio.AbstractEventLoop, allowed: bool
+    ) -> None:
+        self._controls = controls
+        self._stop = stop
+        self._loop = loop
+        self._allowed = allowed
+
+    def routes(self, prefix: str) -> list[web.RouteDef]:
+        """Return the routes below a run's path."""
+        plain = {
+            "pause": self._controls.pause,
+            "resume": lambda: self._controls.pause(False),
+            "checkpoint": self._controls.checkpoint,
+            "stop": self._stop.set,
+        }
+        return [
+            *(web.post(f"{prefix}/{name}", self._handler(_always(call))) for name, call in plain.items()),
+            web.post(f"{prefix}/hyperparameters", self._handler(self._change)),
+            web.get("/api/openapi.json", _describe),
+        ]
+
+    async def _change(self, request: web.Request) -> Callable[[], None]:
+        change = await read_json(request, HyperparameterChange)
+        return lambda: self._controls.set_hyperparameter(change.behavior, change.name, change.value)
+
+    def _handler(self, action: Action) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def respond(request: web.Request) -> web.Response:
+            if not self._allowed:
+                raise web.HTTPForbidden(text=OFF)
+            await self._in_main(await action(request))
+            return answer({"done": True})
+
+        return respond
+
+    async def _in_main(self, call: Callable[[], None]) -> None:
+        async def carry_out() -> None:
+            call()
+
+        try:
+            done = asyncio.run_coroutine_threadsafe(carry_out(), self._loop)
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.wrap_future(done)
+        except NotNow as error:
+            raise web.HTTPConflict(text=str(error)) from None
+        except LookupError as error:
+            raise web.HTTPNotFound(text=str(error.args[0])) from None
+        except ValueError as error:
+            raise web.HTTPUnprocessableEntity(text=str(error)) from None
+        except TimeoutError:
+            raise web.HTTPServiceUnavailable(text=f"main has not answered within {PATIENCE_S:.0f} s") from None
+
+
+def _always(call: Callable[[], None]) -> Action:
+    async def action(_: web.Request) -> Callable[[], None]:
+        return call
+
+    return action
+
+
+async def _describe(_: web.Request) -> web.Response:
+    return answer(schema())
+
+
+def schema() -> dict[str, Any]:
+    """Return the API as an OpenAPI document."""
+    words = {
+        "pause": "Hold the actors; what is on its way is learned from",
+        "resume": "Let them go on",
+        "checkpoint": "Save a checkpoint now",
+        "stop": "End the run in order, with a last checkpoint, as Ctrl-C does",
+        "hyperparameters": str(HyperparameterChange.__doc__),
+    }
+    refusals = {
+        "401": "The token is missing or wrong",
+        "403": "Controls are off, or the caller is of another origin",
+        "404": "No such behaviour or hyperparameter",
+        "409": "Not now: the message says why",
+        "413": "The body is too large",
+        "422": "The body does not fit, or the value is out of its bounds",
+    }
+    responses = {status: {"description": text} for status, text in {"200": "Done", **refusals}.items()}
+    posts: dict[str, Any] = {}
+    for name, text in words.items():
+        operation: dict[str, Any] = {"summary": text, "responses": responses, "security": [{"token": []}]}
+        if name == "hyperparameters":
+            content = {"application/json": {"schema": HyperparameterChange.model_json_schema()}}
+            operation["requestBody"] = {"required": True, "content": content}
+        posts[f"/api/runs/live/{name}"] = {"post": operation}
+    reads = ("state", "curves", "leagues", "configuration", "log", "stream")
+    gets = {
+        f"/api/runs/live/{name}": {
+            "get": {"summary": f"The run's {name}", "responses": {"200": {"description": "JSON"}}}
+        }
+        for name in reads
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headrace's live page", "version": "1"},
+        "paths": {**gets, **posts},
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }

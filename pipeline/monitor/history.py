@@ -1,0 +1,153 @@
+"""The curves of a run from its start, in bounded space: a curve that is full keeps every second point's mean."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pipeline.reporting.statistics import Summary
+
+MOST_POINTS = 1024
+"""Of a curve. One that has as many is halved."""
+MOST_CURVES = 2000
+"""Of a run: names may hold numbers of their own."""
+HIDDEN = ("Is Training", "Step")
+"""Statistics that are no curves."""
+
+Point = tuple[int, float, float]
+"""Step, seconds since 1970, value."""
+
+
+@dataclass
+class Curve:
+    """One statistic over the run. A point is the mean of `stride` summaries."""
+
+    stride: int = 1
+    points: list[Point] = field(default_factory=list)
+    _open: list[Point] = field(default_factory=list)
+
+    def add(self, point: Point) -> None:
+        """Add a summary's value."""
+        self._open.append(point)
+        if len(self._open) < self.stride:
+            return
+        self.points.append(_mean(self._open))
+        self._open = []
+        if len(self.points) >= MOST_POINTS:
+            self.points = [_mean(self.points[at : at + 2]) for at in range(0, len(self.points), 2)]
+            self.stride *= 2
+
+    def rewind(self, step: int) -> None:
+        """Forget all behind a step."""
+        self.points = [point for point in self.points if point[0] <= step]
+        self._open = [point for point in self._open if point[0] <= step]
+
+    def plain(self) -> dict[str, list[float]]:
+        """The curve as columns; the newest point is of what has come so far."""
+        points = [*self.points, *([_mean(self._open)] if self._open else [])]
+        return {
+            "steps": [step for step, _, _ in points],
+            "times": [round(at, 1) for _, at, _ in points],
+            "values": [float(f"{value:.6g}") for _, _, value in points],
+        }
+
+
+class History:
+    """All curves of a run, by category (a behaviour, or `Pipeline`) and name. For several threads."""
+
+    def __init__(self) -> None:
+        self._curves: dict[str, dict[str, Curve]] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+        self._fresh: list[tuple[str, str, Point]] = []
+        self.revision = 0
+        """Grows with all but additions: who has seen an older one has to read all again."""
+
+    def add(self, category: str, name: str, point: Point) -> None:
+        """Add a point; a name too many is left out."""
+        with self._lock:
+            named = self._curves.setdefault(category, {})
+            if name not in named:
+                if self._count >= MOST_CURVES:
+                    return
+                self._count += 1
+                named[name] = Curve()
+            named[name].add(point)
+            self._fresh.append((category, name, point))
+            if len(self._fresh) > 2 * MOST_CURVES:
+                self._fresh.clear()
+                self.revision += 1
+
+    def rewind(self, category: str, step: int) -> None:
+        """Forget what a category has behind a step."""
+        with self._lock:
+            self.revision += 1
+            for curve in self._curves.get(category, {}).values():
+                curve.rewind(step)
+
+    def take_fresh(self) -> list[tuple[str, str, Point]]:
+        """Return the points since the last call."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, []
+            return fresh
+
+    def plain(self) -> dict[str, dict[str, dict[str, list[float]]]]:
+        """All curves as plain data."""
+        with self._lock:
+            return {
+                category: {name: curve.plain() for name, curve in sorted(named.items())}
+                for category, named in self._curves.items()
+            }
+
+    def newest(self) -> dict[str, dict[str, float]]:
+        """The newest value of each."""
+        with self._lock:
+            return {
+                category: {
+                    name: points[-1][2] for name, curve in named.items() if (points := curve._open or curve.points)
+                }
+                for category, named in self._curves.items()
+            }
+
+
+class HistoryWriter:
+    """A `StatisticsWriter` that adds to a history.
+
+    Args:
+        history: the history.
+        resumed: True if it holds what an earlier part of the run has written, perhaps beyond the resumed checkpoint.
+        wall_clock: seconds since 1970.
+    """
+
+    def __init__(self, history: History, resumed: bool, wall_clock: Callable[[], float] = time.time) -> None:
+        self._history = history
+        self._resumed = resumed
+        self._begun: set[str] = set()
+        self._wall_clock = wall_clock
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Add a point to each curve."""
+        if self._resumed and category not in self._begun:
+            self._history.rewind(category, step - 1)
+        self._begun.add(category)
+        now = self._wall_clock()
+        for name, summary in summaries.items():
+            if name not in HIDDEN:
+                self._history.add(category, name, (step, now, summary.value))
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Properties are no curves."""
+
+    def rewind(self, category: str, step: int) -> None:
+        """Go back to an earlier step."""
+        self._history.rewind(category, step)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _mean(points: list[Point]) -> Point:
+    step, at, _ = points[-1]
+    return step, at, sum(value for _, _, value in points) / len(points)

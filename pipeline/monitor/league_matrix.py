@@ -1,0 +1,42 @@
+"""A league's report for the page: ratings, and the matrix of results, neighbours summed where it is large."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MOST_CELLS = 40
+"""Rows and columns of the matrix at most."""
+
+
+def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `stages.ghost.league.report` with its results as a matrix.
+
+    Rows are spans of the learner's snapshots, columns spans of an opponent's; a cell is [won, drawn, lost] or None.
+    """
+    results = report["results"]
+    # What brains that do not learn play for has a name of its own and no number.
+    columns = sorted({(str(each["against"]), _number(each["snapshot"])) for each in results})
+    rows = 1 + max((int(each["since"]) for each in results), default=-1)
+    tall, wide = (max(1, -(-size // MOST_CELLS)) for size in (rows, len(columns)))
+    place = {column: at // wide for at, column in enumerate(columns)}
+    cells: list[list[list[int] | None]] = [[None] * (-(-len(columns) // wide)) for _ in range(-(-rows // tall))]
+    for each in results:
+        row, column = int(each["since"]) // tall, place[str(each["against"]), _number(each["snapshot"])]
+        before = cells[row][column] or [0, 0, 0]
+        cells[row][column] = [n + int(each[key]) for n, key in zip(before, ("won", "drawn", "lost"), strict=True)]
+    return {
+        "behavior": report["behavior"],
+        "rating": report["rating"],
+        "snapshots": [
+            {key: each.get(key) for key in ("snapshot", "step", "rating", "games", "won", "drawn", "lost")}
+            for each in report["snapshots"]
+        ],
+        "columns": [{"against": name, "snapshot": number} for name, number in columns[::wide]],
+        "rows": [row * tall for row in range(len(cells))],
+        "cells": cells,
+    }
+
+
+def _number(snapshot: Any) -> int:
+    return int(snapshot) if isinstance(snapshot, int | float) else -1

@@ -1,0 +1,87 @@
+"""The run of this process on its page: main hands states in, the server's thread gives them out."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import yaml
+
+from config import RunConfig
+from pipeline.monitor.history import History
+from pipeline.monitor.league_matrix import league_for_page
+from pipeline.monitor.log_tail import LogTail
+from pipeline.monitor.processes import Processes
+
+LATE_S = 60.0
+"""After so long without a state, main is held by something."""
+OVER = ("failed", "ended")
+
+
+class LiveRun:
+    """The run of this process.
+
+    Args:
+        name: its run id.
+        config: its configuration.
+        history: its curves.
+        tail: its log.
+    """
+
+    live = True
+
+    def __init__(self, name: str, config: RunConfig, history: History, tail: LogTail) -> None:
+        self.name = name
+        self.history = history
+        self.tail = tail
+        self._configuration = yaml.safe_dump(config.to_plain(), sort_keys=False)
+        self._state: dict[str, Any] = {"status": "starting", "message": "", "behaviors": [], "hosts": [], "edges": []}
+        self._processes = Processes()
+        self._leagues: list[dict[str, Any]] = []
+        self._at = time.monotonic()
+        self._told = 0
+
+    def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
+        """Take a state from main, and the reports of leagues if they are new."""
+        pids = [host["pid"] for host in state["hosts"] if host["pid"] is not None]
+        used = self._processes.look(pids)
+        state["hosts"] = [{**host, "usage": used.get(host["pid"])} for host in state["hosts"]]
+        self._state, self._at = state, time.monotonic()
+        if leagues is not None:
+            self._leagues = [league_for_page(report) for report in leagues]
+
+    def event(self) -> dict[str, Any]:
+        """The newest state, with what has come since the last call: points of curves, lines of the log."""
+        lines = self.tail.since(self._told)
+        self._told = lines[-1]["number"] if lines else self._told
+        points: dict[str, dict[str, list[list[float]]]] = {}
+        for category, name, (step, at, value) in self.history.take_fresh():
+            points.setdefault(category, {}).setdefault(name, []).append([step, round(at, 1), float(f"{value:.6g}")])
+        return {"state": self._state, "points": points, "revision": self.history.revision, "log": lines}
+
+    def state(self) -> dict[str, Any]:
+        """The newest state."""
+        return self._state
+
+    def curves(self) -> dict[str, Any]:
+        """All curves."""
+        return {"revision": self.history.revision, "curves": self.history.plain()}
+
+    def leagues(self) -> list[dict[str, Any]]:
+        """The leagues."""
+        return self._leagues
+
+    def configuration(self) -> str:
+        """The configuration."""
+        return self._configuration
+
+    def log(self) -> list[dict[str, Any]]:
+        """The newest lines."""
+        return self.tail.since(0)
+
+    def trouble(self) -> str:
+        """Why the run is not healthy; empty if it is."""
+        if self._state["status"] in OVER:
+            return self._state["message"] or "the run has ended"
+        late = time.monotonic() - self._at
+        return f"main has been held for {late:.0f} s" if late > LATE_S else ""

@@ -1,0 +1,135 @@
+"""The monitor of a run: joins main to the page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from config.listen import endpoint_of, reaches_others
+from config.monitor import MonitorSettings
+from pipeline.main.coordinator import Coordinator
+from pipeline.main.run_plan import RunPlan
+from pipeline.monitor.api import OPEN, page_routes, run_routes
+from pipeline.monitor.control import Control
+from pipeline.monitor.event_files import read_events
+from pipeline.monitor.feed import StateFeed
+from pipeline.monitor.health import health_routes
+from pipeline.monitor.history import History, HistoryWriter
+from pipeline.monitor.live_run import LiveRun
+from pipeline.monitor.log_tail import LogTail
+from pipeline.monitor.server import PageServer
+from pipeline.monitor.state import leagues_of, state_of
+from pipeline.reporting.progress import ProgressSnapshot
+from pipeline.run_folder.folder import folder_name
+from pipeline.web.guards import make_token
+from pipeline.web.site import SiteOptions
+
+log = logging.getLogger(__name__)
+
+USUAL_PORT = 8470
+LEAGUE_EVERY_S = 5.0
+"""Between two reports of leagues, which grow."""
+RUN = "live"
+"""The run's id in the paths."""
+
+OnProgress = Callable[[ProgressSnapshot], None]
+
+
+@asynccontextmanager
+async def monitored(
+    plan: RunPlan, coordinator: Coordinator, settings: MonitorSettings, stop: asyncio.Event
+) -> AsyncIterator[OnProgress]:
+    """Serve the page of a run within; what it yields is to be called about once a second.
+
+    Args:
+        plan: the run.
+        coordinator: its main.
+        settings: where the page is, and what it may do.
+        stop: ends the run in order when it is set.
+
+    Raises:
+        RunError: if it can't listen.
+    """
+    history, tail = History(), LogTail()
+    if plan.resumes:
+        names = {folder_name(name): name for name in plan.config.behaviors}
+        await asyncio.to_thread(read_events, plan.folder.path, names, history)
+    coordinator.reporter.add_writer(HistoryWriter(history, plan.resumes))
+    control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
+    page = LivePage(LiveRun(plan.folder.run_id, plan.config, history, tail), settings, control)
+    page.server.start()
+    watch = _Watch(plan, coordinator, page)
+    try:
+        with tail.listening():
+            log.info("The live page of this run: %s", page.address)
+            yield watch.look
+    finally:
+        watch.end()
+        await asyncio.to_thread(page.server.stop)
+
+
+class LivePage:
+    """The page of a live run: its feed, its server, its token.
+
+    Args:
+        run: the run.
+        settings: where it listens, and what it may do.
+        control: carries out what it is asked.
+    """
+
+    def __init__(self, run: LiveRun, settings: MonitorSettings, control: Control) -> None:
+        self.run = run
+        self._feed = StateFeed()
+        self._wide = reaches_others(endpoint_of(settings.listen)[0])
+        self._token = make_token() if settings.control or self._wide else ""
+        site = SiteOptions(settings.listen, USUAL_PORT, self._token, self._needs_token)
+        self.server = PageServer(self._routes(settings, control), site, self._feed.close)
+
+    @property
+    def address(self) -> str:
+        """The page's address, with the token that it may need."""
+        return f"{self.server.url}?token={self._token}" if self._token else self.server.url
+
+    def publish(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
+        """Show a state; in the server's loop."""
+        self.run.receive(state, leagues)
+        self._feed.publish(self.run.event())
+
+    def _routes(self, settings: MonitorSettings, control: Control) -> list[web.RouteDef]:
+        stream = web.get(f"/api/runs/{RUN}/stream", self._feed.stream)
+        options = {"control": settings.control}
+        steering = control.routes(f"/api/runs/{RUN}")
+        return [*page_routes(), stream, *run_routes({RUN: self.run}, options), *health_routes(self.run), *steering]
+
+    def _needs_token(self, request: web.Request) -> bool:
+        return request.method == "POST" or (self._wide and request.path not in OPEN)
+
+
+class _Watch:
+    """Takes the state of a run in main's loop, and passes it to the page."""
+
+    def __init__(self, plan: RunPlan, coordinator: Coordinator, page: LivePage) -> None:
+        self._plan = plan
+        self._coordinator = coordinator
+        self._page = page
+        self._leagues_due_s = 0.0
+
+    def look(self, snapshot: ProgressSnapshot) -> None:
+        """Pass the present state on."""
+        state, leagues, now = state_of(self._plan, self._coordinator, snapshot), None, time.monotonic()
+        if now >= self._leagues_due_s:
+            leagues, self._leagues_due_s = leagues_of(self._coordinator), now + LEAGUE_EVERY_S
+        self._page.server.call(self._page.publish, state, leagues)
+
+    def end(self) -> None:
+        """Pass the last state on."""
+        state = state_of(self._plan, self._coordinator, self._coordinator.reporter.snapshot())
+        if state["status"] != "failed":
+            state["status"] = "ended"
+        self._page.server.call(self._page.publish, state, leagues_of(self._coordinator))

@@ -1,0 +1,57 @@
+// Calls of the server: with the token of the address, and a stream that comes again after a break.
+
+const address = new URL(location.href);
+const given = address.searchParams.get("token");
+if (given) {
+  sessionStorage.setItem("token", given);
+  address.searchParams.delete("token");
+  history.replaceState(null, "", address); // it should not stay in bookmarks and pictures of the screen
+}
+
+/** @returns {string} */
+const token = () => sessionStorage.getItem("token") ?? "";
+
+/**
+ * Ask the server.
+ * @param {string} path Such as "runs".
+ * @param {{method?: string, body?: any}} [options] A body is sent as JSON.
+ * @returns {Promise<any>} What it answers; an Error with its message if it refuses.
+ */
+export async function ask(path, { method = "GET", body } = {}) {
+  const headers = /** @type {Record<string, string>} */ ({});
+  if (token()) headers.Authorization = `Bearer ${token()}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const answer = await fetch(`api/${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  const plain = await answer.json().catch(() => ({ error: `${answer.status} ${answer.statusText}` }));
+  if (!answer.ok) throw new Error(plain.error ?? answer.statusText);
+  return plain;
+}
+
+/**
+ * Follow a run's stream; the browser connects again by itself, with the last number that it has seen.
+ * @param {string} run
+ * @param {(event: any) => void} onEvent
+ * @param {(connected: boolean) => void} onConnection
+ * @returns {() => void} Ends it.
+ */
+export function follow(run, onEvent, onConnection) {
+  let source = /** @type {EventSource|null} */ (null);
+  let again = 0;
+  const open = () => {
+    const secret = token() ? `?token=${encodeURIComponent(token())}` : "";
+    source = new EventSource(`api/runs/${run}/stream${secret}`);
+    source.onmessage = (message) => {
+      onConnection(true);
+      onEvent(JSON.parse(message.data));
+    };
+    source.onerror = () => {
+      onConnection(false);
+      if (source?.readyState === EventSource.CLOSED) again = window.setTimeout(open, 3000); // refused: the browser gives up
+    };
+  };
+  open();
+  return () => {
+    clearTimeout(again);
+    source?.close();
+  };
+}

@@ -1,0 +1,70 @@
+// Controls of a live run: shown where the run allows them.
+import { ask } from "./api.js";
+import { fill, h } from "./dom.js";
+
+/** The buttons and values by which a run is steered. */
+export class Controls {
+  /** @param {string} run @param {boolean} allowed */
+  constructor(run, allowed) {
+    this.run = run;
+    this.allowed = allowed;
+    this.buttons = h("div.buttons");
+    this.values = h("section", { hidden: true });
+    this.shown = "";
+    if (!allowed) return;
+    this.pause = h("button", { type: "button", "data-do": "pause", click: () => this.act(this.paused ? "resume" : "pause") }, "Pause");
+    this.save = h("button", { type: "button", "data-do": "checkpoint", click: () => this.act("checkpoint") }, "Checkpoint now");
+    this.stop = h("button.danger", { type: "button", "data-do": "stop", click: () => confirm("End the run in order, with a last checkpoint?") && this.act("stop") }, "Stop");
+    this.said = h("span.soft", { role: "status" });
+    fill(this.buttons, this.said, this.pause, this.save, this.stop);
+  }
+
+  /** @param {string} what @param {any} [body] */
+  async act(what, body) {
+    try {
+      await ask(`runs/${this.run}/${what}`, { method: "POST", body });
+      this.say("");
+    } catch (error) {
+      this.say(error.message);
+    }
+  }
+
+  /** @param {string} words */
+  say(words) {
+    this.said.textContent = words;
+    clearTimeout(this.silence);
+    this.silence = setTimeout(() => { this.said.textContent = ""; }, 8000);
+  }
+
+  /** @param {any} state */
+  show(state) {
+    if (!this.allowed) return;
+    this.paused = state.status === "paused";
+    this.pause.textContent = this.paused ? "Resume" : "Pause";
+    this.pause.className = this.paused ? "primary" : "";
+    const goesOn = ["running", "paused", "starting"].includes(state.status);
+    this.pause.disabled = this.stop.disabled = !goesOn;
+    this.save.disabled = !goesOn || state.checkpoint_under_way;
+    const may = state.behaviors.map((each) => [each.name, each.hyperparameters]).filter(([, values]) => Object.keys(values ?? {}).length);
+    const text = JSON.stringify(may);
+    this.values.hidden = !may.length || !goesOn;
+    if (text === this.shown || this.values.contains(document.activeElement)) return;
+    this.shown = text;
+    fill(this.values, h("h2", {}, "Hyperparameters", h("span.soft", { style: null }, "at the start of their schedules; used from the next update on")), ...may.map(([behavior, values]) => this.form(behavior, values, may.length > 1)));
+  }
+
+  /** @param {string} behavior @param {Record<string, number>} values @param {boolean} several */
+  form(behavior, values, several) {
+    const inputs = Object.entries(values).map(([name, value]) => h("input", { name, value: String(value), inputmode: "decimal", autocomplete: "off", "data-behavior": behavior }));
+    const submit = async (event) => {
+      event.preventDefault();
+      /** @type {any} */ (document.activeElement)?.blur();
+      for (const input of inputs) {
+        if (input.value === String(values[input.name])) continue;
+        await this.act("hyperparameters", { behavior, name: input.name, value: Number(input.value) });
+      }
+      this.shown = "";
+    };
+    return h("form.values", { submit }, several ? h("b", {}, behavior) : null, ...inputs.map((input) => h("label", {}, h("span.mono", {}, input.name), input)), h("button", {}, "Set"));
+  }
+}

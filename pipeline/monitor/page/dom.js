@@ -1,0 +1,65 @@
+// Elements and numbers, in the few forms that the page needs.
+
+/**
+ * Make an element.
+ * @param {string} tag "div", "td.n" (with classes), or "svg:path".
+ * @param {Record<string, any>} [attributes] Attributes; functions are listeners.
+ * @param {...(Node|string|number|null|undefined)} children
+ * @returns {any}
+ */
+export function h(tag, attributes = {}, ...children) {
+  const [name, ...classes] = tag.replace("svg:", "").split(".");
+  const element = tag.startsWith("svg:")
+    ? document.createElementNS("http://www.w3.org/2000/svg", name)
+    : document.createElement(name);
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(key, value);
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined).map((child) => (child instanceof Node ? child : String(child))));
+  return element;
+}
+
+/** @param {Element} parent @param {...(Node|string|null)} children */
+export function fill(parent, ...children) {
+  parent.replaceChildren(...children.filter((child) => child !== null));
+}
+
+/** A number in few characters. @param {number|null|undefined} value @param {number} [digits] */
+export function short(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${trim((value / 1e6).toFixed(2))}M`;
+  if (size >= 1e4) return `${trim((value / 1e3).toFixed(1))}k`;
+  if (size !== 0 && size < 1e-3) return value.toExponential(1);
+  return trim(size >= 100 ? value.toFixed(1) : value.toPrecision(digits));
+}
+
+/** @param {string} text */
+const trim = (text) => (text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text);
+
+/** @param {number|null|undefined} value */
+export const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+
+/** @param {number|null|undefined} seconds */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  const s = Math.round(seconds);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${String(s % 60).padStart(2, "0")} s`;
+  return `${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")} min`;
+}
+
+/** @param {number} bytes */
+export const memory = (bytes) => (bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(2)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`);
+
+/** A bar that is filled to a share. @param {number} share @param {string} [level] */
+export function bar(share, level = "") {
+  const inner = h("i");
+  inner.style.width = `${Math.round(100 * Math.min(1, Math.max(0, share)))}%`;
+  return h(`div.bar${level && `.${level}`}`, {}, inner);
+}
+
+/** A colour of the theme. @param {string} name */
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

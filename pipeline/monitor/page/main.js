@@ -1,0 +1,69 @@
+// The page: which runs it shows, what it says above them, and its colours.
+import { ask } from "./api.js";
+import { fill, h } from "./dom.js";
+import { Run } from "./run.js";
+
+const $ = (id) => document.getElementById(id);
+const SAID = {
+  lost: ["bad", "The run does not answer any more: it was ended, or the connection is lost. Trying again…"],
+  ended: ["good", "The run has ended. What is shown is its last state."],
+  failed: ["bad", "The run has failed"],
+};
+/** @type {Run[]} */
+let shown = [];
+
+/** @param {string} status @param {string} message */
+function tell(status, message) {
+  const [level, words] = SAID[status] ?? ["", ""];
+  const banner = $("banner");
+  banner.hidden = !words;
+  banner.className = level;
+  banner.textContent = status === "failed" && message ? `${words}: ${message}` : words;
+}
+
+/** @param {any} listed What the server has. @param {string[]} ids Those to show. */
+async function show(listed, ids) {
+  for (const run of shown) run.end();
+  shown = ids.map((id, at) => new Run(listed.runs.find((run) => run.id === id), listed, at === 0, tell));
+  $("runs").className = shown.length > 1 ? "two" : "";
+  fill($("runs"), ...shown.map((run) => run.element));
+  document.title = `${shown.map((run) => run.run.name).join(", ")} · Headrace`;
+  await Promise.all(shown.map((run) => run.start()));
+}
+
+/** Let the user pick runs, where there are several. @param {any} listed */
+function pick(listed) {
+  if (listed.runs.length < 3) return;
+  const picks = [0, 1].map((at) => h("select", { "aria-label": `Run ${at + 1}` }, ...listed.runs.map((run, n) => h("option", { value: run.id, selected: n === at }, run.name))));
+  for (const each of picks) each.addEventListener("change", () => show(listed, picks.map((other) => other.value)));
+  fill($("pick"), ...picks);
+}
+
+/** @param {string} theme */
+function paint(theme) {
+  document.documentElement.dataset.theme = theme;
+  for (const run of shown) run.recolour();
+}
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+const chosen = () => localStorage.getItem("theme") ?? (system.matches ? "dark" : "light");
+paint(chosen());
+system.addEventListener("change", () => paint(chosen()));
+$("theme").addEventListener("click", () => {
+  localStorage.setItem("theme", chosen() === "dark" ? "light" : "dark");
+  paint(chosen());
+});
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (Math.abs(innerWidth - width) > 20) shown.forEach((run) => run.recolour());
+  width = innerWidth;
+});
+
+try {
+  const listed = await ask("runs");
+  pick(listed);
+  await show(listed, listed.runs.slice(0, 2).map((run) => run.id));
+} catch (error) {
+  tell("failed", "");
+  $("banner").textContent = `The page can't be shown: ${error.message}`;
+}

@@ -1,0 +1,151 @@
+// One run on the page: its sections, kept up to date.
+import { ask, follow } from "./api.js";
+import { Controls } from "./control.js";
+import { Curves } from "./curves.js";
+import { duration, fill, h } from "./dom.js";
+import { drawGraph } from "./graph.js";
+import { drawLeague } from "./league.js";
+import { behaviorTable, hostTable, playerTable, queueTable } from "./tables.js";
+
+const MOST_LINES = 400;
+const LEAGUE_EVERY_MS = 10000;
+
+/** A run and its element. */
+export class Run {
+  /**
+   * @param {{id: string, name: string, live: boolean}} run
+   * @param {{control: boolean}} options
+   * @param {boolean} first True for the one that the page's menu leads to.
+   * @param {(status: string, message: string) => void} tell Called with what the page should say about it.
+   */
+  constructor(run, options, first, tell) {
+    this.run = run;
+    this.tell = tell;
+    this.sequence = 0;
+    this.revision = -1;
+    this.status = "";
+    const section = (id, title, ...children) => h("section", { id: first ? id : null }, h("h2", {}, title, h("div.tools")), ...children);
+    this.pill = h("span.pill");
+    this.facts = h("div.facts");
+    this.controls = new Controls(run.id, options.control && run.live);
+    this.behaviors = h("section", {}, h("div.scroll"));
+    this.graph = h("div.graph");
+    this.queues = h("div.scroll");
+    this.charts = h("div.body");
+    this.league = h("div.body");
+    this.hosts = h("div.scroll");
+    this.log = h("div.log", { tabindex: 0 });
+    this.yaml = h("pre", { tabindex: 0 });
+    const key = h("div.key", {}, h("span", {}, h("i"), "flows"), h("span", {}, h("i.warn"), "full"), h("span", {}, h("i.bad"), "holds its producers up"));
+    this.wiring = section("pipeline", "Pipeline", this.graph, h("details", {}, h("summary", {}, "All queues"), this.queues));
+    this.wiring.querySelector(".tools").append(key);
+    const curves = section("curves", "Curves", this.charts);
+    this.selfplay = section("selfplay", "Self-play", this.league);
+    this.processes = section("processes", "Processes", this.hosts);
+    const configuration = h("section", { id: first ? "configuration" : null }, h("details", { toggle: () => this.readConfiguration() }, h("summary", {}, "Resolved configuration"), this.yaml));
+    this.element = h("article.run", { "data-run": run.name }, h("div.head", {}, h("h1", {}, run.name), this.pill, this.facts, this.controls.buttons), this.controls.values, this.behaviors, this.wiring, curves, this.selfplay, this.processes, section("log", "Log", this.log), configuration);
+    for (const each of [this.wiring, this.processes]) each.hidden = !run.live;
+    this.curves = new Curves(this.charts, curves.querySelector(".tools"), () => this.readCurves());
+  }
+
+  /** Show the run, and follow it if it goes on. */
+  async start() {
+    await this.read();
+    this.timer = setInterval(() => this.run.live && this.readLeagues().catch(() => {}), LEAGUE_EVERY_MS);
+    if (this.run.live) this.stop = follow(this.run.id, (event) => this.receive(event), (connected) => this.connection(connected));
+  }
+
+  /** Leave the run. */
+  end() {
+    clearInterval(this.timer);
+    this.stop?.();
+  }
+
+  async read() {
+    const of = (what) => ask(`runs/${this.run.id}/${what}`);
+    this.show(await of("state"));
+    await Promise.all([this.readCurves(), this.readLeagues(), of("log").then((lines) => this.addLines(lines, true))]);
+  }
+
+  async readCurves() {
+    const { revision, curves } = await ask(`runs/${this.run.id}/curves`);
+    this.revision = revision;
+    this.curves.replace(curves);
+  }
+
+  async readLeagues() {
+    const leagues = await ask(`runs/${this.run.id}/leagues`);
+    const text = JSON.stringify([leagues, this.players ?? null]);
+    this.selfplay.hidden = !leagues.length;
+    if (text === this.shownLeagues) return;
+    this.shownLeagues = text;
+    fill(this.league, ...(this.players ?? []).map(playerTable), ...leagues.map(drawLeague));
+  }
+
+  async readConfiguration() {
+    if (!this.yaml.textContent) this.yaml.textContent = (await ask(`runs/${this.run.id}/configuration`)).yaml;
+  }
+
+  /** @param {any} event Of the stream. */
+  async receive(event) {
+    const missed = this.sequence && event.sequence !== this.sequence + 1;
+    const first = !this.sequence;
+    this.sequence = event.sequence;
+    this.show(event.state);
+    if (missed || first || event.revision !== this.revision) {
+      this.revision = event.revision;
+      await this.read().catch(() => {});
+      return;
+    }
+    this.curves.add(event.points);
+    this.addLines(event.log);
+  }
+
+  /** @param {boolean} connected */
+  connection(connected) {
+    if (connected) return this.tell(this.status, this.message);
+    this.sequence = 0; // all is read again when it is back
+    const over = ["ended", "failed"].includes(this.status);
+    if (!over) this.pill.className = "pill lost";
+    if (!over) this.pill.textContent = "connection lost";
+    this.tell(over ? this.status : "lost", this.message);
+  }
+
+  /** @param {any} state */
+  show(state) {
+    this.status = state.status;
+    this.message = state.message;
+    this.players = state.players;
+    this.pill.className = `pill ${state.status}`;
+    this.pill.textContent = state.status;
+    const fact = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
+    const checkpoint = state.checkpoint_under_way ? "being saved" : state.checkpoint >= 0 ? String(state.checkpoint) : "none yet";
+    fill(this.facts, fact("elapsed", duration(state.elapsed_s)), state.seconds_left === undefined ? null : fact("left", duration(state.seconds_left)), fact("checkpoint", checkpoint));
+    this.controls.show(state);
+    fill(this.behaviors.firstChild, behaviorTable(state));
+    this.behaviors.hidden = !state.behaviors.length;
+    if (!this.run.live) return;
+    if (state.hosts.length) fill(this.graph, drawGraph(state));
+    fill(this.queues, queueTable(state));
+    fill(this.hosts, hostTable(state));
+  }
+
+  /** @param {any[]} lines @param {boolean} [all] */
+  addLines(lines, all = false) {
+    const atEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 30;
+    const clock = (time) => new Date(1000 * time).toLocaleTimeString("en-GB");
+    const made = lines.map((line) => h(`div.${line.level}`, {}, h("time", {}, clock(line.time)), h("span", {}, line.text)));
+    if (all) fill(this.log, ...made);
+    else this.log.append(...made);
+    while (this.log.children.length > MOST_LINES) this.log.firstChild.remove();
+    this.log.parentElement.hidden = !this.log.children.length && !this.run.live;
+    if (atEnd || all) this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  /** Draw again in other colours. */
+  recolour() {
+    this.curves.recolour();
+    this.shownLeagues = "";
+    this.readLeagues().catch(() => {});
+  }
+}

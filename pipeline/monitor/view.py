@@ -1,0 +1,150 @@
+"""The page over runs in their folders, finished ones or those of other processes: `--view RUN…`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from config.listen import endpoint_of, reaches_others
+from pipeline.common.errors import CommandError
+from pipeline.monitor.api import OPEN, page_routes, run_routes
+from pipeline.monitor.event_files import read_events
+from pipeline.monitor.history import History
+from pipeline.monitor.league_matrix import league_for_page
+from pipeline.run_folder.folder import CONFIGURATION, folder_name
+from pipeline.web.guards import make_token
+from pipeline.web.site import Site, SiteOptions
+
+_REWARD = "Environment/Cumulative Reward"
+
+
+class RunInFolder:
+    """A run that is read from its folder, again whenever its event files have grown.
+
+    Args:
+        folder: `results/<run-id>`.
+    """
+
+    live = False
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.resolve().name
+        self._folder = folder
+        self._history = History()
+        self._signature: object = None
+
+    def state(self) -> dict[str, Any]:
+        """How far its behaviours have come."""
+        history, settings = self._read(), self._settings()
+        named = settings.get("behaviors") or {}
+        found = []
+        for name, curves in history.plain().items():
+            if name == "Pipeline":
+                continue
+            newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, named.get(name) or {}
+            found.append(
+                {
+                    "name": name,
+                    "trainer": block.get("trainer_type"),
+                    "done": False,
+                    "step": max(curve["steps"][-1] for curve in curves.values()),
+                    "max_steps": block.get("max_steps"),
+                    "steps_per_s": newest.get("Pipeline/Steps per Second"),
+                    "reward": newest.get(_REWARD),
+                    "elo": newest.get("Self-play/ELO"),
+                    "lag": newest.get("Policy/Lag"),
+                    "updates": None,
+                    "seconds_left": None,
+                }
+            )
+        return {"status": "in its folder", "message": "", "behaviors": found, "hosts": [], "edges": [], "players": []}
+
+    def curves(self) -> dict[str, Any]:
+        """All curves."""
+        history = self._read()
+        return {"revision": history.revision, "curves": history.plain()}
+
+    def leagues(self) -> list[dict[str, Any]]:
+        """The leagues that it has written; damaged ones are left out."""
+        found = []
+        for path in sorted(self._folder.glob("*/league.json")):
+            try:
+                found.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    def configuration(self) -> str:
+        """Its `configuration.yaml`."""
+        try:
+            return (self._folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            return f"# {error}"
+
+    def log(self) -> list[dict[str, Any]]:
+        """A run keeps no log."""
+        return []
+
+    def _read(self) -> History:
+        files = sorted(self._folder.glob("*/events.out.tfevents.*"))
+        signature = [(path, path.stat().st_size) for path in files]
+        if signature != self._signature:
+            behaviors = self._settings().get("behaviors") or {}
+            self._history, self._signature = History(), signature
+            read_events(self._folder, {folder_name(name): name for name in behaviors}, self._history)
+        return self._history
+
+    def _settings(self) -> Mapping[str, Any]:
+        try:
+            plain = yaml.safe_load(self.configuration())
+        except yaml.YAMLError:
+            return {}
+        return plain if isinstance(plain, dict) else {}
+
+
+def view(names: Sequence[str], results: str, endpoint: str, usual_port: int, tell: Callable[[str], None]) -> None:
+    """Serve the page over runs until Ctrl-C.
+
+    Args:
+        names: folders of runs, or ids of runs below `results`.
+        results: the folder of all runs.
+        endpoint: where to listen.
+        usual_port: where the endpoint names none.
+        tell: called with the address.
+
+    Raises:
+        CommandError: if there is no such run, or it can't listen.
+    """
+    runs = {str(number): RunInFolder(_folder_of(name, results)) for number, name in enumerate(names)}
+    asyncio.run(_serve(runs, endpoint, usual_port, tell))
+
+
+def _folder_of(name: str, results: str) -> Path:
+    for folder in (Path(name), Path(results) / name):
+        if (folder / CONFIGURATION).is_file() or any(folder.glob("*/events.out.tfevents.*")):
+            return folder
+    raise CommandError(f"--view {name}: no run; neither {name} nor {Path(results) / name} is the folder of one")
+
+
+async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, usual_port: int, tell: Callable[[str], None]) -> None:
+    wide = reaches_others(endpoint_of(endpoint)[0])
+    token = make_token() if wide else ""
+    routes = [*page_routes(), *run_routes(runs, {"control": False})]
+    site = Site(routes, SiteOptions(endpoint, usual_port, token, lambda request: request.path not in OPEN))
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await site.start()
+    except OSError as error:
+        raise CommandError(f"--monitor: {error.strerror}; choose another with --monitor=HOST:PORT") from error
+    names, secret = ", ".join(run.name for run in runs.values()), f"?token={token}" if token else ""
+    tell(f"{names}: {site.url}{secret}  (Ctrl-C ends)")
+    await stop.wait()
+    await site.stop()

@@ -1,0 +1,136 @@
+"""The live page of real runs, as programs see it: its API, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+from page_calls import LONG, Page, held_up
+from run_configs import cartpole, changed, volley
+
+pytestmark = pytest.mark.lengthy
+FAILING = """
+from pathlib import Path
+from stages import Stage
+
+
+class Failing(Stage):
+    def process(self, batch):
+        if Path("now").exists():
+            raise ValueError("this one fails")
+        yield batch
+"""
+
+
+def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(start):
+    command = start(volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=500), "--monitor=0")
+    page = Page(command)
+    state = page.until(lambda s: s["behaviors"] and s["behaviors"][0]["step"] > 4000, "some steps")
+    assert {host["name"]: host["stages"] for host in state["hosts"]} == {
+        "main": ["ghost", "policy_publisher"],
+        "actor-0": ["environment", "agent_processor"],
+        "learner-Volley": ["trainer"],
+    }
+    assert {(edge["queue"], *edge["source"], *edge["target"]) for edge in state["edges"]} == {
+        ("trajectories/Volley", "actor-0", "agent_processor", "main", "ghost"),
+        ("learn/Volley", "main", "ghost", "learner-Volley", "trainer"),
+        ("updates/Volley", "learner-Volley", "trainer", "main", "policy_publisher"),
+        ("policies/Volley?team=0", "main", "policy_publisher", "actor-0", "environment"),
+        ("policies/Volley?team=1", "main", "policy_publisher", "actor-0", "environment"),
+    }
+    assert all(edge["capacity"] >= edge["depth"] >= 0 for edge in state["edges"])
+    assert all(host["usage"]["memory"] > 2**20 for host in state["hosts"])
+    assert state["players"][0]["opponents"]
+    curves = page.call("/api/runs/live/curves")[1]["curves"]
+    assert len(curves["Volley"]["Losses/Value Loss"]["steps"]) >= 4
+    assert {"Self-play/ELO", "Policy/Entropy", "Pipeline/Steps per Second"} <= curves["Volley"].keys()
+    assert "max_steps: 100000000" in page.call("/api/runs/live/configuration")[1]["yaml"]
+    assert any("Connected new brain" in line["text"] for line in page.call("/api/runs/live/log")[1])
+    assert page.call("/healthz") == (200, {"status": "running"})
+    status, metrics = page.call("/metrics")
+    assert status == 200
+    assert 'headrace_steps_total{behavior="Volley"}' in metrics
+    assert 'headrace_queue_depth{queue="learn/Volley",source="main",target="learner-Volley"}' in metrics
+    events = page.stream()
+    seen = [next(events) for _ in range(3)]
+    assert all(after["sequence"] > before["sequence"] for before, after in pairwise(seen))
+    command.interrupt()
+    last = [*events][-1]["state"]
+    assert last["status"] == "ended"
+    assert command.wait() == 0, command.output
+
+
+def test_whoever_may_not_call_it_is_refused_and_the_run_goes_on(start):
+    page = Page(start(LONG, "--monitor=0"))
+    assert page.call("/api/runs/none/state")[0] == 404
+    assert page.call("/api/none")[0] == 404
+    assert page.call("/..%2f..%2fsetup.cfg")[0] == 404
+    assert page.call("/api/runs/live/state", body={})[0] == 405
+    assert page.call("/api/runs/live/state", Host="evil.example")[0] == 403
+    assert page.call("/api/runs/live/stream", Origin="http://evil.example")[0] == 403
+    assert page.call("/", Host=f"localhost:{page.origin.rpartition(':')[2]}")[0] == 200
+    before = page.step()
+    page.until(lambda _: page.step() > before, "further steps")
+
+
+def test_beyond_this_machine_it_asks_for_the_token(start):
+    page = Page(start(LONG, "--monitor=all:0", environment={"HEADRACE_TOKEN": "secret"}))
+    assert page.token == "secret"
+    for path in ("/api/runs", "/api/runs/live/configuration", "/api/runs/live/stream", "/metrics"):
+        assert page.call(path, token="wrong")[0] == 401
+    assert page.call("/api/runs")[0] == 200
+    assert page.call("/", token="wrong")[0] == 200
+    assert page.call("/healthz", token="wrong")[0] == 200
+    assert next(page.stream())["state"]["status"]
+
+
+def test_a_stage_that_holds_its_producers_up_shows_as_a_full_queue(start, tmp_path):
+    page = Page(start(held_up(tmp_path), "--monitor=0"))
+
+    def full(state):
+        edges = [edge for edge in state["edges"] if edge["kind"] == "trajectories"]
+        return any(edge["depth"] == edge["capacity"] == 2 and edge["put_wait"] > 0.5 for edge in edges)
+
+    state = page.until(full, "a full queue")
+    assert [host["stages"] for host in state["hosts"] if host["name"] == "main"] == [["Slow", "policy_publisher"]]
+    assert page.call("/healthz")[0] == 200
+
+
+def test_a_resumed_run_has_its_curves_from_the_start(start):
+    first = start(cartpole())
+    assert first.wait() == 0, first.output
+    longer = cartpole(behaviors__CartPole__max_steps=10**8)
+    page = Page(start(longer, "--resume", "--monitor=0"))
+    steps = page.call("/api/runs/live/curves")[1]["curves"]["CartPole"]["Environment/Cumulative Reward"]["steps"]
+    assert steps[:3] == [1000, 2000, 3000]
+
+
+def test_a_failed_run_says_so_on_the_page(start, tmp_path):
+    (tmp_path / "failing_stage.py").write_text(FAILING)
+    stages = [{"use": "failing_stage:Failing", "after": "agent_processor", "host": "main"}]
+    page = Page(start(changed(LONG, {"pipeline__stages": stages}), "--monitor=0"))
+    events = page.stream()
+    assert next(events)["state"]["status"] in ("starting", "running")
+    (tmp_path / "now").touch()
+    last = [*events][-1]["state"]
+    assert last["status"] == "failed"
+    assert "this one fails" in last["message"]
+    assert page.command.wait() == 1, page.command.output
+
+
+def test_a_port_in_use_is_refused_before_the_run_begins(start):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = start(LONG, f"--monitor={port}")
+        assert command.wait() == 2, command.output
+    assert f"monitor.listen: can't listen on localhost:{port}: another program uses it" in command.output
+    assert "Traceback" not in command.output
+
+
+def test_an_address_that_is_none_is_a_mistake_in_the_command(start):
+    command = start(LONG, "--monitor=example.org:80")
+    assert command.wait() == 2
+    assert "'example.org' is none of: localhost" in command.output

@@ -1,0 +1,158 @@
+"""Steering real runs through the page's API: pause, resume, checkpoint, stop, hyperparameters, and who may not."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+from page_calls import LONG, Page
+from run_configs import INLINE, changed, volley
+from runs import Command
+
+pytestmark = pytest.mark.lengthy
+RUN = "/api/runs/live"
+LONG_PLAY = volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__checkpoint_interval=10**8)
+
+
+@pytest.fixture
+def steered(start):
+    def begin(plain=LONG, *arguments):
+        page = Page(start(plain, "--monitor=0", "--monitor-control", *arguments))
+        page.until(lambda state: state["status"] == "running" and sum_of(state) > 0, "the first steps")
+        return page
+
+    return begin
+
+
+def sum_of(state):
+    return sum(each["step"] for each in state["behaviors"])
+
+
+def learning_rate_in(state):
+    return state["behaviors"][0]["hyperparameters"]["learning_rate"] if state["behaviors"] else None
+
+
+def stands_still(page):
+    """Wait until the step counter has stood still for three states; it is returned."""
+    seen = []
+
+    def still(state):
+        if not seen or seen[-1][0] != state["time"]:
+            seen.append((state["time"], sum_of(state)))
+        return len(seen) > 3 and len({step for _, step in seen[-4:]}) == 1
+
+    return sum_of(page.until(still, "a step counter that stands still"))
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        pytest.param(LONG, id="straight to the learner"),
+        pytest.param(LONG_PLAY, id="through main"),
+        pytest.param(changed(LONG, INLINE), id="inline"),
+        pytest.param(changed(LONG, {"pipeline__deterministic": True}), id="deterministic"),
+    ],
+)
+def test_a_pause_stops_the_steps_and_a_checkpoint_can_be_saved_meanwhile(steered, plain):
+    page = steered(plain)
+    assert page.call(f"{RUN}/pause", body={}) == (200, {"done": True})
+    assert page.until(lambda state: state["status"] == "paused", "the pause")
+    step = stands_still(page)
+    assert page.call("/healthz") == (200, {"status": "paused"})
+    before = page.state()["checkpoint"]
+    assert page.call(f"{RUN}/checkpoint", body={})[0] == 200
+    page.until(lambda state: state["checkpoint"] > before, "a checkpoint")
+    assert page.call(f"{RUN}/resume", body={})[0] == 200
+    page.until(lambda state: sum_of(state) > step and state["status"] == "running", "further steps")
+    assert page.call(f"{RUN}/pause", body={})[0] == 200
+    assert page.call(f"{RUN}/stop", body={})[0] == 200
+    assert page.command.wait() == 0, page.command.output
+    page.command.assert_left_nothing()
+
+
+def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
+    page = steered()
+    page.call(f"{RUN}/pause", body={})
+    step = stands_still(page)
+    os.kill(page.command.pid_of("actor-0"), signal.SIGKILL)
+    page.command.until(lambda: "Starting it again" in page.command.output, "another actor")
+    assert stands_still(page) - step < 1000
+    page.call(f"{RUN}/resume", body={})
+    page.until(lambda state: sum_of(state) > step, "further steps")
+
+
+def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(steered, start):
+    page = steered(LONG)
+    change = {"behavior": "CartPole", "name": "learning_rate", "value": 1.5e-4}
+    assert page.call(f"{RUN}/hyperparameters", change) == (200, {"done": True})
+    page.command.until(lambda: "CartPole: learning_rate is 0.00015 from step" in page.command.output, "the log")
+    page.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")
+
+    def rate():
+        return page.call(f"{RUN}/curves")[1]["curves"]["CartPole"]["Policy/Learning Rate"]["values"][-1]
+
+    page.until(lambda _: rate() == pytest.approx(1.5e-4, rel=0.01), "the learning rate in the statistics")
+    page.call(f"{RUN}/stop", body={})
+    assert page.command.wait() == 0, page.command.output
+    again = Page(start(LONG, "--resume", "--monitor=0"))
+    words = "CartPole goes on with learning_rate 0.00015, to which it was set while the run went on."
+    again.command.until(lambda: words in again.command.output, words)
+    again.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"behavior": "CartPole", "name": "learning_rate", "value": 0}, 422, "greater than 0"),
+        ({"behavior": "CartPole", "name": "learning_rate", "value": "fast"}, 422, "value"),
+        ({"behavior": "CartPole", "name": "batch_size", "value": 7}, 404, "what can: learning_rate, beta, epsilon"),
+        ({"behavior": "Cart", "name": "beta", "value": 7}, 404, "there are: CartPole"),
+        ({"behavior": "CartPole", "name": "beta"}, 422, "value"),
+        (b"{", 400, "no JSON"),
+        (b" " * 100_000, 413, ""),
+    ],
+)
+def test_a_change_that_does_not_fit_is_refused_and_nothing_changes(one_page, change, status, words):
+    before = one_page.state()["behaviors"][0]["hyperparameters"]
+    found, answer = one_page.call(f"{RUN}/hyperparameters", change)
+    assert found == status
+    assert words in answer["error"]
+    assert one_page.state()["behaviors"][0]["hyperparameters"] == before
+
+
+@pytest.mark.parametrize("what", ["pause", "stop", "checkpoint", "hyperparameters"])
+def test_whoever_lacks_the_token_or_comes_from_another_page_steers_nothing(one_page, what):
+    assert one_page.call(f"{RUN}/{what}", body={}, token="wrong")[0] == 401
+    assert one_page.call(f"{RUN}/{what}?token=wrong", body={}, token=" ")[0] == 401
+    assert one_page.call(f"{RUN}/{what}", body={}, Origin="http://evil.example")[0] == 403
+    assert one_page.call(f"{RUN}/{what}", body={}, Host="evil.example")[0] == 403
+    assert one_page.state()["status"] == "running"
+
+
+def test_the_api_describes_itself(one_page):
+    status, document = one_page.call("/api/openapi.json")
+    assert status == 200
+    body = document["paths"]["/api/runs/live/hyperparameters"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["schema"]["required"] == ["behavior", "name", "value"]
+
+
+@pytest.fixture(scope="module")
+def one_page(tmp_path_factory):
+    command = Command(tmp_path_factory.mktemp("steered"), LONG, "--monitor=0", "--monitor-control")
+    page = Page(command)
+    page.until(lambda state: state["status"] == "running" and state["behaviors"], "a running run")
+    yield page
+    command.end()
+
+
+def test_without_the_option_nothing_can_be_steered(start):
+    page = Page(start(LONG, "--monitor=0"))
+    assert page.token == ""
+    page.until(lambda state: state["status"] == "running", "the start")
+    for what in ("pause", "stop", "checkpoint", "hyperparameters"):
+        status, answer = page.call(f"{RUN}/{what}", body={})
+        assert (status, answer["error"]) == (403, "controls are off: start the run with --monitor-control")
+    assert page.state()["status"] == "running"

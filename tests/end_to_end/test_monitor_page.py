@@ -1,0 +1,80 @@
+"""The real page in a real browser, against real runs."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+from browsers import complaints, needs_browser, opened_browser
+from page_calls import Page, held_up
+from run_configs import volley
+from runs import PATIENCE_S
+
+pytestmark = [pytest.mark.lengthy, needs_browser]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with opened_browser() as driver:
+        yield driver
+
+
+def until(browser, condition, what):
+    """Wait until a JavaScript expression holds; it is returned."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, PATIENCE_S).until(lambda b: b.execute_script(f"return {condition}"), what)
+
+
+def texts(browser, selector):
+    return browser.execute_script(f"return [...document.querySelectorAll({selector!r})].map(e => e.textContent)")
+
+
+STEP = "Number(document.querySelector('[data-step]')?.textContent.replaceAll(',', '') ?? -1)"
+VALUE = "document.querySelector('[data-statistic=\"Losses/Value Loss\"] b')?.textContent"
+
+
+def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_run(start, browser):
+    plain = volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=500)
+    page = Page(start(plain, "--monitor=0", "--monitor-control"))
+    page.until(lambda state: state["behaviors"] and state["behaviors"][0]["step"] > 2000, "some steps")
+    browser.get(page.address)
+    until(browser, "document.querySelectorAll('.graph .edge').length > 3", "the graph")
+    assert "token" not in browser.current_url
+    hosts = browser.execute_script(
+        "return [...document.querySelectorAll('.graph .host')].map(host => [host.dataset.host,"
+        " [...host.querySelectorAll('[data-stage]')].map(stage => stage.dataset.stage).join()])"
+    )
+    assert dict(hosts) == {
+        "main": "ghost,policy_publisher",
+        "actor-0": "environment,agent_processor",
+        "learner-Volley": "trainer",
+    }
+    shown = set(browser.execute_script("return [...document.querySelectorAll('.edge')].map(e => e.dataset.queue)"))
+    assert {"trajectories/Volley", "learn/Volley", "updates/Volley"} <= shown
+    until(browser, "document.querySelectorAll('.chart canvas').length > 3", "charts")
+    before = until(browser, VALUE, "a curve's newest value")
+    until(browser, f"{VALUE} !== {before!r}", "a curve that grows")
+    until(browser, "document.querySelector('#log .log').children.length > 0", "the log")
+    browser.find_element("css selector", "[data-do=pause]").click()
+    until(browser, "document.querySelector('.pill').textContent === 'paused'", "the pause")
+    until(browser, f"(window.seen = window.seen ?? [], window.seen.push({STEP}), window.seen.slice(-8).length === 8"
+          " && new Set(window.seen.slice(-8)).size === 1)", "a step counter that stands still")  # fmt: skip
+    stood = browser.execute_script(f"return {STEP}")
+    browser.find_element("css selector", "[data-do=pause]").click()
+    until(browser, f"{STEP} > {stood}", "further steps")
+    page.command.interrupt()
+    until(browser, "document.querySelector('#banner').textContent.startsWith('The run has ended')", "its end")
+    assert page.command.wait() == 0, page.command.output
+    assert [line for line in complaints(browser) if "stream" not in line] == []  # which is gone with the run
+
+
+def test_a_stage_that_holds_its_producers_up_is_seen_at_a_glance(start, browser, tmp_path):
+    page = Page(start(held_up(tmp_path), "--monitor=0"))
+    browser.get(page.address)
+    until(browser, "document.querySelector('.edge[data-level=bad] .slot.full') !== null", "a full queue")
+    assert "waits" in "".join(texts(browser, ".edge[data-level=bad] .numbers"))
+    assert texts(browser, "[data-do]") == []  # no controls without the option
+    page.command.process.kill()
+    until(browser, "document.querySelector('.pill').textContent === 'connection lost'", "the loss")
+    assert "does not answer any more" in texts(browser, "#banner")[0]

@@ -1,0 +1,56 @@
+"""`--view`: the page over finished runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+from run_configs import INLINE, changed, volley
+from runs import COMMAND, run_here
+
+pytestmark = pytest.mark.lengthy
+
+
+def test_finished_runs_are_shown_from_their_folders(tmp_path):
+    for name in ("one", "two"):
+        run_here(changed(volley(), INLINE), tmp_path / "results", name)
+    line = [sys.executable, str(COMMAND), "--view", "one", str(tmp_path / "results" / "two"), "--monitor=0"]
+    with subprocess.Popen(
+        [*line, "--results-dir", "results"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            found = re.match(r"one, two: (http://\S+)", said)
+            assert found, said
+
+            def read(path: str):
+                with urllib.request.urlopen(found[1] + path, timeout=60) as answer:
+                    return json.load(answer)
+
+            assert [run["name"] for run in read("api/runs")["runs"]] == ["one", "two"]
+            for number in (0, 1):
+                (behavior,) = read(f"api/runs/{number}/state")["behaviors"]
+                assert (behavior["name"], behavior["trainer"], behavior["step"]) == ("Volley", "ppo", 6000)
+                curves = read(f"api/runs/{number}/curves")["curves"]["Volley"]
+                assert curves["Losses/Value Loss"]["steps"] == [2000, 4000, 6000]
+                assert curves["Self-play/ELO"]["steps"][-1] == 6000  # the first rating needs a game that has ended
+                assert read(f"api/runs/{number}/leagues")[0]["cells"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def test_what_is_no_run_is_named(tmp_path):
+    line = [sys.executable, str(COMMAND), "--view", "none"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "--view none: no run; neither none nor results/none is the folder of one" in done.stderr

@@ -1,0 +1,97 @@
+"""The stream: states are written down once, and whoever is slow or many holds nobody up; over real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+from aiohttp import ClientSession, web
+
+from pipeline.monitor import feed as feed_module
+from pipeline.monitor.feed import StateFeed, to_json
+from pipeline.web.site import Site, SiteOptions
+
+
+class Open:
+    """A feed that is served."""
+
+    def __init__(self) -> None:
+        self.feed = StateFeed()
+        self.site = Site([web.get("/stream", self.feed.stream)], SiteOptions("127.0.0.1:0"))
+        self.publish = self.feed.publish
+
+
+@pytest.fixture
+async def feed():
+    opened = Open()
+    await opened.site.start()
+    yield opened
+    opened.feed.close()
+    await opened.site.stop()
+
+
+async def read(answer) -> dict:
+    while True:
+        line = await answer.content.readline()
+        if line.startswith(b"data: "):
+            return json.loads(line[6:])
+
+
+async def test_a_viewer_gets_the_newest_state_at_once_and_then_each_new_one(feed):
+    feed.publish({"n": 1})
+    feed.publish({"n": 2})
+    async with ClientSession(feed.site.url) as caller, caller.get("/stream") as answer:
+        assert await read(answer) == {"n": 2, "sequence": 2}
+        feed.publish({"n": 3})
+        assert await read(answer) == {"n": 3, "sequence": 3}
+        feed.publish({"n": 4})
+        feed.feed.close()
+        assert await read(answer) == {"n": 4, "sequence": 4}
+        assert (await answer.content.read()).strip() == b""
+
+
+async def test_fifty_viewers_cost_one_serialisation(feed, monkeypatch):
+    written = []
+
+    def counted(plain):
+        written.append(plain)
+        return to_json(plain)
+
+    monkeypatch.setattr(feed_module, "to_json", counted)
+    async with ClientSession(feed.site.url) as caller:
+        answers = [await caller.get("/stream") for _ in range(50)]
+        for n in (1, 2):
+            feed.publish({"n": n})
+            assert [(await read(answer))["n"] for answer in answers] == [n] * 50
+        for answer in answers:
+            answer.close()
+    assert [each["n"] for each in written if "n" in each] == [1, 2]
+
+
+async def test_a_viewer_that_stops_reading_skips_states_and_is_left_at_last(feed, monkeypatch):
+    monkeypatch.setattr(feed_module, "PATIENCE_S", 0.5)
+    with socket.create_connection(("127.0.0.1", feed.site.port)) as silent:
+        silent.sendall(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with ClientSession(feed.site.url) as caller, caller.get("/stream") as answer:
+            most = 0
+            for n in range(10_000):  # far more than sockets hold
+                feed.publish({"n": n, "much": "x" * 200_000})
+                seen = (await read(answer)).get("n", n)
+                assert seen <= n
+                most = max(most, feed.feed.viewers)
+                if most == 2 and feed.feed.viewers == 1:
+                    break
+            assert (most, feed.feed.viewers) == (2, 1)
+
+
+async def test_viewers_too_many_are_refused(feed, monkeypatch):
+    monkeypatch.setattr(feed_module, "MOST_VIEWERS", 1)
+    async with ClientSession(feed.site.url) as caller, caller.get("/stream"), caller.get("/stream") as second:
+        assert second.status == 503
+
+
+def test_what_json_has_no_number_for_is_null():
+    assert json.loads(to_json({"a": [float("nan"), 1.0], "b": float("inf")})) == {"a": [None, 1.0], "b": None}

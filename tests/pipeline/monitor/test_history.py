@@ -1,0 +1,90 @@
+"""Curves stay within their space, go back with their run, and come back from event files."""
+
+from __future__ import annotations
+
+import json
+
+from pipeline.monitor.event_files import read_events
+from pipeline.monitor.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter
+from pipeline.reporting.statistics import Summary
+from pipeline.reporting.tensorboard_writer import TensorboardWriter
+
+
+def of(value: float) -> Summary:
+    return Summary("mean", value, value, 0.0, 1, value)
+
+
+def test_a_long_curve_keeps_its_ends_its_mean_and_its_bound():
+    curve = Curve()
+    for step in range(100_000):
+        curve.add((step, float(step), float(step % 2)))
+    plain = curve.plain()
+    assert MOST_POINTS / 2 <= len(plain["steps"]) <= MOST_POINTS + 1
+    assert (plain["steps"][0] < 1000, plain["steps"][-1]) == (True, 99_999)
+    assert set(plain["values"]) == {0.5}
+    assert plain["steps"] == sorted(plain["steps"])
+
+
+def test_eight_hours_of_points_are_a_few_megabytes():
+    history = History()
+    for step in range(8 * 3600 // 5):
+        for name in range(60):
+            history.add("Ball", f"Losses/{name}", (step * 1000, 1.7e9 + 5 * step, step / 7))
+    history.take_fresh()
+    assert len(json.dumps(history.plain())) < 3e6
+
+
+def test_names_without_end_take_no_space_without_end():
+    history = History()
+    for number in range(2 * MOST_CURVES):
+        history.add("Ball", f"name {number}", (0, 0.0, 0.0))
+    assert len(history.plain()["Ball"]) == MOST_CURVES
+
+
+def test_points_that_nobody_takes_are_dropped_and_the_revision_says_so():
+    history = History()
+    for step in range(10 * MOST_CURVES):
+        history.add("Ball", "reward", (step, 0.0, 0.0))
+    assert history.revision > 0
+    assert len(history.take_fresh()) <= 2 * MOST_CURVES
+
+
+def test_a_lost_learners_points_are_forgotten():
+    history = History()
+    writer = HistoryWriter(history, resumed=False, wall_clock=lambda: 1.0)
+    for step in (10, 20, 30):
+        writer.write("Ball", {"reward": of(step), "Is Training": of(1.0)}, step)
+    writer.rewind("Ball", 15)
+    writer.write("Ball", {"reward": of(-1.0)}, 20)
+    assert history.plain() == {"Ball": {"reward": {"steps": [10, 20], "times": [1.0, 1.0], "values": [10, -1.0]}}}
+    assert history.newest() == {"Ball": {"reward": -1.0}}
+
+
+def test_a_resumed_run_has_the_curves_from_its_start(tmp_path):
+    first = TensorboardWriter(tmp_path, resume=False)
+    for step in (10, 20, 30):
+        first.write("Ball_1", {"reward": of(step)}, step)
+    first.close()
+    second = TensorboardWriter(tmp_path, resume=True)
+    second.write("Ball_1", {"reward": of(-20.0)}, 20)
+    second.close()
+    history = History()
+    read_events(tmp_path, {"Ball_1": "Ball/1"}, history)
+    assert history.plain()["Ball/1"]["reward"]["steps"] == [10, 20]
+    assert history.take_fresh() == []
+    writer = HistoryWriter(history, resumed=True)
+    writer.write("Ball/1", {"reward": of(7.0)}, 20)
+    assert history.plain()["Ball/1"]["reward"]["values"] == [10, 7.0]
+
+
+def test_a_damaged_event_file_counts_up_to_the_damage(tmp_path):
+    writer = TensorboardWriter(tmp_path, resume=False)
+    for step in (10, 20):
+        writer.write("Ball", {"reward": of(step)}, step)
+    writer.close()
+    (path,) = tmp_path.glob("*/events*")
+    path.write_bytes(path.read_bytes()[:-3])
+    (tmp_path / "Ball" / "events.out.tfevents.1.x").write_bytes(b"\xff" * 100)
+    history = History()
+    read_events(tmp_path, {}, history)
+    assert history.plain()["Ball"]["reward"]["steps"] == [10]

@@ -1,0 +1,30 @@
+"""The league on the page: a matrix of bounded size."""
+
+from __future__ import annotations
+
+from pipeline.monitor.league_matrix import MOST_CELLS, league_for_page
+
+
+def entry(since, snapshot, won, lost):
+    return {"since": since, "against": "Ball", "snapshot": snapshot, "won": won, "drawn": 1, "lost": lost}
+
+
+def report(*results):
+    return {"behavior": "Ball", "rating": 1200.0, "snapshots": [], "results": list(results)}
+
+
+def test_each_result_has_its_cell():
+    league = league_for_page(report(entry(0, -1, 5, 3), entry(2, 0, 1, 9)))
+    assert league["columns"] == [{"against": "Ball", "snapshot": -1}, {"against": "Ball", "snapshot": 0}]
+    assert league["cells"] == [[[5, 1, 3], None], [None, None], [None, [1, 1, 9]]]
+
+
+def test_neighbours_of_a_large_league_are_summed():
+    league = league_for_page(report(*(entry(since, since % 100, 1, 0) for since in range(1000))))
+    assert len(league["cells"]) <= MOST_CELLS
+    assert len(league["columns"]) <= MOST_CELLS
+    assert sum(cell[0] for row in league["cells"] for cell in row if cell) == 1000
+
+
+def test_a_league_without_games_is_empty():
+    assert league_for_page(report())["cells"] == []
