@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from config.behavioral_cloning import DEMONSTRATIONS
 from config.errors import Finding
@@ -29,6 +29,24 @@ class Block(Protocol):
 
 class Hyperparameters(Settings):
     """Base of each trainer's `hyperparameters`."""
+
+    @classmethod
+    def scheduled(cls) -> tuple[str, ...]:
+        """Return the names of values that have a schedule: these may change while a run goes on."""
+        return tuple(name for name in cls.model_fields if f"{name}_schedule" in cls.model_fields)
+
+    def with_value(self, name: str, value: float) -> Self:
+        """Return a copy with another value of one that has a schedule.
+
+        Raises:
+            ValueError: if it has none, or the value is out of its bounds.
+        """
+        if name not in self.scheduled():
+            raise ValueError(f"{name} does not change in a run; what does: {', '.join(self.scheduled()) or 'nothing'}")
+        try:
+            return type(self).model_validate({**self.model_dump(), name: value})
+        except ValidationError as error:
+            raise ValueError("; ".join(each["msg"] for each in error.errors())) from None
 
     @property
     def rows_per_update(self) -> int | None:

@@ -110,16 +110,6 @@ class HostsSettings(Settings):
     replay: ReplayHosts = Field(default_factory=ReplayHosts, description="Replay buffers of `sac`.")
 
     @model_validator(mode="after")
-    def _one_reader(self) -> HostsSettings:
-        if self.learners.replicas > 1 and self.replay.kind is not None:
-            message = (
-                f"{self.learners.replicas} replicas each keep the replay buffer themselves, so it can't lie in hosts "
-                "of its own; drop hosts.replay, or let a single trainer learn"
-            )
-            report([Finding(("learners", "replicas"), message, (("replay", "kind"),))])
-        return self
-
-    @model_validator(mode="after")
     def _evaluate_as_actors_act(self) -> HostsSettings:
         if not self.evaluation._given("kind"):
             kind, resources = self.actors.kind, self.actors.resources

@@ -50,7 +50,9 @@ class LearnerSilence(_Silence):
     """Limits of learners."""
 
     warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} One long update is silent.")
-    end_s: Float | None = Field(600.0, gt=0, le=_MOST_S, description=f"{_END}, and the run with it; null: never.")
+    end_s: Float | None = Field(
+        600.0, gt=0, le=_MOST_S, description=f"{_END} and, within the restart limits, started again; null: never."
+    )
 
 
 class MainSilence(_Silence):

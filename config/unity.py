@@ -31,7 +31,7 @@ class EnvSettings(Settings):
     )
     seed: Int = Field(-1, ge=-1, description="Seed of the run; -1: a random one.")
     max_lifetime_restarts: Int = Field(
-        10, ge=-1, description="Restarts of each crashed environment in all; -1: without limit."
+        10, ge=-1, description="Restarts of each crashed environment, actor or learner in all; -1: without limit."
     )
     restarts_rate_limit_n: Int = Field(
         1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: without limit."

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from config import RunConfig
-from pipeline.common.errors import RunFailed
+from pipeline.common.errors import RunError, RunFailed
 from pipeline.common.loop_watch import LoopWatch
 from pipeline.common.seeds import choose_seed
 from pipeline.common.versions import version_information
@@ -124,8 +124,32 @@ async def _run(config: RunConfig, options: RunOptions) -> RunResult:
         watch = nullcontext() if options.watched else LoopWatch(config.pipeline.supervision.main)
         async with Coordinator(plan, options.console, options.progress) as coordinator:
             with watch:
-                await coordinator.run(options.stop or asyncio.Event(), options.on_progress)
+                problem = await _run_to_end(plan, coordinator, options)
+        if problem is not None:
+            raise problem
         return await _report(plan, coordinator)
+
+
+async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
+    """Run to the end; returns why the run can't start: raised here, the coordinator would make a group of it."""
+    stop, told = options.stop or asyncio.Event(), options.on_progress
+    if plan.config.monitor is None:
+        await coordinator.run(stop, told)
+        return None
+    from pipeline.monitor.monitor import monitored
+
+    try:
+        async with monitored(plan, coordinator, plan.config.monitor, stop) as show:
+
+            def tell(snapshot: ProgressSnapshot) -> None:
+                show(snapshot)
+                if told is not None:
+                    told(snapshot)
+
+            await coordinator.run(stop, tell)
+    except RunError as error:
+        return error
+    return None
 
 
 def _open_folder(config: RunConfig) -> RunFolder:

@@ -5,7 +5,8 @@ Pure: nothing is started here. The run is wired by it, and `--validate` prints i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from config import RunConfig, StagePlacement
@@ -105,7 +106,20 @@ def shard_names(config: RunConfig, behavior: str) -> list[str]:
     hosts, settings = config.pipeline.hosts.replay, config.behavior_settings(behavior)
     if hosts.kind is None or settings.trainer_type != "sac" or config.checkpoint_settings.inference:
         return []
-    return [f"replay-{behavior}-{shard}" for shard in range(hosts.replicas)]
+    return [shard_name(behavior, shard) for shard in range(hosts.replicas)]
+
+
+def shard_name(behavior: str, shard: int) -> str:
+    """Return the name of the host of one shard."""
+    return f"replay-{behavior}-{shard}"
+
+
+def saved_shards(parts: Container[str], behavior: str) -> list[str]:
+    """Return the names of the hosts that held a behaviour's replay buffer as these parts of a checkpoint were made."""
+    numbers = itertools.takewhile(
+        lambda shard: part_name(REPLAY_SHARD, shard_name(behavior, shard)) in parts, itertools.count()
+    )
+    return [shard_name(behavior, shard) for shard in numbers]
 
 
 def main_stage_name(stage: str, behavior: str) -> str:

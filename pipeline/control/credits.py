@@ -9,26 +9,24 @@ those it rejects, the stage loop for those that a stage drops.
 Why it never hangs. An actor that has to wait first emits everything it holds and gives back what it did not
 use, so credits are held only by actors that are stepping, by trajectories in transit, and by the trainer. If
 no actor steps and nothing is in transit, the trainer holds the whole window, which is at least one update: it
-learns and returns them.
+learns and returns them. Steps that the others wait for do arrive: an actor emits what older versions made as soon as
+it acts by a newer one, and the trainer reports within milliseconds what has come.
 
-Why the lag is bounded. A grant names the trainer's version at that time, and the actor may use it only with
-a policy at least that new; trajectories begun with an older one are emitted first. Within one window the trainer
-makes at most `max_policy_lag` further updates before it learns from it. A tick is never cut, so an actor may
-make as many steps beyond its cap as it has agents, less one; they come on top. All this holds for one actor,
-whatever the latency. Among several, one whose tick takes longer than the others' update is overtaken: their
-credits come back and are granted again while its own are still out.
+Why the lag is bounded, with any number of actors: see `credit_window`. Steps beyond a cap come on top: a tick is never
+cut, so an actor may make as many as it has agents, less one.
 
 All counts are cumulative, so a message that is repeated or late does no harm. A source is one incarnation of
-an actor: credits of a dead one are written off, and later returns for it are ignored.
+an actor: credits of a dead one are written off, and later returns for it are ignored. A message costs the ledger what
+it names and the grants that it leads to; neither the number of actors nor that of waiting ones counts.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 
+from pipeline.control.credit_window import TRAINER, CreditWindow
 from queues.messages import FREE
 
 
@@ -49,6 +47,8 @@ class CreditRequest:
     """Behaviours that it needs credits for, all of them: it can't step without any one of them."""
     gives_back: tuple[str, ...] = ()
     """Behaviours whose unused credits it gives back: all of them when it is waiting."""
+    acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By behaviour name: (steps, version): its steps after so many are made by that version or newer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +64,6 @@ class Grant:
     versions: Mapping[str, int]
 
 
-@dataclass
-class _Window:
-    """The credits of one behaviour name."""
-
-    size: int
-    chunk_of: int
-    version: int = 0
-    held: int = 0
-    restored: int = 0
-    restored_returned: int = 0
-    granted: dict[int, int] = field(default_factory=dict)
-    returned: dict[int, dict[str, int]] = field(default_factory=dict)
-
-    def outstanding(self) -> int:
-        held = sum(max(0, cap - self.returned_by(source)) for source, cap in self.granted.items())
-        return held + max(0, self.restored - self.restored_returned)
-
-    def returned_by(self, source: int) -> int:
-        return sum(self.returned.get(source, {}).values())
-
-
 class CreditLedger:
     """Main's account of all credits. Pure: calls in, grants out; no clock, no I/O.
 
@@ -98,9 +77,16 @@ class CreditLedger:
 
     def __init__(self, at_rest: bool = False) -> None:
         self._at_rest = at_rest
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[str, CreditWindow] = {}
         self._sources: set[int] = set()
-        self._requests: deque[CreditRequest] = deque()
+        self._retired: set[int] = set()
+        self._firsts: dict[str, int] = {}
+        self._requests: dict[int, CreditRequest] = {}
+        """Waiting requests by source, in order."""
+        self._early: dict[str, dict[tuple[str, int], int]] = {}
+        """By behaviour without a window: what stages have returned, by stage and source."""
+        self._wanted: Counter[tuple[str, ...]] = Counter()
+        """How many of them want these behaviours."""
         self._paused = False
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
@@ -120,49 +106,69 @@ class CreditLedger:
                 f"{behavior}: a window needs at least 1 row per update and a lag of at least 0, "
                 f"got {rows_per_update} rows and lag {max_policy_lag}"
             )
-        window = _Window((max_policy_lag + 1) * rows_per_update, rows_per_update)
-        window.restored = window.held = restored_rows
-        self._windows[behavior] = window
+        window = self._windows[behavior] = CreditWindow(max_policy_lag, rows_per_update, restored_rows)
+        window.first = self._firsts.get(behavior, 0)
+        for request in self._requests.values():  # who waits for a lost trainer's successor has emitted what it held
+            if used := request.used.get(behavior, 0):
+                window.use(request.source, used, behavior in request.gives_back, request.acting.get(behavior))
+        for (by, source), total in self._early.pop(behavior, {}).items():
+            self._return(window, by, source, total)
 
     def resize_window(self, behavior: str, max_policy_lag: int) -> list[Grant]:
         """Let a policy be this many updates old from now on when its steps are learned from."""
-        window = self._windows[behavior]
-        window.size = (max_policy_lag + 1) * window.chunk_of
+        self._windows[behavior].lag = max_policy_lag
         return self._serve()
 
     def open_unbounded(self, behavior: str) -> None:
         """Open an account without a bound, for a behaviour without a trainer or whose trainer accepts any lag."""
-        self._windows[behavior] = _Window(FREE, FREE)
+        self._windows[behavior] = CreditWindow(0, FREE)
+
+    def close_window(self, behavior: str) -> None:
+        """Close the account of a behaviour whose trainer is lost: what is outstanding is written off.
+
+        All actors have to go on as other sources. What they did before counts for the other behaviours alone.
+        """
+        self._windows.pop(behavior, None)
+        self._early.pop(behavior, None)
+        self._firsts[behavior] = max(self._sources, default=-1) + 1
+        self._retired |= self._sources
+        self._sources.clear()
+        self._requests.clear()
+        self._wanted.clear()
 
     def add_source(self, source: int) -> None:
-        """Add an actor: a new incarnation, with an id never used before."""
+        """Add an actor: a new incarnation, with an id higher than any before."""
         self._sources.add(source)
 
     def remove_source(self, source: int) -> list[Grant]:
         """Remove an actor that has ended, and write off its credits."""
         self._sources.discard(source)
+        self._retired.discard(source)
         for window in self._windows.values():
-            window.granted.pop(source, None)
-            window.returned.pop(source, None)
-        self._requests = deque(request for request in self._requests if request.source != source)
+            window.remove(source)
+        self._forget(source)
         return self._serve()
 
     def request(self, request: CreditRequest) -> list[Grant]:
         """Handle an actor's request for credits, or its return of unused ones."""
-        if request.source not in self._sources:
+        source, retired = request.source, request.source in self._retired
+        if source not in self._sources and not retired:
             return []
         for behavior, used in request.used.items():
             window = self._windows.get(behavior)
-            if window is not None:
-                # Steps beyond the cap (a tick is never cut) are used up all the same.
-                charged = 0 if behavior in request.gives_back else window.granted.get(request.source, 0)
-                window.granted[request.source] = max(charged, used)
-        if request.wants:
-            self._requests = deque(earlier for earlier in self._requests if earlier.source != request.source)
-            self._requests.append(request)
-        else:
+            if window is not None and source >= window.first:
+                window.use(source, used, behavior in request.gives_back, request.acting.get(behavior))
+        if retired:
+            pass  # its successor asks
+        elif request.wants:
+            self._forget(source)
+            self._wait(request)
+        elif request.gives_back and source in self._requests:
             # The gate ignores caps of earlier requests for what it has given back: such credits would be lost.
-            self._requests = deque(map(partial(_without_returned, request), self._requests))
+            earlier = self._requests[source]
+            self._unwant(earlier.wants)
+            kept = tuple(name for name in earlier.wants if name not in request.gives_back)
+            self._wait(replace(earlier, wants=kept))
         return self._serve()
 
     def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
@@ -175,19 +181,36 @@ class CreditLedger:
             total: number of credits that `by` has returned for this source so far, cumulative.
         """
         window = self._windows.get(behavior)
-        if window is None:
+        if window is None:  # what is dropped while a lost trainer has no successor yet comes back, too
+            self._early.setdefault(behavior, {})[by, source] = total
             return []
-        if source == self.RESTORED:
-            window.restored_returned = total
-        elif source in self._sources:
-            window.returned.setdefault(source, {})[by] = total
+        self._return(window, by, source, total)
         return self._serve()
 
-    def learned(self, behavior: str, version: int, held: int = 0) -> list[Grant]:
-        """Record the trainer's published version and the credits it holds; to be called before `returned`."""
-        if behavior in self._windows:
-            self._windows[behavior].version = version
-            self._windows[behavior].held = held
+    def learned(
+        self,
+        behavior: str,
+        version: int,
+        held: int = 0,
+        returned: Mapping[int, int] | None = None,
+        arrived: Mapping[int, int] | None = None,
+    ) -> list[Grant]:
+        """Record a trainer's report.
+
+        Args:
+            behavior: the behaviour name.
+            version: of the policy that it has published last.
+            held: credits that it holds.
+            returned: credits that it has returned so far, by source, cumulative.
+            arrived: credits that have arrived at it so far, by source, cumulative.
+        """
+        window = self._windows.get(behavior)
+        if window is None:
+            return []
+        window.version, window.held = version, held
+        returned, arrived = returned or {}, arrived or {}
+        for source in {**returned, **arrived}:
+            self._return(window, TRAINER, source, returned.get(source, 0), arrived.get(source, 0))
         return self._serve()
 
     def pause(self) -> None:
@@ -201,45 +224,73 @@ class CreditLedger:
 
     def outstanding(self, behavior: str) -> int:
         """Return the credits that are not in the ledger: held by actors, in transit, or in the trainer's buffer."""
-        return self._windows[behavior].outstanding()
+        return self._windows[behavior].out
+
+    def _return(self, window: CreditWindow, by: str, source: int, total: int, arrived: int = 0) -> None:
+        if source == self.RESTORED:
+            left = max(0, window.restored - total)
+            window.out += left - window.restored_left
+            window.restored_left = left
+        elif source >= window.first and (source in self._sources or source in self._retired):
+            window.give_back(source, by, total, arrived)
+
+    def _wait(self, request: CreditRequest) -> None:
+        self._requests[request.source] = request
+        self._wanted[request.wants] += 1
+
+    def _forget(self, source: int) -> None:
+        request = self._requests.pop(source, None)
+        if request is not None:
+            self._unwant(request.wants)
+
+    def _unwant(self, wants: tuple[str, ...]) -> None:
+        self._wanted[wants] -= 1
+        if not self._wanted[wants]:
+            del self._wanted[wants]
 
     def _serve(self) -> list[Grant]:
         """Answer waiting requests in order; each gets some credits for all that it wants, or keeps waiting."""
+        grants: list[Grant] = []
         if self._paused:
-            return []
-        grants, left = [], deque[CreditRequest]()
-        for request in self._requests:
+            return grants
+        closed: dict[tuple[str, ...], None] = {}
+        for request in self._requests.values():
+            if request.wants in closed:
+                continue
             grant = self._grant(request)
-            if grant is None:
-                left.append(request)
-            else:
+            if grant is not None:
                 grants.append(grant)
-        self._requests = left
+                continue
+            closed[request.wants] = None
+            if len(closed) == len(self._wanted):
+                break
+        for grant in grants:
+            self._forget(grant.source)
+        # What is closed to all because of one source's steps may be open to that source.
+        for name in dict.fromkeys(name for wants in closed for name in wants if name in self._windows):
+            slowest = self._requests.get(self._windows[name].slowest())
+            grant = self._grant(slowest) if slowest is not None else None
+            if grant is not None:
+                grants.append(grant)
+                self._forget(grant.source)
         return grants
 
     def _grant(self, request: CreditRequest) -> Grant | None:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
         if len(wanted) < len(request.wants):
             return None  # its trainer is not ready yet
-        if self._at_rest and any(w.outstanding() != w.held for w in wanted.values() if w.size != FREE):
+        bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
+        if self._at_rest and any(window.out != window.held for window in bounded.values()):
             return None
-        free = {name: window.size - window.outstanding() for name, window in wanted.items()}
+        free = {name: window.free(request.source) for name, window in bounded.items()}
         if any(amount < 1 for amount in free.values()):
             return None
         caps, versions = {}, {}
         for name, window in wanted.items():
-            if window.size == FREE:
+            if window.rows == FREE:
                 caps[name], versions[name] = FREE, 0
                 continue
             versions[name] = window.version
-            chunk = -(-window.chunk_of // max(1, len(self._sources)))
-            held = window.granted.get(request.source, 0)
-            window.granted[request.source] = caps[name] = held + min(chunk, free[name])
+            chunk = -(-window.rows // max(1, len(self._sources)))
+            caps[name] = window.grant(request.source, min(chunk, free[name]))
         return Grant(request.source, request.number, caps, versions)
-
-
-def _without_returned(later: CreditRequest, earlier: CreditRequest) -> CreditRequest:
-    """Return an earlier request without the behaviours that the same actor has given back since."""
-    if earlier.source != later.source:
-        return earlier
-    return replace(earlier, wants=tuple(name for name in earlier.wants if name not in later.gives_back))

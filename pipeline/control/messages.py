@@ -33,11 +33,23 @@ class LearnerReady:
     """True if its trainer learns from steps of any age."""
     corrects_age: bool = False
     """True if its trainer learns as well from steps of somewhat older policies."""
+    step: int = 0
+    """From which it goes on."""
+    hyperparameters: Mapping[str, float] = field(default_factory=dict)
+    """Those that were changed while the run went on."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerReady:
     """A learner's follower is about to join its replicas; told to the learner."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerLost:
+    """A learner can't go on without a follower that is lost; it waits for its own end, as if it were lost itself."""
+
+    how: str
+    """Which follower, and how: `learner-Walker-replica-1 was killed by signal 9`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,17 @@ class OpenEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnerReplaced:
+    """A behaviour's learner was lost, and another one takes its place.
+
+    What was emitted so far may be lost with it: go on as another source, whose credits are counted anew.
+    """
+
+    behavior: str
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginCheckpoint:
     """Write your part of checkpoint `number`; a source first puts its barrier into the stream."""
 
@@ -186,10 +209,26 @@ class Stop:
     """Stop producing; what is under way is drained."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Stand still until told otherwise, and follow all other commands meanwhile; to sources."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetHyperparameter:
+    """Use another value of a hyperparameter from the next update on; to a learner."""
+
+    name: str
+    value: float
+
+
 ControlMessage = (
     BehaviorSeen
     | LearnerReady
     | FollowerReady
+    | FollowerLost
     | CreditsReturned
     | CreditRequest
     | TrainerReport
@@ -207,7 +246,10 @@ ControlMessage = (
     | Assignment
     | EnvironmentParameters
     | Grant
+    | LearnerReplaced
     | BeginCheckpoint
     | SaveNow
     | Stop
+    | Hold
+    | SetHyperparameter
 )

@@ -11,7 +11,7 @@ from config import RunConfig
 from pipeline.common.graph import placements_after
 from pipeline.control.channel import ControlEnd
 from pipeline.control.credits import CreditRequest, Grant
-from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
+from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, LearnerReplaced, OpenEdge, SourceEnded, Stop
 from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
@@ -114,15 +114,20 @@ class ActorHost(Host):
     async def _listen(self) -> None:
         async for message in self.control.receive():
             match message:
-                case Grant():
+                case Grant() if message.source == self._actor.source:
                     self._actor.receive_grant(message.number, message.caps, message.versions)
                 case Assignment():
                     self._actor.receive_assignment(message)
                 case EnvironmentParameters():
                     self._actor.receive_parameters(message)
                     self._parameters_set.set()
+                case LearnerReplaced():
+                    self._actor.renew(message.source)
+                    self._edges.renew(f"trajectories/{message.behavior}")
                 case BeginCheckpoint():
                     self._actor.request_checkpoint(message.number)
+                case Hold():
+                    self._actor.hold(message.held)
                 case Stop():
                     self._actor.request_stop()
                 case OpenEdge():
@@ -154,8 +159,8 @@ class ActorHost(Host):
         self.control.send(SourceEnded())
 
     def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
-        source = self.plan.source
-        self.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back)))
+        source, acting = self._actor.source, dict(self._actor.acting)
+        self.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back), acting))
 
 
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:

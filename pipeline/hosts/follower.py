@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.common.graph import TRAINER
 from pipeline.control.messages import FollowerReady, OpenEdge
 from pipeline.hosts.device import choose_device
-from pipeline.hosts.followers import check_agreement, device_of_replica, in_thread, own_address
+from pipeline.hosts.followers import check_agreement, device_of_replica, in_thread, is_loss, own_address
 from pipeline.hosts.training import TrainerHost
 from stages.loop import Nowhere, StageRunner
 from stages.stage import NoStatistics
@@ -20,6 +20,13 @@ class FollowerHost(TrainerHost):
     """Runs one replica of a trainer."""
 
     async def _work(self) -> None:
+        try:
+            await self._follow()
+        except Exception as error:
+            if not is_loss(error):  # the learner decides who is lost
+                raise
+
+    async def _follow(self) -> None:
         from stages.trainer.joined_replicas import JoinedReplicas, connect
 
         (address, port), rank = self.plan.rendezvous, self.plan.replica
@@ -27,15 +34,19 @@ class FollowerHost(TrainerHost):
         size = self.config.pipeline.hosts.learners.replicas
         device, own = device_of_replica(choose_device(self.config.torch_settings.device)[0], rank, size)
         self.control.send(FollowerReady())
-        # Without a limit of its own: it ends with the learner, which decides who is lost.
+        # Without a limit of its own: it ends with the learner.
         replicas = await in_thread(lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here))
-        stage = self._make_stage(replicas, device, NoStatistics())
-        check_agreement(replicas, stage.trainer, device)
-        stage.policy()
         nowhere: Any = Nowhere()
-        await StageRunner(stage, await self._inlet, nowhere, self.stages.context(TRAINER)).run()
+        for _ in range(self._shards.count):  # the learner sends rows to shards, and asks them
+            self._shards.outlets.put_nowait(nowhere)
+        async with self._make_stage(replicas, device, NoStatistics()) as stage:
+            check_agreement(replicas, stage.trainer, device)
+            stage.policy()
+            await StageRunner(stage, await self._inlet, nowhere, self.stages.context(TRAINER)).run()
 
     async def _listen(self) -> None:
         async for message in self.control.receive():
-            if isinstance(message, OpenEdge):
+            if isinstance(message, OpenEdge) and message.name.startswith("samples/"):
+                self._shards.inlets.put_nowait(await self.open_inlet(message))
+            elif isinstance(message, OpenEdge):
                 self._inlet.set_result(await self.open_inlet(message))

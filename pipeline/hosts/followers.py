@@ -2,32 +2,41 @@
 
 A trainer depends on the order of its inlet alone. So what the learner takes in goes to all followers first, in the same
 order, and they do what it does without being told; only sums over rows are exchanged (`stages.trainer.replicas`).
+A follower that is lost is the loss of its learner; one that fails by an exception fails the run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from config import RunConfig
 from config.host_kinds import HOST_KINDS
+from pipeline.common.graph import shard_names
 from pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostFactory, HostHandle
-from queues.ends import ItemSource, Outlet
-from queues.messages import TrajectoryBatch
+from pipeline.hosts.runtime import root_cause
+from queues.ends import ItemSink, ItemSource, Outlet
+from queues.errors import QueueClosed
+from queues.messages import Barrier, TrajectoryBatch
 from queues.slabs import pieces
 from stages.errors import StageError
 from stages.loading import load_attribute
 from stages.loop import StageFailure
 from stages.trainer.protocol import Trainer
 from stages.trainer.replicas import ReplicaLostError, Replicas
+from stages.trainer.stage import TrainerStage
+
+log = logging.getLogger(__name__)
 
 CAUSE_S = 5.0
 """Seconds in which the cause of a failure shows: the learner's own, or the end of a follower."""
@@ -37,6 +46,18 @@ _PATIENCE = 0.9
 """Share of the limit of silence after which a follower is lost: main would end the learner, and blame it, after all."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of a follower."""
+
+    how: str
+    """Its name and how it has ended, in words."""
+    failed: bool = False
+    """True if an exception has ended it, as it would end its successor."""
+    in_order: bool = False
+    """True if it has ended because there is nothing left to do, or because the learner or another follower is gone."""
 
 
 class Followers:
@@ -54,55 +75,49 @@ class Followers:
         self._device = device
         learners = config.pipeline.hosts.learners
         self._size = learners.replicas
-        self._kind = "process" if HOST_KINDS[learners.kind].in_main else learners.kind
+        self._in_main = HOST_KINDS[learners.kind].in_main
+        self._kind = "process" if self._in_main else learners.kind
         limits = config.pipeline.supervision
-        limit = limits.main.end_s if HOST_KINDS[learners.kind].in_main else limits.learners.end_s
+        limit = limits.main.end_s if self._in_main else limits.learners.end_s
         self._patience_s = None if limit is None else _PATIENCE * limit
         self._hosts: list[HostHandle] = []
-        self._outlets: list[Outlet[Any]] = []
+        self._watches: list[asyncio.Task[_End]] = []
+        behavior = plan.behavior
+        shards = range(len(shard_names(config, behavior)))
+        self._outlets: dict[str, list[Outlet[Any]]] = {f"learn/{behavior}": []}
+        self._outlets |= {f"samples/{behavior}/{shard}": [] for shard in shards}
+        self._stage: TrainerStage | None = None
+        self._inlet: ItemSource[Any] | None = None
 
-    async def beside(self, train: Callable[[Replicas, str, Followers], Awaitable[None]]) -> None:
+    async def beside(self, train: Callable[[Replicas, str, Followers], Awaitable[None]]) -> str:
         """Train as the first replica, and end with the followers.
 
+        Returns:
+            Which follower is lost, and how; empty if there was nothing left to do. After a loss the learner's queues
+            are open, as if it had been killed: another one takes its place there.
+
         Raises:
-            StageError: if a follower is lost; the message names it.
+            StageError: if a follower fails, or is lost beside a learner in main; the message names it.
         """
         async with asyncio.TaskGroup() as tasks:
-            watches: list[asyncio.Task[str]] = []
-            patience_s = 0.0
+            patience_s, lost = 0.0, ""
             try:
-                await self._beside(train, tasks, watches)
-                patience_s = END_S
+                lost = await self._beside(train, tasks)
+                patience_s = 0.0 if lost else END_S
             finally:
-                await self._end(watches, patience_s)
+                await self._end(patience_s)
+                if self._inlet is not None and not lost:
+                    self._inlet.close()
+        return lost
 
     async def _beside(
-        self,
-        train: Callable[[Replicas, str, Followers], Awaitable[None]],
-        tasks: asyncio.TaskGroup,
-        watches: list[asyncio.Task[str]],
-    ) -> None:
+        self, train: Callable[[Replicas, str, Followers], Awaitable[None]], tasks: asyncio.TaskGroup
+    ) -> str:
         from stages.trainer.joined_replicas import JoinedReplicas, listen
 
         address = self._address()
         store = listen(self._size, address)
-        name = HOST_KINDS[self._kind].implementation
-        factory: HostFactory = load_attribute(name, None, "host kind")(self._config, tasks)
-        all_ready: list[asyncio.Event] = []
-        for rank in range(1, self._size):
-            plan = replace(
-                self._plan,
-                role="follower",
-                name=f"{self._plan.name}-replica-{rank}",
-                replica=rank,
-                rendezvous=(address, store.port),
-            )
-            host = await factory.start(plan)
-            self._hosts.append(host)
-            ready = asyncio.Event()
-            all_ready.append(ready)
-            watches.append(asyncio.create_task(_watch(host, ready)))
-            self._outlets.append(await host.outlet(f"learn/{plan.behavior}"))
+        all_ready = await self._start((address, store.port), tasks)
 
         async def work() -> None:
             device, own = device_of_replica(self._device, 0, self._size)
@@ -113,32 +128,86 @@ class Followers:
 
         working = asyncio.create_task(work())
         try:
-            await asyncio.wait([working, *watches], return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():  # what ended a follower may end the learner, too, and is better told by that
-                await asyncio.wait([working], timeout=CAUSE_S)
-            if working.done() and not _is_loss(working.exception()):
+            await asyncio.wait([working, *self._watches], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # What ended a follower may end the learner, too, and is better told by that. A learner that has learned
+                # all that it is to learn goes on to its end without followers.
+                await asyncio.wait([working], timeout=CAUSE_S if self._learns() else None)
+            if working.done() and not is_loss(working.exception()):
                 await working
-                return
-            raise StageError(await self._name_lost(watches)) from (working.exception() if working.done() else None)
+                return ""
+            lost = await self._name_lost(working.exception() if working.done() else None)
+            if self._in_main:
+                raise StageError(f"{lost}. {self._plan.name} can't learn without it, nor be started again in main.")
+            return lost
         finally:
             working.cancel()
             await asyncio.wait([working])
 
-    async def _name_lost(self, watches: list[asyncio.Task[str]]) -> str:
-        """Say which follower is lost, and how."""
-        ended, _ = await asyncio.wait(watches, timeout=CAUSE_S, return_when=asyncio.FIRST_COMPLETED)
-        if ended:
-            followers = zip(self._hosts, watches, strict=True)
-            found = [f"{host.plan.name} {watch.result()}" for host, watch in followers if watch in ended]
-        else:
-            found = [f"{host.plan.name}: {await host.describe()}" for host in self._hosts]
-            waited = f"{self._patience_s:.0f} s" if self._patience_s is not None else "a while"
-            found.insert(0, f"{self._plan.name} has waited for its replicas for {waited} in vain.")
-        return "\n".join([*found, f"{self._plan.name} can't learn without it: all replicas make each update together."])
+    async def _start(self, rendezvous: tuple[str, int], tasks: asyncio.TaskGroup) -> list[asyncio.Event]:
+        """Start the followers; returns what is set when each is about to join."""
+        name = HOST_KINDS[self._kind].implementation
+        factory: HostFactory = load_attribute(name, None, "host kind")(self._config, tasks)
+        all_ready: list[asyncio.Event] = []
+        for rank in range(1, self._size):
+            plan = replace(
+                self._plan,
+                role="follower",
+                name=f"{self._plan.name}-replica-{rank}",
+                replica=rank,
+                rendezvous=rendezvous,
+            )
+            host = await factory.start(plan)
+            self._hosts.append(host)
+            ready = asyncio.Event()
+            all_ready.append(ready)
+            self._watches.append(asyncio.create_task(_watch(host, ready)))
+            for queue, outlets in self._outlets.items():
+                outlets.append(await host.outlet(queue))
+        return all_ready
 
-    def fed_from(self, inlet: ItemSource[Any]) -> ItemSource[Any]:
-        """The learner's inlet: what is taken from it has been put to all followers."""
-        return _SharedInlet(inlet, self._outlets, self._slab_bytes(), self._patience_s)
+    async def _name_lost(self, loss: BaseException | None) -> str:
+        """Say which follower is lost, and how.
+
+        Raises:
+            StageError: if it has failed.
+        """
+        ends: list[_End] = []
+        waiting = set(self._watches)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CAUSE_S):
+                while waiting and all(end.in_order for end in ends):
+                    ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    ends += [watch.result() for watch in ended]
+        if ends:
+            cause = min(ends, key=lambda end: (not end.failed, end.in_order))
+            if cause.failed:
+                raise StageError(cause.how) from loss
+            return cause.how
+        for host in self._hosts:
+            log.warning("%s does not answer its learner: %s", host.plan.name, await host.describe())
+        return f"{_cause(loss)} ({', '.join(host.plan.name for host in self._hosts)})"
+
+    def join(
+        self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
+    ) -> tuple[ItemSource[Any], ItemSink[Any]]:
+        """The learner's inlet, from which all that is taken has been put to the followers, and its outlet.
+
+        The stage leaves both open, whatever ends it: `beside` and the host close them where no follower is lost.
+        """
+        self._stage, self._inlet = stage, inlet
+        return self._share(f"learn/{self._plan.behavior}", inlet), _LeftOpen(outlet)
+
+    def share_samples(self, shard: int, inlet: ItemSource[Any]) -> ItemSource[Any]:
+        """The learner's inlet from a shard of its replay buffer: the followers learn from the same batches."""
+        return self._share(f"samples/{self._plan.behavior}/{shard}", inlet)
+
+    def _share(self, queue: str, inlet: ItemSource[Any]) -> ItemSource[Any]:
+        return _SharedInlet(inlet, self._outlets[queue], self._slab_bytes(), self._patience_s, self._learns)
+
+    def _learns(self) -> bool:
+        """True unless all is learned that is to be learned."""
+        return self._stage is None or not self._stage.done
 
     def _address(self) -> str:
         """The address under which the followers reach the learner."""
@@ -154,47 +223,57 @@ class Followers:
 
         return self._config.pipeline.queues.slab_bytes or default_slab_bytes()
 
-    async def _end(self, watches: list[asyncio.Task[str]], patience_s: float) -> None:
+    async def _end(self, patience_s: float) -> None:
         """Let the followers end, and kill those that take longer."""
-        for outlet in self._outlets:
+        for outlet in itertools.chain(*self._outlets.values()):
             outlet.close()
-        if watches:
-            await asyncio.wait(watches, timeout=patience_s)
+        if self._watches:
+            ended, _ = await asyncio.wait(self._watches, timeout=patience_s)
+            for end in (watch.result() for watch in ended if patience_s):
+                if not end.in_order:
+                    log.warning("%s as its learner ended.", end.how)
         for host in self._hosts:
             host.kill()
-        if watches:
-            await asyncio.wait(watches)
+        if self._watches:
+            await asyncio.wait(self._watches)
         for host in self._hosts:
             host.close()
 
 
 class _SharedInlet:
-    """An inlet whose trajectories go to followers, too, before they are learned from.
+    """An inlet whose items go to followers, too, before they are learned from.
 
     A batch that is too large for the way there is taken in pieces, by the learner as well: all learn in the same steps.
     """
 
     def __init__(
-        self, inlet: ItemSource[Any], followers: list[Outlet[Any]], slab_bytes: int, patience_s: float | None
+        self,
+        inlet: ItemSource[Any],
+        followers: list[Outlet[Any]],
+        slab_bytes: int,
+        patience_s: float | None,
+        learns: Callable[[], bool],
     ) -> None:
         self._inlet = inlet
         self._followers = followers
         self._slab_bytes = slab_bytes
         self._patience_s = patience_s
+        self._learns = learns
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for item in self._inlet:
-            if not isinstance(item, TrajectoryBatch):  # checkpoints are the learner's
+            if isinstance(item, Barrier):  # checkpoints are the learner's
                 yield item
                 continue
-            for piece in pieces(item, self._slab_bytes):
-                await self._put(piece)
+            new = isinstance(item, TrajectoryBatch)  # of which none is learned from at the end
+            for piece in pieces(item, self._slab_bytes) if new else (item,):
+                if self._learns() or not new:
+                    await self._put(piece)
                 yield piece
             del item, piece
 
     def close(self) -> None:
-        """Close the inlet: the consumer is gone."""
-        self._inlet.close()
+        """Leave it open."""
 
     async def _put(self, piece: Any) -> None:
         try:
@@ -202,8 +281,18 @@ class _SharedInlet:
                 for follower in self._followers:
                     await follower.put(piece)
                 await asyncio.sleep(0)  # what is on its way sets out now: learning holds the event loop
-        except TimeoutError as error:
+        except (TimeoutError, QueueClosed) as error:
             raise ReplicaLostError("a replica of the learner takes in nothing any more") from error
+
+
+class _LeftOpen:
+    """An outlet that its stage can't close."""
+
+    def __init__(self, outlet: ItemSink[Any]) -> None:
+        self.put = outlet.put
+
+    def close(self) -> None:
+        """Leave it open."""
 
 
 def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
@@ -266,10 +355,9 @@ async def in_thread(call: Callable[[], T]) -> T:
     return await done
 
 
-async def _watch(host: HostHandle, ready: asyncio.Event) -> str:
-    """Pass on what a follower says until it ends; returns how it has ended."""
-    failure: HostFailed | None = None
-    finished = False
+async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
+    """Pass on what a follower says until it ends."""
+    name, failure, finished = host.plan.name, None, False
     async for message in host.control.receive():
         match message:
             case FollowerReady():
@@ -282,12 +370,18 @@ async def _watch(host: HostHandle, ready: asyncio.Event) -> str:
                 finished = True
     status = await host.wait()
     if failure is not None:
-        return f"failed: {failure.message}"
-    if status < 0:
-        return f"was killed by signal {-status}."
-    return "ended in the middle of the run." if finished else f"ended with status {status}."
+        return _End(f"{name} failed: {failure.message}", failed=True)
+    if finished:
+        return _End(f"{name} has ended", in_order=True)
+    return _End(f"{name} was killed by signal {-status}" if status < 0 else f"{name} ended with status {status}")
 
 
-def _is_loss(error: BaseException | None) -> bool:
+def is_loss(error: BaseException | None) -> bool:
     """Return True if an error says no more than that some replica is lost."""
-    return isinstance(error.cause if isinstance(error, StageFailure) else error, ReplicaLostError)
+    return isinstance(_cause(error), ReplicaLostError)
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        error = root_cause(error)
+    return error.cause if isinstance(error, StageFailure) else error

@@ -34,6 +34,9 @@ class LocalEdges:
         inlet: Inlet[Any] = self.ends.pop(name)
         return inlet
 
+    def renew(self, name: str) -> None:
+        """Nothing to do: consumers in main are not replaced."""
+
 
 class InlineHost:
     """A host as a task in main's event loop.

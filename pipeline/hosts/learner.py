@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.common.graph import TRAINER, shard_names
+from pipeline.common.graph import TRAINER
 from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import EpochEnded, Exported, LearnerReady, OpenEdge, PartFailed, SaveNow, Stop
+from pipeline.control.messages import (
+    EpochEnded,
+    Exported,
+    FollowerLost,
+    LearnerReady,
+    OpenEdge,
+    PartFailed,
+    SaveNow,
+    SetHyperparameter,
+    Stop,
+)
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.followers import Followers, check_agreement
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.shard_edges import ShardEdges
 from pipeline.hosts.stream_taps import InletTap, recorded_here
 from pipeline.hosts.training import TrainerHost
 from pipeline.policies.export import export_policy
@@ -22,14 +31,15 @@ from pipeline.policies.onnx_export import OnnxExporter
 from pipeline.run_folder.checkpoint import unfinished_folder
 from pipeline.run_folder.file_guard import FileGuard
 from pipeline.run_folder.folder import folder_name
-from queues.ends import Outlet
+from queues.ends import ItemSink, ItemSource, Outlet
+from stages.errors import StageError
 from stages.loop import StageHooks, StageRunner
 from stages.trainer.epochs import EpochStatistics
 from stages.trainer.replicas import ALONE, Replicas
 from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
 
-if TYPE_CHECKING:
-    from stages.trainer.sac.sharded_replay import ShardedReplay
+SOON_S = 2e-3
+"""Within this time arrivals are reported that actors may wait for."""
 
 
 class LearnerHost(TrainerHost):
@@ -45,7 +55,6 @@ class LearnerHost(TrainerHost):
         self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
-        self._shards = ShardEdges(len(shard_names(self.config, plan.behavior)))
         self._epochs: EpochStatistics | None = None
         if (evaluation := self.config.evaluation) is not None:
             self._epochs = EpochStatistics(self.statistics, evaluation.every, self._end_epoch)
@@ -58,20 +67,28 @@ class LearnerHost(TrainerHost):
         self.stages.context(TRAINER).log.info("%s learns on %s (%s)%s.", self.plan.behavior, device, why, together)
         if replicas == 1:
             await self._train(ALONE, device)
-        else:
-            await Followers(self.plan, self.config, device).beside(self._train)
+            return
+        lost = await Followers(self.plan, self.config, device).beside(self._train)
+        if lost:
+            self.control.send(FollowerLost(lost))
+            await asyncio.Event().wait()  # main ends it, and its queues stay as they are for its successor
 
     async def _train(self, replicas: Replicas, device: str, followers: Followers | None = None) -> None:
-        statistics, port = self._epochs or self.statistics, TrainerPort(self._report)
-        stage = self._stage = self._new_stage(replicas, device, statistics, port)
-        replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
-        async with self._shards.joined(replay):
-            if replay is not None:
-                await replay.opened()  # its size decides how a resumed run goes on
-            self._restore(stage)
+        loop = asyncio.get_running_loop()
+        port = TrainerPort(self._report, soon=lambda call: loop.call_later(SOON_S, call))
+        statistics = self._epochs or self.statistics
+        share = None if followers is None else followers.share_samples
+        async with self._make_stage(replicas, device, statistics, port, share) as stage:
+            for name, value in stage.changed.items():
+                words = "%s goes on with %s %g, to which it was set while the run went on."
+                self.stages.context(TRAINER).log.info(words, self.plan.behavior, name, value)
             if followers is not None:
                 check_agreement(replicas, stage.trainer, device)
-            await self._run_stage(stage, followers)
+            self._stage = stage
+            try:
+                await self._run_stage(stage, followers)
+            finally:
+                self._stage = None  # from the midst of an update nothing is saved
 
     async def _run_stage(self, stage: TrainerStage, followers: Followers | None) -> None:
         plan, trainer, policy = self.plan, stage.trainer, stage.policy()
@@ -85,12 +102,16 @@ class LearnerHost(TrainerHost):
                 stage.held_rows,
                 any_age=trainer.off_policy,
                 corrects_age=trainer.corrects_age,
+                step=trainer.step,
+                hyperparameters=dict(stage.changed),
             )
         )
         if self._asked_to_save is not None:
             self._save(TRAINER, self._asked_to_save, stage.state_dict())
-        inlet = await self._inlet if followers is None else followers.fed_from(await self._inlet)
-        outlet = await self._outlet
+        inlet: ItemSource[Any] = await self._inlet
+        outlet: ItemSink[Any] = await self._outlet
+        if followers is not None:
+            inlet, outlet = followers.join(stage, inlet, outlet)
         await outlet.put(policy)
         stage.report_now()
         recorded = recorded_here(self.config, TRAINER, plan.behavior)
@@ -122,8 +143,19 @@ class LearnerHost(TrainerHost):
                     self._save(TRAINER, message.number, self._stage.state_dict())
                 case SaveNow():  # there is no trainer yet
                     self._asked_to_save = message.number
+                case SetHyperparameter() if self._stage is not None:
+                    self._set(self._stage, message)
                 case Stop():
                     self._stopped.set()
+
+    def _set(self, stage: TrainerStage, message: SetHyperparameter) -> None:
+        log, behavior = self.stages.context(TRAINER).log, self.plan.behavior
+        try:
+            stage.set_hyperparameter(message.name, message.value)
+        except (StageError, ValueError) as error:
+            log.warning("%s: %s stays as it is: %s", behavior, message.name, error)
+            return
+        log.info("%s: %s is %g from step %d on.", behavior, message.name, message.value, stage.trainer.step)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         assert self._stage is not None, "it is the stage that saves"

@@ -58,7 +58,14 @@ class ProcessEdges:
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
         """The consuming end of a queue, over one link for each producer."""
-        return await SharedReceiver.open(name, [self._ends.pop(link) for link in address["links"]])
+        ends = [self._ends.pop(link) for link in address["links"]]
+        return await SharedReceiver.open(name, ends, address.get("succeeds", False))
+
+    def renew(self, name: str) -> None:
+        """Begin a queue anew with the consumer that takes the place of a dead one."""
+        for sender in self._senders:
+            if sender.name == name:
+                sender.renew()
 
     async def close(self) -> None:
         """Wait until what was put has arrived, or its receivers are gone."""
@@ -76,6 +83,8 @@ class HostLinks:
     """The host's own ends by ticket name; main keeps them while the host may have to be replaced."""
     peers: dict[str, LinkEnd] = field(default_factory=dict)
     """The other ends, not yet in use."""
+    taken_over: set[str] = field(default_factory=set)
+    """The links that a dead host has used before."""
 
     @classmethod
     def make(cls, outgoing: LinkSpec, outgoing_count: int, incoming: LinkSpec, incoming_count: int) -> HostLinks:
@@ -105,11 +114,12 @@ class HostLinks:
             )
         return name, self.peers.pop(name)
 
-    def take_over(self, dead: HostLinks) -> None:
-        """Take the links on which a dead host put, in use or not; the others are left to be closed with it."""
+    def take_over(self, dead: HostLinks, which: str = "") -> None:
+        """Take the links of a dead host, in use or not; those of one direction only leave the others to be closed."""
         for taken, left in ((self.born_with, dead.born_with), (self.peers, dead.peers)):
-            for name in [name for name in left if name.startswith("out")]:
+            for name in [name for name in left if name.startswith(which)]:
                 taken[name] = left.pop(name)
+                self.taken_over.add(name)
 
     def settle(self) -> None:
         """Keep nothing for a replacement: only the host's own handles count now, so that its end shows at the peers."""

@@ -36,11 +36,15 @@ class HostPlan:
     resume: bool = False
     """Take up this host's parts of the run's newest checkpoint."""
     resumed_at: int = -1
+    lost_version: int = -1
+    """Of a learner in the place of a lost one: the highest version of a policy that the lost one may have sent."""
     replay_edge: str = ""
     """Of a replay host: where its streams were recorded."""
     run_id: str = ""
     best: Mapping[str, float] = field(default_factory=dict)
     """Of the evaluation host: the best mean return of each behaviour name so far."""
+    host_class: str = ""
+    """`module:Class` of a `Host` in the place of the role's own; what every kind of host must do is tested by one."""
 
     def to_plain(self) -> dict[str, Any]:
         """For msgpack."""

@@ -63,9 +63,16 @@ class ProcessHost:
         self.control = control
         self.links = links
         self._lifeline = lifeline
-        self.tickets: dict[str, str] = {}
+        self.edges: dict[str, dict[str, Any]] = {}
         """By queue name: which of the host's links it takes."""
+        self.outlets: dict[str, SharedSender[Any]] = {}
+        """Main's ends of the queues to the host, by name."""
         self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
         """Take a link of the host into use as a queue from it."""
@@ -73,17 +80,28 @@ class ProcessHost:
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
         """Take a link of the host into use as a queue to it; the host's role says which of the two kinds these are."""
-        return await SharedSender.open(name, self.take("in", name))
+        self.outlets[name] = await SharedSender.open(name, self.take("in", name))
+        return self.outlets[name]
 
     def take(self, direction: str, name: str) -> LinkEnd:
         """Take an unused link into use; returns main's end."""
-        self.tickets[name], end = self.links.take(direction)
-        self.open_edge(name)
+        ticket, end = self.links.take(direction)
+        self.open_edge(name, {"links": [ticket]})
         return end
 
-    def open_edge(self, name: str) -> None:
+    def open_edge(self, name: str, address: dict[str, Any]) -> None:
         """Let the host open its end of a queue."""
-        self.control.send(OpenEdge(name, {"links": [self.tickets[name]]}))
+        self.edges[name] = address
+        self.control.send(OpenEdge(name, address))
+
+    def succeed(self, dead: ProcessHost) -> None:
+        """Open the queues whose links were taken over from a dead host."""
+        for name, address in dead.edges.items():
+            if self.links.taken_over.issuperset(address["links"]):
+                self.open_edge(name, {**address, "succeeds": True})
+                if name in dead.outlets:
+                    self.outlets[name] = dead.outlets[name]
+                    self.outlets[name].renew()
 
     def settle(self) -> None:
         """Close main's copies of the host's ends."""
@@ -159,11 +177,9 @@ class ProcessHosts:
             links.close()  # also those of the dead host, whose peers wait for the end of what it put
             raise
         if feed is not None:
-            host.control.send(OpenEdge(feed.name, {"links": [*tickets]}))
+            host.open_edge(feed.name, {"links": [*tickets]})
         if replaces is not None:
-            host.tickets = {name: link for name, link in replaces.tickets.items() if link.startswith("out")}
-            for name in host.tickets:
-                host.open_edge(name)
+            host.succeed(replaces)
         return host
 
     def gather(self, name: str, hosts: Sequence[ProcessHost]) -> LinkFeed:
@@ -176,6 +192,10 @@ class ProcessHosts:
     def _make_links(self, role: HostRole, replaces: ProcessHost | None) -> HostLinks:
         """Make as many links as a host of this role may need, without those that it takes over from a dead one."""
         match role:
+            case "learner" if replaces is not None:  # also those from which it gets, as whoever puts there lives on
+                links = HostLinks()
+                links.take_over(replaces.links)
+                return links
             case "learner":  # policies out; trajectories in, where they come from main; shards of a replay buffer
                 links = HostLinks.make(self._policies, 1, self._trajectories, 1 + self._shards)
                 links.add_lines(self._trajectories, self._shards)
@@ -184,13 +204,13 @@ class ProcessHosts:
                 links = HostLinks.make(self._policies, 0, self._trajectories, 1)
                 links.add_lines(self._trajectories, 1)
                 return links
-            case "follower":  # what its learner takes in
-                return HostLinks.make(self._policies, 0, self._trajectories, 1)
+            case "follower":  # what its learner takes in, from shards of a replay buffer too
+                return HostLinks.make(self._policies, 0, self._trajectories, 1 + self._shards)
             case "evaluation":
                 return HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS)
         links = HostLinks.make(self._trajectories, 0 if replaces else self._names, self._policies, self._names * TEAMS)
         if replaces is not None:
-            links.take_over(replaces.links)
+            links.take_over(replaces.links, "out")
         return links
 
 

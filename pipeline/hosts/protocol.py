@@ -100,7 +100,8 @@ class HostFactory(Protocol):
             plan: the host.
             feed: what other hosts put straight into this one; a kind that does not run in main gets feeds of its own
                 kind only.
-            replaces: a dead actor of this kind: the new one puts into the same queues.
+            replaces: a dead host of this kind and role: the new one puts into the same queues, and if it is a learner
+                it gets from the same ones.
         """
         ...
 
@@ -122,4 +123,8 @@ class HostEdges(Protocol):
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
         """Open the consuming end of a queue."""
+        ...
+
+    def renew(self, name: str) -> None:
+        """Begin a queue anew, if its producing end is here: another consumer takes the place of a dead one."""
         ...

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
 from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, OpenEdge, SourceEnded, Stop
+from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, OpenEdge, SourceEnded, Stop
 from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
@@ -22,6 +22,7 @@ from pipeline.hosts.sizes import rows_per_batch
 from pipeline.hosts.stages import LOCAL_BOUND, chain
 from pipeline.hosts.stream_taps import AGENT_PROCESSOR
 from queues.agent_manager_queue import AgentManagerQueue
+from queues.ends import ItemSink
 from queues.messages import Barrier
 from queues.specs import BehaviorSpec
 from stages.loop import run_source
@@ -38,6 +39,8 @@ class ReplayHost(Host):
         self._router = Router()
         # Main sends one checkpoint at a time, and one stop.
         self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     async def _work(self) -> None:
         whole_way = self.plan.replay_edge == AGENT_PROCESSOR
@@ -56,7 +59,7 @@ class ReplayHost(Host):
             else:
                 tasks.create_task(self._carry(queue))
             tasks.create_task(self._obey(barriers))
-            await run_source(self._source, batches, context)
+            await run_source(self._source, _Held(batches, self._flowing), context)
             self.control.send(SourceEnded())
 
     def _announce(self, spec: BehaviorSpec) -> None:
@@ -86,9 +89,29 @@ class ReplayHost(Host):
                     self._router.open(message.name.partition("/")[2], await self.open_outlet(message))
                 case BeginCheckpoint():
                     self._commands.put_nowait(message.number)
+                case Hold(held=True):
+                    self._flowing.clear()
+                case Hold():
+                    self._flowing.set()
                 case Stop():
+                    self._flowing.set()
                     self._source.request_stop()
                     self._commands.put_nowait(None)
+
+
+class _Held:
+    """An outlet that lets nothing pass while the run is held."""
+
+    def __init__(self, outlet: ItemSink[Any], flowing: asyncio.Event) -> None:
+        self._outlet = outlet
+        self._flowing = flowing
+
+    async def put(self, item: Any) -> None:
+        await self._flowing.wait()
+        await self._outlet.put(item)
+
+    def close(self) -> None:
+        self._outlet.close()
 
 
 def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> ReplaySource | DemonstrationSource:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from config import SACHyperparameters
-from pipeline.common.graph import REPLAY_SHARD
+from pipeline.common.graph import REPLAY_SHARD, TRAINER, learner_name, part_name, saved_shards
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import OpenEdge, PartFailed
+from pipeline.control.messages import HostFailed, OpenEdge, PartFailed
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host
-from pipeline.run_folder.checkpoint import unfinished_folder
+from pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
 from queues.ends import ItemSource, Outlet
 from queues.specs import BehaviorSpec
 from stages.loop import StageHooks, StageRunner
 from stages.policy.observations import ObservationLayout
 from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from stages.trainer.sac.dealing import deal
 from stages.trainer.sac.replay_memory import ReplayMemory
 from stages.trainer.sac.replay_shard import ReplayShard
 from stages.trainer.sac.sharded_replay import shard_capacity
@@ -37,7 +39,7 @@ class ReplayShardHost(Host):
         assert plan.spec is not None, "a shard's plan has its behaviour's spec"
         settings = self.config.behavior_settings(plan.behavior)
         self._hyperparameters = SACHyperparameters.model_validate(settings.hyperparameters)
-        spec = BehaviorSpec.from_plain(dict(plan.spec))
+        self._spec = spec = BehaviorSpec.from_plain(dict(plan.spec))
         replicas = self.config.pipeline.hosts.replay.replicas
         capacity = shard_capacity(self._hyperparameters.buffer_size, replicas)
         seed = derive_seed(plan.seed, REPLAY_SHARD, plan.behavior, plan.replica)
@@ -46,7 +48,6 @@ class ReplayShardHost(Host):
     async def _work(self) -> None:
         self._restore()
         inlet, outlet = await self._inlet, await self._outlet
-        await outlet.put(self._shard.size())
         context = self.stages.context(REPLAY_SHARD)
         hooks = StageHooks(save_part=self._save)
         await StageRunner(self._shard, inlet, outlet, context, hooks, ends_barriers=True).run()
@@ -59,18 +60,52 @@ class ReplayShardHost(Host):
                 else:
                     self._inlet.set_result(await self.open_inlet(message))
 
+    def _describe(self, failure: BaseException) -> HostFailed:
+        """Describe its failure to main, by the shard's name: its stage is in all of them."""
+        found = super()._describe(failure)
+        return replace(found, message=f"{self.plan.name}: {found.message}")
+
     def _restore(self) -> None:
-        state = self.stages.saved_state(REPLAY_SHARD)
-        if state is None:
+        """Go on with the rows of a checkpoint: this shard's, or its share where there were others."""
+        checkpoint = self.checkpoint
+        trainer = part_name(TRAINER, learner_name(self.plan.behavior))
+        if checkpoint is None or trainer not in checkpoint.parts:
             return
-        self._shard.load_state_dict(state)
-        if self._hyperparameters.save_replay_buffer:
-            assert self.checkpoint is not None, "the state was read from it"
-            try:
-                read_replay(self._shard.memory, self._file(self.checkpoint.folder), self._shard.rows)
-            except ReplayFileError as error:
-                log = self.stages.context(REPLAY_SHARD).log
-                log.warning("%s could not be restored, so it starts empty: %s", self.plan.name, error)
+        now, then = self.config.pipeline.hosts.replay.replicas, len(saved_shards(checkpoint.parts, self.plan.behavior))
+        if now == then:
+            state = self.stages.saved_state(REPLAY_SHARD)
+            assert state is not None, "it is among the checkpoint's parts"
+            self._shard.load_state_dict(state)
+        if not self._hyperparameters.save_replay_buffer:
+            return
+        log = self.stages.context(REPLAY_SHARD).log
+        try:
+            if now == then:
+                read_replay(self._shard.memory, self._file(checkpoint.folder, self.plan.replica), self._shard.rows)
+                return
+            self._deal(checkpoint, then)
+        except ReplayFileError as error:
+            self._shard.memory.clear()
+            log.warning("%s could not be restored, so it starts empty: %s", self.plan.name, error)
+        else:
+            was = f"in {then} shard{'' if then == 1 else 's'}" if then else "inside the learner"
+            log.info("%s has %d rows of a replay buffer that was %s.", self.plan.name, len(self._shard.memory), was)
+
+    def _deal(self, checkpoint: Checkpoint, shards: int) -> None:
+        """Take this shard's share of a buffer that lay in another number of shards, 0: inside the learner."""
+        memory, plan = self._shard.memory, self.plan
+        names = saved_shards(checkpoint.parts, plan.behavior)
+        for number in range(max(shards, 1)):
+            capacity = shard_capacity(self._hyperparameters.buffer_size, max(shards, 1))
+            former = ReplayMemory(self._spec, ObservationLayout(self._spec), capacity)
+            if shards:
+                rows = int(checkpoint.read(part_name(REPLAY_SHARD, names[number]))["rows"])
+                read_replay(former, self._file(checkpoint.folder, number), rows)
+            else:
+                trainer = checkpoint.read(part_name(TRAINER, learner_name(plan.behavior)))["trainer"]
+                read_replay(former, self._file(checkpoint.folder), int(trainer["step"]))
+            deal(former, memory, plan.replica - number, self.config.pipeline.hosts.replay.replicas)
+        self._shard.rows = len(memory)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         if self.stages.has_saved(stage, number):
@@ -79,11 +114,13 @@ class ReplayShardHost(Host):
             try:
                 folder = unfinished_folder(self.plan.folder / "checkpoints", number)
                 folder.mkdir(parents=True, exist_ok=True)
-                write_replay(self._shard.memory, self._file(folder), self._shard.rows)
+                write_replay(self._shard.memory, self._file(folder, self.plan.replica), self._shard.rows)
             except OSError as error:
                 self.control.send(PartFailed(number, self.stages.part_name(stage), str(error)))
                 return
         self.stages.save_part(stage, number, state)
 
-    def _file(self, folder: Path) -> Path:
-        return folder / f"replay-{quote(self.plan.behavior, safe='')}-{self.plan.replica}.bin"
+    def _file(self, folder: Path, shard: int | None = None) -> Path:
+        """The file of a shard; of the learner's own buffer if there is none."""
+        number = "" if shard is None else f"-{shard}"
+        return folder / f"replay-{quote(self.plan.behavior, safe='')}{number}.bin"

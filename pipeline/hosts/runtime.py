@@ -87,7 +87,7 @@ class Host(ABC):
             failure = root_cause(group)
             self.report()
             if not isinstance(failure, QueueClosed):
-                self.control.send(describe_failure(self.plan.name, failure))
+                self.control.send(self._describe(failure))
                 return False
         else:
             self.report()
@@ -104,6 +104,10 @@ class Host(ABC):
         self.control.send(
             StatisticsReport(self.statistics.drain(), queues, self.stages.silent_s(), self.stages.timings.drain())
         )
+
+    def _describe(self, failure: BaseException) -> HostFailed:
+        """Describe its failure to main."""
+        return describe_failure(self.plan.name, failure)
 
     async def _report_periodically(self) -> None:
         while True:

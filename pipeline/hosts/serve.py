@@ -5,38 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipeline.control.channel import ControlEnd
-from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host, describe_failure
 from stages.errors import is_failure
+from stages.loading import load_attribute
+
+ROLES: dict[HostRole, str] = {
+    "actor": "pipeline.hosts.actor:ActorHost",
+    "replay": "pipeline.hosts.replay:ReplayHost",
+    "learner": "pipeline.hosts.learner:LearnerHost",
+    "follower": "pipeline.hosts.follower:FollowerHost",
+    "replay_shard": "pipeline.hosts.replay_shard:ReplayShardHost",
+    "evaluation": "pipeline.hosts.evaluation:EvaluationHost",
+}
+"""The classes of hosts; one is loaded in the host alone: a learner needs no environment library, an actor no torch."""
 
 
 def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
     """Make the host of a plan's role."""
-    # Imported here: a learner needs no environment library, an actor no torch.
-    if plan.role == "actor":
-        from pipeline.hosts.actor import ActorHost
-
-        return ActorHost(plan, control, edges)
-    if plan.role == "replay":
-        from pipeline.hosts.replay import ReplayHost
-
-        return ReplayHost(plan, control, edges)
-    if plan.role == "learner":
-        from pipeline.hosts.learner import LearnerHost
-
-        return LearnerHost(plan, control, edges)
-    if plan.role == "follower":
-        from pipeline.hosts.follower import FollowerHost
-
-        return FollowerHost(plan, control, edges)
-    if plan.role == "replay_shard":
-        from pipeline.hosts.replay_shard import ReplayShardHost
-
-        return ReplayShardHost(plan, control, edges)
-    from pipeline.hosts.evaluation import EvaluationHost
-
-    return EvaluationHost(plan, control, edges)
+    made: Host = load_attribute(plan.host_class or ROLES[plan.role], None, "host")(plan, control, edges)
+    return made
 
 
 async def serve(

@@ -1,13 +1,13 @@
-"""A learner's ends of the queues to and from the shards of its replay buffer."""
+"""The ends of queues to and from the shards of a replay buffer; a follower has its learner in the shards' place."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from queues.ends import Inlet, Outlet
+from queues.ends import ItemSink, ItemSource
 from queues.errors import QueueClosed
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ class ShardEdges:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.outlets = asyncio.Queue[Outlet[Any]](count)
-        self.inlets = asyncio.Queue[Inlet[Any]](count)
+        self.outlets = asyncio.Queue[ItemSink[Any]](count)
+        self.inlets = asyncio.Queue[ItemSource[Any]](count)
         self._replay: ShardedReplay | None = None
 
     def save(self, number: int) -> None:
@@ -33,8 +33,15 @@ class ShardEdges:
             self._replay.save(number)
 
     @asynccontextmanager
-    async def joined(self, replay: ShardedReplay | None) -> AsyncIterator[None]:
-        """Carry, if there are shards; at the end what was sent has left."""
+    async def joined(
+        self, replay: ShardedReplay | None, share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None
+    ) -> AsyncIterator[None]:
+        """Carry, if there are shards; at the end what was sent has left, and the host closes the queues.
+
+        Args:
+            replay: the trainer's side; None without shards.
+            share: makes the queue from a shard one whose items others get first.
+        """
         self._replay = replay
         if replay is None:
             yield
@@ -42,6 +49,8 @@ class ShardEdges:
         async with asyncio.TaskGroup() as tasks:
             outlets = [await self.outlets.get() for _ in range(self.count)]
             inlets = [await self.inlets.get() for _ in range(self.count)]
+            if share is not None:
+                inlets = [share(shard, inlet) for shard, inlet in enumerate(inlets)]
             carrying = [tasks.create_task(_send(replay, shard, outlet)) for shard, outlet in enumerate(outlets)]
             carrying += [tasks.create_task(_receive(replay, shard, inlet)) for shard, inlet in enumerate(inlets)]
             try:
@@ -50,11 +59,9 @@ class ShardEdges:
             finally:
                 for task in carrying:
                     task.cancel()
-                for outlet in outlets:
-                    outlet.close()
 
 
-async def _send(replay: ShardedReplay, shard: int, outlet: Outlet[Any]) -> None:
+async def _send(replay: ShardedReplay, shard: int, outlet: ItemSink[Any]) -> None:
     queue, open_ = replay.outgoing[shard], True
     while True:
         item = await queue.get()
@@ -68,7 +75,7 @@ async def _send(replay: ShardedReplay, shard: int, outlet: Outlet[Any]) -> None:
         del item
 
 
-async def _receive(replay: ShardedReplay, shard: int, inlet: Inlet[Any]) -> None:
+async def _receive(replay: ShardedReplay, shard: int, inlet: ItemSource[Any]) -> None:
     async for answer in inlet:
         replay.receive(shard, answer)
         del answer

@@ -16,6 +16,7 @@ from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, write_part
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import ItemSink, ItemSource
+from queues.messages import Message
 from stages.activity import Activity, most_silent
 from stages.loop import StageHooks, StageRunner
 from stages.stage import Stage, StageContext
@@ -138,6 +139,21 @@ class PlacedStage:
     """Of a stage whose state is part of something larger, which is saved and restored elsewhere."""
 
 
+@dataclass(frozen=True)
+class _Messages:
+    """A sink that refuses what is no message, so that the stage that yielded it is named, and not the next one."""
+
+    sink: ItemSink[Any]
+
+    async def put(self, item: Any) -> None:
+        if not isinstance(item, Message):
+            raise TypeError(f"not a pipeline message: {type(item).__name__}")
+        await self.sink.put(item)
+
+    def close(self) -> None:
+        self.sink.close()
+
+
 def chain(
     stages: Sequence[PlacedStage], host: StageHost, inlet: ItemSource[Any], outlet: ItemSink[Any]
 ) -> list[Runner]:
@@ -150,6 +166,8 @@ def chain(
         if hooks is None:
             hooks, state = host.hooks(placed.name), host.saved_state(placed.name)
         context = host.context(placed.name)
-        runners.append(StageRunner(placed.stage, source, sink, context, hooks, placed.behaviors, state).run())
+        runners.append(
+            StageRunner(placed.stage, source, _Messages(sink), context, hooks, placed.behaviors, state).run()
+        )
         source = sink
     return runners

@@ -10,7 +10,8 @@ from config import RunConfig
 from pipeline.common.graph import TRAINER, teacher_of
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.sizes import kind_of_trainer
-from pipeline.policies.inference import is_model, policy_file
+from pipeline.policies.inference import policy_file
+from pipeline.policies.model_files import is_onnx
 from queues.columns import Column
 from queues.ends import ItemSink, ItemSource
 from queues.messages import Barrier, TrajectoryBatch
@@ -135,6 +136,6 @@ def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tup
     if config.behavior_settings(actor).demonstrations is not None:  # nobody of ours acted
         return ()
     # An .onnx model that is played adds none.
-    if config.checkpoint_settings.inference and is_model(policy_file(config, plan.folder, actor)):
+    if config.checkpoint_settings.inference and is_onnx(policy_file(config, plan.folder, actor)):
         return ()
     return design_of(spec, config.behavior_settings(actor), config.source_folder).added_columns

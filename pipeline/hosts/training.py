@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from config import RunConfig
 from pipeline.common.graph import TRAINER, learner_name, part_name, shard_names, teacher_of
@@ -12,6 +15,7 @@ from pipeline.control.channel import ControlEnd
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host
+from pipeline.hosts.shard_edges import ShardEdges
 from pipeline.hosts.sizes import agents_of, kind_of_trainer
 from pipeline.policies.ml_agents import left_checkpoint
 from pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
@@ -22,10 +26,14 @@ from stages.errors import StageError
 from stages.policy.design import PolicyDesign, design_of
 from stages.replay.recording import recorded_agents
 from stages.stage import Statistics
+from stages.trainer.deliveries import Deliveries
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.replicas import Replicas
 from stages.trainer.stage import TrainerPort, TrainerStage
+
+if TYPE_CHECKING:
+    from stages.trainer.sac.sharded_replay import ShardedReplay
 
 
 class TrainerHost(Host):
@@ -36,19 +44,30 @@ class TrainerHost(Host):
         assert plan.spec is not None, "the plan of a host that trains has a spec"
         self._spec = BehaviorSpec.from_plain(dict(plan.spec))
         self._settings = self.config.behavior_settings(plan.behavior)
+        self._shards = ShardEdges(len(shard_names(self.config, plan.behavior)))
         loop = asyncio.get_running_loop()
         self._inlet: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] = loop.create_future()
 
-    def _make_stage(
-        self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None = None
-    ) -> TrainerStage:
-        """Make the stage with its trainer, which goes on from where the run does."""
+    @asynccontextmanager
+    async def _make_stage(
+        self,
+        replicas: Replicas,
+        device: str,
+        statistics: Statistics,
+        port: TrainerPort | None = None,
+        share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None,
+    ) -> AsyncIterator[TrainerStage]:
+        """Make the stage with its trainer, which goes on from where the run does, and is joined to its shards."""
         stage = self._new_stage(replicas, device, statistics, port)
-        self._restore(stage)
-        return stage
+        replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
+        async with self._shards.joined(replay, share):
+            if replay is not None:
+                await replay.opened()  # its size decides how a resumed run goes on
+            self._restore(stage)
+            yield stage
 
     def _new_stage(
-        self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None = None
+        self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None
     ) -> TrainerStage:
         """Make the stage with its trainer, which is to be restored."""
         behavior, settings = self.plan.behavior, self._settings
@@ -64,6 +83,8 @@ class TrainerHost(Host):
             clock=asyncio.get_running_loop().time,
             columns=self._design().asked_columns,
             actions=self._spec.actions,
+            # Recordings of several runs may be replayed together: each has a source 0.
+            deliveries=Deliveries.asked_for() if self.config.replay is None else None,
         )
 
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
@@ -111,6 +132,7 @@ class TrainerHost(Host):
             if path is not None:
                 warm_start(stage.trainer, path, self._spec, self._settings, self.config.source_folder)
                 self.stages.context(TRAINER).log.info("Initializing from %s.", path)
+        stage.number_above(self.plan.lost_version)
 
     def _design(self) -> PolicyDesign:
         return design_of(self._spec, self._settings, self.config.source_folder)

@@ -26,6 +26,8 @@ class BehaviorState:
     """True once its trainer is made, with the state that it resumes from."""
     step: int = 0
     version: int = 0
+    sent: int = 0
+    """Version of the newest policy that has come from its trainer."""
     recent_return: float | None = None
     done: bool = False
     next_checkpoint: int = 0

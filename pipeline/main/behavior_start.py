@@ -22,7 +22,8 @@ from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay
 from pipeline.main.trajectory_path import TrajectoryPath, drain
-from pipeline.policies.inference import InferenceStage, policy_file, read_policy_update
+from pipeline.policies.inference import InferenceStage, policy_file
+from pipeline.policies.model_files import read_policy_update
 from pipeline.reporting.reporter import Reporter
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
@@ -154,8 +155,13 @@ class BehaviorStarter:
             self.self_play = SelfPlay(plan.config, self._stages, publisher, seed, self._bystanders, ratings)
         self_play = self.self_play if way.self_play else None
         return TrajectoryPath(
-            way, plan.config, self._stages, publisher, self_play, partial(self._evaluation.take, behavior)
+            way, plan.config, self._stages, publisher, self_play, partial(self._policy_came, behavior)
         )
+
+    def _policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
+        if policy is not None:
+            self.behaviors[behavior].sent = policy.version
+        self._evaluation.take(behavior, policy)
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
         """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.graph import MAIN, learner_name, shard_names
+from pipeline.common.graph import MAIN, learner_name, saved_shards
 from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
 from pipeline.hosts.protocol import HostHandle
 from pipeline.hosts.stages import StageHost
@@ -105,6 +105,12 @@ class Checkpointing:
         saved = any(_host_of(part) == name for part in self._expected()) and not self._missing_of(name)
         if number is not None and not saved:
             source.control.send(BeginCheckpoint(number))
+
+    def repeat_for_learner(self, learner: HostHandle) -> None:
+        """A learner that replaces a lost one saves at once: the barrier may have been lost with the other."""
+        number = self._assembler.pending
+        if number is not None and self._missing_of(learner.plan.name):
+            learner.control.send(SaveNow(number))
 
     def save_now(self) -> None:
         """Let trainers and main's stages save where they stand, as barriers may not come any more.
@@ -231,7 +237,7 @@ class Checkpointing:
         unseen, resumed = self._unseen(), self._plan.resumed
         if not unseen or resumed is None:
             return
-        shards = [shard for name in unseen for shard in shard_names(self._plan.config, name)]
+        shards = [shard for name in unseen for shard in saved_shards(resumed.parts, name)]
         hosts = {MAIN, *map(learner_name, unseen), *shards}
         parts = [part for part in resumed.parts.values() if _host_of(part.name) in hosts]
         try:

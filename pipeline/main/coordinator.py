@@ -27,11 +27,13 @@ from pipeline.hosts.stages import StageHost
 from pipeline.main.behavior_start import BehaviorStarter
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.checkpointing import Checkpointing
+from pipeline.main.controls import RunControls
 from pipeline.main.curricula import MeasuredProgress
 from pipeline.main.evaluation import Evaluation
 from pipeline.main.flow_control import FlowControl
 from pipeline.main.host_ends import HostEnds
 from pipeline.main.launcher import ActorSlot, Launcher
+from pipeline.main.lost_learners import LostLearners
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import SOURCES_SHARE, Shutdown
@@ -67,6 +69,8 @@ class Coordinator:
         checkpointing: its checkpoints.
         evaluation: plays its policies beside training.
         flow: flow control.
+        running: the hosts.
+        controls: what users may do to it.
         reporter: informs people.
         interrupted: true if it was asked to end before it was done.
     """
@@ -82,8 +86,8 @@ class Coordinator:
         writers = open_writers(plan.config, plan.folder.path, timers, plan.resumes) if training else []
         self.reporter = Reporter(self._collector, writers, progress, plan.elapsed_before_s, training, console)
         self._tasks = asyncio.TaskGroup()
-        self._running = RunningHosts(plan.config, self._tasks, self._listen_later)
-        self._launcher = Launcher(plan, self._running)
+        self.running = RunningHosts(plan.config, self._tasks, self._listen_later)
+        self._launcher = Launcher(plan, self.running)
         self._broadcaster = Broadcaster(self._launcher)
         self.flow = FlowControl(plan, self._broadcaster, self._advance_lessons)
         self._supervisor = Supervisor(plan.config.env_settings, plan.config.pipeline.supervision)
@@ -100,7 +104,7 @@ class Coordinator:
         )
         self.shutdown = Shutdown(
             behaviors,
-            self._running,
+            self.running,
             self._broadcaster,
             actor_names(plan.config),
             self.checkpointing,
@@ -109,13 +113,30 @@ class Coordinator:
             plan.config.pipeline.supervision.grace_s,
             plan.deterministic,
         )
-        self._host_ends = HostEnds(
-            self._running, self._launcher, self._supervisor, self.shutdown, self.evaluation, self._restart_actor
+        self.controls = RunControls(
+            plan, self._broadcaster, behaviors, self.checkpointing, self.shutdown, self._begin_checkpoint
         )
-        self._silence = SilenceWatch(
-            self._supervisor, self._running, self._tasks, stages, self.shutdown.fail, self.evaluation.fail
+        self._lost_learners = LostLearners(
+            plan, self._launcher, self.starter, self.checkpointing, self.flow, self.reporter
         )
+        self._host_ends, self._silence = self._watches(stages)
         self._runners: list[asyncio.Task[None]] = []
+
+    def _watches(self, stages: StageHost) -> tuple[HostEnds, SilenceWatch]:
+        """Make what sees to hosts that end, and to those that are silent."""
+        ends = HostEnds(
+            self.running,
+            self._launcher,
+            self._supervisor,
+            self.shutdown,
+            self.evaluation,
+            self._restart_actor,
+            self._lost_learners,
+        )
+        fails = self.shutdown.fail, self.evaluation.fail
+        return ends, SilenceWatch(
+            self._supervisor, self.running, self._tasks, stages, *fails, may_replace=ends.may_replace
+        )
 
     async def __aenter__(self) -> Coordinator:
         await self._tasks.__aenter__()
@@ -125,14 +146,14 @@ class Coordinator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._running.close()
+            self.running.close()
             self._launcher.close_ends()
             self.reporter.close()
             if error is None:
                 await self._end_runners()
             await self._tasks.__aexit__(kind, error, trace)
         finally:
-            self._running.leave()
+            self.running.leave()
 
     async def _end_runners(self) -> None:
         """Let main's stages end, as their queues have; one that awaits something else for ever is cancelled."""
@@ -151,7 +172,7 @@ class Coordinator:
             ]
             try:
                 await self._start()
-                await self._running.wait_all()
+                await self.running.wait_all()
             finally:
                 for task in background:
                     task.cancel()
@@ -170,7 +191,7 @@ class Coordinator:
             with self._failing():
                 await self._start_actor(replica, name)
                 continue
-            self._running.mark_ended(name)  # nobody else will, and if it was the first, no other host's end will come
+            self.running.mark_ended(name)  # nobody else will, and if it was the first, no other host's end will come
             return
 
     async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
@@ -180,11 +201,12 @@ class Coordinator:
             slot.handle.control.send(self._curricula.current_parameters())
         if old is not None:
             self.checkpointing.repeat_announcement(slot.handle)
+        self.controls.source_started(slot.handle)
         if self.shutdown.begun:  # all others were sent it before this one was there
             slot.handle.control.send(control.Stop())
 
     async def _restart_actor(self, slot: ActorSlot) -> None:
-        self.flow.source_removed(slot.source)
+        self.flow.sources_removed((*slot.former, slot.source))
         self.shutdown.source_replaced(slot.handle.plan.name)
         await self._start_actor(slot.replica, slot.handle.plan.name, slot)
 
@@ -217,7 +239,7 @@ class Coordinator:
         said_goodbye = False
         with self._failing():
             async for message in host.control.receive():
-                if host.plan.role != "actor":  # which may be replaced
+                if not self._host_ends.may_replace(host):
                     host.settle()
                 if isinstance(message, control.HostFinished | control.HostFailed):
                     said_goodbye = True
@@ -226,14 +248,14 @@ class Coordinator:
                 with self._failing(), self._timers.timer(type(message).__name__):
                     await self._on_message(host, message)
             status = await host.wait()
-            if not self._running.current(host) or not await self._host_ends.see(host, status, said_goodbye):
+            if not self.running.current(host) or not await self._host_ends.see(host, status, said_goodbye):
                 return
             if self.shutdown.learners_ended:
                 self.evaluation.end(at_once=self.interrupted or self.shutdown.failure is not None)
             return
-        if self._running.current(host):  # also if its replacement could not be started
+        if self.running.current(host):  # also if its replacement could not be started
             host.settle()
-            self._running.mark_ended(host.plan.name)
+            self.running.mark_ended(host.plan.name)
             self.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
 
     async def _on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
@@ -256,6 +278,8 @@ class Coordinator:
             case control.BehaviorSeen():
                 await self._on_behavior_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
+                self._lost_learners.goes_on(host, message)
+                self.controls.learner_ready(message)
                 self.starter.behaviors[message.behavior].ready = True
                 self.flow.learner_ready(message)
             case control.Exported():
@@ -266,10 +290,8 @@ class Coordinator:
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.SourceEnded():
                 self.shutdown.source_ended(host.plan.name)
-            case control.HostFailed() if host.plan.role == "evaluation":
-                self.evaluation.fail(message.message)
-            case control.HostFailed():
-                self.shutdown.fail(message)
+            case control.HostFailed() | control.FollowerLost():
+                self._host_ends.told(host, message)
 
     async def _on_behavior_seen(self, host: HostHandle, spec: BehaviorSpec) -> None:
         slot = self._launcher.slot_of(host)

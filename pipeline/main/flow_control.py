@@ -6,7 +6,7 @@ message changes what in them; each change may free credits, which go to the acto
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pipeline.common.graph import teacher_of
 from pipeline.control.credits import CreditLedger, CreditRequest, Grant
@@ -39,9 +39,10 @@ class FlowControl:
         self._starvation = StarvationWatch()
         self._returned: dict[tuple[str, str, int], int] = {}
 
-    def source_removed(self, source: int) -> None:
-        """An actor has ended for good: its credits are written off."""
-        self._grant(self.ledger.remove_source(source))
+    def sources_removed(self, sources: Iterable[int]) -> None:
+        """An actor has ended for good: its credits are written off, whatever sources it has been."""
+        for source in sources:
+            self._grant(self.ledger.remove_source(source))
 
     def learner_ready(self, message: LearnerReady) -> None:
         """A trainer can take steps: open its window, without a bound where no policy of its own makes them."""
@@ -68,9 +69,7 @@ class FlowControl:
     def trainer_reported(self, report: TrainerReport) -> None:
         """A trainer has learned, or gives credits back."""
         self._starvation.fed(report.behavior, report.step, report.done)
-        grants = self.ledger.learned(report.behavior, report.version, report.held)
-        for source, total in report.returned.items():
-            grants += self.ledger.returned("trainer", report.behavior, source, total)
+        grants = self.ledger.learned(report.behavior, report.version, report.held, report.returned, report.arrived)
         lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
         if lag is not None:
             grants += self.ledger.resize_window(report.behavior, lag)

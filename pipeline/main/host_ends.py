@@ -1,4 +1,4 @@
-"""What follows from a host's end: a new actor in place of the dead one, a failure of the run, or nothing."""
+"""What follows from a host's end: a new one in the place of the dead one, a failure of the run, or nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from pipeline.control.messages import HostFailed
+from pipeline.control.messages import FollowerLost, HostFailed
 from pipeline.hosts.protocol import HostHandle
 from pipeline.main.evaluation import Evaluation
 from pipeline.main.launcher import ActorSlot, Launcher
+from pipeline.main.lost_learners import LostLearners
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import Shutdown
 from pipeline.main.supervision import Supervisor
@@ -27,10 +28,11 @@ class HostEnds:
     Args:
         running: the hosts.
         launcher: knows which of them are actors.
-        supervisor: says which actors may be started again.
+        supervisor: says which hosts may be started again.
         shutdown: ends the run.
         evaluation: plays beside training, and sees to its own end.
         restart: starts an actor in the place of the dead one.
+        lost_learners: starts a learner in the place of a lost one.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class HostEnds:
         shutdown: Shutdown,
         evaluation: Evaluation,
         restart: Callable[[ActorSlot], Awaitable[None]],
+        lost_learners: LostLearners,
     ) -> None:
         self._running = running
         self._launcher = launcher
@@ -48,6 +51,23 @@ class HostEnds:
         self._shutdown = shutdown
         self._evaluation = evaluation
         self._restart = restart
+        self._lost_learners = lost_learners
+        self._reasons: dict[str, str] = {}
+        """By name: why a host was ended that is not to blame itself."""
+
+    def may_replace(self, host: HostHandle) -> bool:
+        """Return True if another host takes the place of this one when it dies, within the restart limits."""
+        return host.plan.role == "actor" or (host.plan.role == "learner" and self._lost_learners.replaced)
+
+    def told(self, host: HostHandle, message: HostFailed | FollowerLost) -> None:
+        """A host says why it ends, or why it is to be ended."""
+        if isinstance(message, FollowerLost):
+            self._reasons[host.plan.name] = f"was ended, because {message.how}"
+            host.kill()  # without having said that it has failed, so another one may take its place
+        elif host.plan.role == "evaluation":
+            self._evaluation.fail(message.message)
+        else:
+            self._shutdown.fail(message)
 
     async def see(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
         """See to the end of a host; True if there is none in its place.
@@ -58,7 +78,8 @@ class HostEnds:
             said_goodbye: whether its last message told of its end.
         """
         self._supervisor.ended(host.plan.name)
-        name, how = host.plan.name, _how_it_ended(status)
+        name = host.plan.name
+        how = self._reasons.pop(name, "") or _how_it_ended(status)
         if host.plan.role == "evaluation":
             if await self._evaluation.ended(host, status, how, training=not self._shutdown.begun):
                 return False
@@ -77,10 +98,10 @@ class HostEnds:
         return True
 
     async def _replace(self, host: HostHandle, how: str) -> bool:
-        """A host has died. Start an actor again, if it may be; any other host's death, a replay's too, ends the run."""
+        """A host has died. Start an actor or a learner again, if it may be; any other host's death ends the run."""
         name = host.plan.name
         slot = self._launcher.slot_of(host)
-        if slot is None or host.plan.role == "replay":  # a recording begun anew would be learned from twice
+        if not self.may_replace(host):  # also a replay: a recording begun anew would be learned from twice
             self._shutdown.fail(HostFailed(f"the process of {name} {how}.", "", name))
             return False
         refusal = self._supervisor.refusal(name, time.monotonic())
@@ -88,8 +109,14 @@ class HostEnds:
             text = f"the process of {name} {how}. It is not restarted again: {refusal}."
             self._shutdown.fail(HostFailed(text, "", name))
             return False
-        log.warning("The process of %s %s. Starting it again; its half-made trajectories are lost.", name, how)
-        await self._restart(slot)
+        lost = "its half-made trajectories are lost" if slot is not None else "the actors wait for it"
+        log.warning("The process of %s %s. Starting it again; %s.", name, how, lost)
+        if slot is not None:
+            await self._restart(slot)
+        else:
+            await self._lost_learners.replace(host)
+            if self._shutdown.begun:  # all others were told before this one was there
+                self._shutdown.learner_started()
         return True
 
     def _blame(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +25,8 @@ class ActorSlot:
     replica: int
     handle: HostHandle
     source: int
+    former: list[int] = field(default_factory=list)
+    """The sources as which it went on before a learner was replaced."""
     policies: dict[str, Outlet[Any]] = field(default_factory=dict)
     """By behaviour id: main's end of the actor's policy queue."""
 
@@ -41,6 +44,8 @@ class Launcher:
         self._hosts = plan.config.pipeline.hosts
         self._running = running
         self._sources = 0
+        self._starting = asyncio.Lock()
+        """Held while a learner is started and joined: one that dies meanwhile is replaced afterwards."""
         self.actors: dict[int, ActorSlot] = {}
         """By replica."""
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
@@ -73,18 +78,35 @@ class Launcher:
     async def start_learner(self, state: BehaviorState, through_main: bool) -> list[Runner]:
         """Start a behaviour's learner and join it to the actors; returns what main has to run on the way."""
         behavior = state.behavior
-        if not through_main:
-            _, runners = await self._start_trainer(state, self._gather(behavior))
-            return runners
-        host, runners = await self._start_trainer(state)
-        outlet = self.ends[f"learn/{behavior}"] = await host.outlet(f"learn/{behavior}")
-        return [*runners, *state.path.trajectories(await self.gather(behavior), outlet)]
+        async with self._starting:
+            if not through_main:
+                _, runners = await self._start_trainer(state, self._gather(behavior))
+                return runners
+            host, runners = await self._start_trainer(state)
+            outlet = self.ends[f"learn/{behavior}"] = await host.outlet(f"learn/{behavior}")
+            return [*runners, *state.path.trajectories(await self.gather(behavior), outlet)]
+
+    async def replace_learner(self, state: BehaviorState, resume: bool) -> None:
+        """Start a learner in the place of a lost one; queues and what main runs on the way stay."""
+        lost = state.learner
+        assert lost is not None, "it was there to be lost"
+        version = max(state.version, state.sent) + 1  # one may be on its way
+        plan = replace(lost.plan, resume=resume, lost_version=version)
+        async with self._starting:
+            state.learner = await self._running.start(self._hosts.learners.kind, plan, replaces=lost)
+
+    def renew_source(self, slot: ActorSlot) -> int:
+        """Let an actor go on as another source."""
+        slot.former.append(slot.source)
+        slot.source, self._sources = self._sources, self._sources + 1
+        return slot.source
 
     async def start_student(self, state: BehaviorState) -> list[Runner]:
         """Start a learner that imitates another behaviour: main feeds it, no actor does."""
-        host, runners = await self._start_trainer(state)
-        self.ends[f"learn/{state.behavior}"] = await host.outlet(f"learn/{state.behavior}")
-        return runners
+        async with self._starting:
+            host, runners = await self._start_trainer(state)
+            self.ends[f"learn/{state.behavior}"] = await host.outlet(f"learn/{state.behavior}")
+            return runners
 
     def feed_of(self, behavior: str) -> Outlet[Any]:
         """Main's end of the queue that feeds a behaviour's learner."""

@@ -48,6 +48,7 @@ def check_run(config: RunConfig) -> None:
         for name in config.behaviors:
             initial_policy(config, name)
     _check_host_kinds(config)
+    _check_monitor(config)
     mistakes = names_of_main(config)
     if mistakes:
         raise RunError("\n".join(mistakes))
@@ -71,6 +72,11 @@ def _check_host_kinds(config: RunConfig) -> None:
                 f"pipeline.hosts.{which}.kind: '{hosts.kind}' needs the package {needed}, which is not installed: "
                 f"`pip install 'headrace[{needed}]'`, or use another kind"
             )
+
+
+def _check_monitor(config: RunConfig) -> None:
+    if config.monitor is not None and find_spec("aiohttp") is None:
+        raise RunError("the live page (monitor) needs the package aiohttp: `pip install 'headrace[web]'`")
 
 
 def _check_origin(run_folder: Path) -> None:

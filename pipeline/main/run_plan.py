@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from config import RunConfig
+from config.host_kinds import HOST_KINDS
 from pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
 from pipeline.main.curricula import Curricula
 from pipeline.policies.ml_agents import left_checkpoint
@@ -39,6 +40,16 @@ class RunPlan:
     def deterministic(self) -> bool:
         """True if the run has to give the same again, to the bit."""
         return self.config.pipeline.deterministic
+
+    @property
+    def replaces_learners(self) -> bool:
+        """True if a lost learner is started again: not if it is in main, nor if its stream can't go on from anywhere.
+
+        A recording would go on behind what the lost learner had taken of it, and a deterministic run gives the same
+        again only if it is resumed as a whole.
+        """
+        kind = HOST_KINDS[self.config.pipeline.hosts.learners.kind]
+        return not (kind.in_main or self.deterministic or self.replay_edge)
 
     @cached_property
     def replay_edge(self) -> str:

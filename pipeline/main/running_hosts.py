@@ -62,6 +62,10 @@ class RunningHosts:
         """The host of this name."""
         return self._hosts.get(name)
 
+    def all(self) -> list[HostHandle]:
+        """All hosts that were started and not replaced, those that have ended included."""
+        return [*self._hosts.values()]
+
     def mark_ended(self, name: str) -> None:
         """A host has ended and is not replaced; what main holds of it is given up."""
         self._ended.add(name)

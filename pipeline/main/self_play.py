@@ -93,6 +93,11 @@ class SelfPlay:
         """Handle a report of the trainer of such a behaviour."""
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
+    def rewind(self, behavior: str, step: int) -> None:
+        """Go back to an earlier step of a behaviour's trainer; nothing for one without self-play."""
+        if behavior in self.controller.histories:
+            self.controller.rewind(behavior, step)
+
     def trajectory_stage(self) -> GhostStage:
         """Make the stage between actors and trainer."""
         return GhostStage(self.controller, self.publish)

@@ -18,6 +18,9 @@ from pipeline.main.supervision import Role, Silence, Supervisor
 
 log = logging.getLogger(__name__)
 
+SHARE_OF_SHARDS = 0.8
+"""Share of a learner's limits that its shards have: the learner, which waits for them, would be blamed otherwise."""
+
 
 class SilenceWatch:
     """Watches over the hosts and main's own stages.
@@ -31,6 +34,7 @@ class SilenceWatch:
         stages: main's own stages.
         fail: ends the run.
         blame: says why the evaluation ends, which may be started again.
+        may_replace: says of a host whether another one takes its place.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class SilenceWatch:
         stages: StageHost,
         fail: Callable[[HostFailed], None],
         blame: Callable[[str], None],
+        may_replace: Callable[[HostHandle], bool],
     ) -> None:
         self._supervisor = supervisor
         self._running = running
@@ -48,13 +53,16 @@ class SilenceWatch:
         self._stages = stages
         self._fail = fail
         self._blame = blame
+        self._may_replace = may_replace
         supervisor.started(MAIN, "main", time.monotonic())
 
     def started(self, host: HostHandle) -> None:
         """Watch over a host from now on."""
-        role: Role = "learners" if host.plan.role == "learner" else "actors"
+        shard = host.plan.role == "replay_shard"
+        role: Role = "learners" if shard or host.plan.role == "learner" else "actors"
         # What runs in main's event loop can't be ended alone when it holds that.
-        self._supervisor.started(host.plan.name, role if host.may_hang else "main", time.monotonic())
+        limits: Role = role if host.may_hang else "main"
+        self._supervisor.started(host.plan.name, limits, time.monotonic(), SHARE_OF_SHARDS if shard else 1.0)
 
     def look(self, now_s: float) -> None:
         """Look who is silent; to be called about once a second."""
@@ -74,7 +82,7 @@ class SilenceWatch:
             log.warning("%s", words)
             return
         match host.plan.role:
-            case "actor" if host.may_hang:
+            case "actor" | "learner" if host.may_hang and self._may_replace(host):
                 log.warning("%s\nKilling it.", words)
             case "evaluation":
                 self._blame(words)

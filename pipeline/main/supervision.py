@@ -32,6 +32,7 @@ class _Heard:
     role: Role
     since: float
     factor: int
+    share: float
     warned: bool = False
 
 
@@ -50,9 +51,9 @@ class Supervisor:
         self._heard: dict[str, _Heard] = {}
         self._looked: float | None = None
 
-    def started(self, host: str, role: Role, now_s: float) -> None:
-        """A host was started."""
-        self._heard[host] = _Heard(role, now_s, 1 if role == "main" else STARTING_FACTOR)
+    def started(self, host: str, role: Role, now_s: float, share: float = 1.0) -> None:
+        """A host was started; of the limits of its role a share holds for it."""
+        self._heard[host] = _Heard(role, now_s, 1 if role == "main" else STARTING_FACTOR, share)
 
     def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
         """A host has given a sign of life, but one of its stages may have been silent for so many seconds."""
@@ -91,9 +92,9 @@ class Supervisor:
         end_s, end_key = limits.end_s, f"{key}.end_s"
         if end_s is None and heard.role == "actors":
             end_s, end_key = float(self._settings.timeout_wait), "env_settings.timeout_wait"
-        if end_s is not None and seconds > end_s * heard.factor:
+        if end_s is not None and seconds > end_s * heard.factor * heard.share:
             return Silence(host, seconds, True, end_key)
-        if seconds > limits.warn_s * heard.factor and not heard.warned:
+        if seconds > limits.warn_s * heard.factor * heard.share and not heard.warned:
             return Silence(host, seconds, False, f"{key}.warn_s")
         return None
 
