@@ -6,13 +6,15 @@
 
 `PYTHON` is an interpreter with stable-baselines3 2.9.2 and the same versions of torch, NumPy and Gymnasium as here.
 `--change` replaces parts: `warm-up` acts with the untrained policy instead of uniformly; `order` takes all gradients
-before any weight changes; `log-prob` is the exact logarithm of tanh's slope, without 1e-6; `bit` adds 1e-7 to one
+before any weight changes; `log-prob` is the exact logarithm of tanh's slope, without 1e-6; `late` acts with a policy
+that is 8 to 16 steps old; `bit` adds 1e-7 to one
 initial weight, which changes no part: what it changes in the return is luck.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import subprocess
 from collections.abc import Callable
 from math import log
@@ -25,7 +27,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
 
 ENV, WARM_UP, BATCH, TAU, GAMMA, RATE = "HalfCheetah-v5", 2000, 256, 0.005, 0.99, 3e-4
-CHANGES = ("warm-up", "order", "log-prob", "bit")
+LATE = 8
+"""Steps between two copies that act, by `--change late`: the acting policy is 8 to 16 steps old, as in Headrace."""
+CHANGES = ("warm-up", "order", "log-prob", "late", "bit")
 Floats = NDArray[np.float32]
 PEER = f"""
 import sys, torch, gymnasium, stable_baselines3
@@ -94,10 +98,13 @@ def run(seed: int, steps: int, changes: set[str]) -> tuple[Actor, list[float]]:
     memory = {name: np.zeros((steps, width), np.float32) for name, width in widths.items()}
     to_box, from_box = _scaling(env.action_space)
     exact, episode, returns = "log-prob" in changes, 0.0, []
+    acting, published = (copy.deepcopy(actor), copy.deepcopy(actor)) if "late" in changes else (actor, actor)
     seen, _ = env.reset(seed=seed)
     for step in range(steps):
         uniform = step < WARM_UP and "warm-up" not in changes
-        action = from_box(env.action_space.sample() if uniform else to_box(actor.act(seen)))
+        if "late" in changes and step % LATE == 0:
+            acting, published = published, copy.deepcopy(actor)
+        action = from_box(env.action_space.sample() if uniform else to_box(acting.act(seen)))
         after, reward, terminated, truncated, _ = env.step(to_box(action))
         for name, value in zip(memory, (seen, after, action, reward, terminated), strict=True):
             memory[name][step] = value

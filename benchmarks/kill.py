@@ -1,9 +1,9 @@
 """`kill -9` of main, actors and learners at random moments: `python benchmarks/kill.py --times 1000`.
 
 Three small runs are killed and resumed, over and over: self-play with a recording of the trainer's inlet, SAC with its
-replay memory in the checkpoints, and PPO through many lessons. The kill of an actor does not end its run, one of main
-or of a learner does; `--resume` goes on. The moments: the first 100 ms of a process, the seconds of the start, those of
-training, and the beginning and end of a checkpoint, which are watched for.
+replay memory in the checkpoints, and PPO through many lessons. The kill of an actor or of a learner does not end its
+run, one of main does; `--resume` goes on. The moments: the first 100 ms of a process, the seconds of the start, those
+of training, and the beginning and end of a checkpoint, which are watched for.
 
 After each kill it asserts that exit status and message are right, that no process and no temporary file is left, that
 each checkpoint is whole, and that nothing is behind the last checkpoint that stood before the kill: steps,
@@ -21,6 +21,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -170,44 +171,42 @@ class Chain:
         )
         try:
             for _ in range(self._chance.choice([0, 0, 1, 2, 4, 6])):
-                self._kill_actor(command)
+                self._kill_host(command, self._chance.choice(["actor", "learner"]))
             if last:
                 self._end(command)
             else:
-                self._kill_for_good(command, self._chance.choice(["main", "main", "learner"]))
+                self._kill_main(command)
             self._look(command, resume)
         finally:
             command.end()
 
-    def _kill_actor(self, command: Command) -> None:
-        pid = command.pid_of("actor-0")
-        moment = self._wait(command, "actor", pid)
-        before = command.output.count("Starting it again")
+    def _kill_host(self, command: Command, victim: str) -> None:
+        name = "actor-0" if victim == "actor" else f"learner-{self._scenario.behavior}"
+        pid = command.pid_of(name)
+        moment = self._wait(command, victim, pid)
+        told = f"The process of {name} was killed by signal 9. Starting it again"
+        before, newest = command.output.count(told), number_of(command)
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
-            raise Violation("the actor's process has ended by itself") from None
-        self._count("actor", moment)
-        command.until(lambda: command.output.count("Starting it again") > before, "a word of its replacement")
-        require("was killed by signal 9. Starting it again" in command.output, "the replacement is not explained")
-        command.until(lambda: command.hosts().get("actor-0", pid) != pid, "the replacement of a killed actor")
+            raise Violation(f"the process of {name} has ended by itself") from None
+        self._count(victim, moment)
+        command.until(lambda: command.output.count(told) > before, f"a word of the end of {name}")
+        command.until(lambda: command.hosts().get(name, pid) != pid, f"the replacement of {name}")
         if self._chance.random() < 0.5:
             number = number_of(command)
-            command.until(lambda: number_of(command) >= number + 2, "checkpoints after an actor's end")
+            command.until(lambda: number_of(command) >= number + 2, f"checkpoints after the end of {name}")
+        require(number_of(command) >= newest, f"checkpoint {newest} is gone after the end of {name}")
 
-    def _kill_for_good(self, command: Command, victim: str) -> None:
-        pid = command.process.pid if victim == "main" else command.pid_of(self._learner)
-        moment = self._wait(command, victim, pid)
+    def _kill_main(self, command: Command) -> None:
+        moment = self._wait(command, "main", command.process.pid)
         if command.process.poll() is not None:
             raise Violation(f"the run ended by itself with status {command.process.returncode}")
         before = Progress.of(command.run_folder)
-        os.kill(pid, signal.SIGKILL)
-        self._count(victim, moment)
+        command.process.kill()
+        self._count("main", moment)
         status = command.wait()
-        require(status == (-signal.SIGKILL if victim == "main" else 1), f"the exit status is {status}")
-        if victim == "learner":
-            told = f"the process of {self._learner} was killed by signal 9"
-            require(told in command.output, "the learner's end is not named")
+        require(status == -signal.SIGKILL, f"the exit status is {status}")
         after = Progress.of(command.run_folder)
         require(after >= before, f"the newest checkpoint went back from {before} to {after}")
 
@@ -231,16 +230,15 @@ class Chain:
         if resumed and earlier is not None and "Resuming" in command.output:
             told = f"Resuming training from step {earlier.step}."
             require(told in command.output, f"expected {told!r}")
-        self._standing = Standing.of(command.run_folder, self._scenario.behavior, earlier)
+        went_on_from = [int(step) for step in re.findall(r"goes on from step (\d+)", command.output)]
+        if "goes on from the start" in command.output:
+            went_on_from.append(0)
+        self._standing = Standing.of(command.run_folder, self._scenario.behavior, earlier, went_on_from)
         if earlier is not None:
             require(self._standing is not None, "the checkpoint is gone")
         with self._counts.lock:
             self._counts.resumes += resumed
             self._counts.checkpoints += self._standing is not None
-
-    @property
-    def _learner(self) -> str:
-        return f"learner-{self._scenario.behavior}"
 
     def _wait(self, command: Command, victim: str, pid: int) -> str:
         """Wait for a moment of chance; returns its kind."""

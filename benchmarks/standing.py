@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,13 +72,16 @@ class Standing:
     """Whole frames in each recording."""
 
     @classmethod
-    def of(cls, run_folder: Path, behavior: str, earlier: Standing | None) -> Standing | None:
+    def of(
+        cls, run_folder: Path, behavior: str, earlier: Standing | None, went_on_from: Collection[int] = ()
+    ) -> Standing | None:
         """Read all of it; None if there is no checkpoint yet.
 
         Args:
             run_folder: `results/<run-id>`.
             behavior: the run's only behaviour.
             earlier: how it stood before the last start, behind which it must not be.
+            went_on_from: the steps at which learners have taken the place of lost ones since.
 
         Raises:
             Violation: if something is broken, or behind what it was.
@@ -104,7 +107,7 @@ class Standing:
             listed,
             tuple(step_in_name(path) for path in exports_by_step(run_folder / behavior, behavior)),
             _replayed(checkpoint),
-            _recorded(run_folder, checkpoint, int(trainer["step"]), earlier),
+            _recorded(run_folder, checkpoint, int(trainer["step"]), earlier, went_on_from),
         )
         if earlier is not None:
             standing.assert_not_behind(earlier)
@@ -180,12 +183,17 @@ def _replayed(checkpoint: Checkpoint) -> int:
     return 0
 
 
-def _recorded(run_folder: Path, checkpoint: Checkpoint, step: int, earlier: Standing | None) -> dict[str, int]:
-    """Count the whole frames of each recording; the newest has to reach up to the checkpoint, row by row."""
+def _recorded(
+    run_folder: Path, checkpoint: Checkpoint, step: int, earlier: Standing | None, went_on_from: Collection[int]
+) -> dict[str, int]:
+    """Count the whole frames of each recording; the newest has to reach up to the checkpoint, row by row.
+
+    Each learner begins a file. One that takes a lost one's place saves at once what a checkpoint under way still lacks.
+    """
     frames: dict[str, int] = {}
     before = earlier.streams if earlier is not None else {}
-    begun_at = 0 if earlier is None else earlier.step
-    reached = checkpoint.number == (earlier.checkpoint if earlier is not None else -1)
+    begun_at = {0 if earlier is None else earlier.step, *went_on_from}
+    reached = checkpoint.number == (earlier.checkpoint if earlier is not None else -1) or step in went_on_from
     for path in sorted((run_folder / "streams").glob("*.stream")):
         rows = 0
         number = 0
@@ -197,7 +205,8 @@ def _recorded(run_folder: Path, checkpoint: Checkpoint, step: int, earlier: Stan
                     case TrajectoryBatch() as batch:
                         rows += batch.num_rows
                     case Barrier(number=cut) if cut == checkpoint.number and path.name not in before:
-                        require(begun_at + rows == step, f"{path}: {begun_at} + {rows} rows up to step {step}")
+                        told = f"{path}: {rows} rows from one of {sorted(begun_at)} up to step {step}"
+                        require(step - rows in begun_at or step in went_on_from, told)
                         reached = True
         except StreamError as error:
             require(path.name not in before and number == 0, str(error))

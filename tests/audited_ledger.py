@@ -26,9 +26,13 @@ class AuditedLedger(CreditLedger):
         """By behaviour: most credits outstanding."""
         self.resized: dict[str, int] = {}
         """By behaviour: the lag that its window was made for after it had been opened."""
+        self.written_off: dict[str, int] = defaultdict(int)
+        """By behaviour: credits that removed sources had not given back."""
         self._window = window
         self._emitted = emitted
         self._caps: dict[str, dict[int, int]] = {}
+        self._begins: dict[str, int] = {}
+        self._restored: dict[str, int] = {}
         self._returns: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
 
     def returned_of(self, behavior: str, source: int) -> int:
@@ -36,8 +40,16 @@ class AuditedLedger(CreditLedger):
         return sum(self._returns[behavior, source].values())
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
-        self._caps[behavior] = {}
+        waiting = {request.source: request.used.get(behavior, 0) for request in self._requests.values()}
+        self._caps[behavior], self._restored[behavior] = waiting, restored_rows
         super().open_window(behavior, rows_per_update, max_policy_lag, restored_rows)
+
+    def close_window(self, behavior: str) -> None:
+        self._caps.pop(behavior, None)
+        for key in [key for key in self._returns if key[0] == behavior]:
+            del self._returns[key]
+        super().close_window(behavior)
+        self._begins[behavior] = self._firsts[behavior]
 
     def resize_window(self, behavior: str, max_policy_lag: int) -> list[Grant]:
         self.resized[behavior] = max_policy_lag
@@ -45,27 +57,42 @@ class AuditedLedger(CreditLedger):
 
     def remove_source(self, source: int) -> list[Grant]:
         self.removed.add(source)
-        for caps in self._caps.values():
-            caps.pop(source, None)
+        for name, caps in self._caps.items():
+            self.written_off[name] += max(0, caps.pop(source, 0) - self.returned_of(name, source))
         return self._audited(super().remove_source(source))
 
     def request(self, request: CreditRequest) -> list[Grant]:
         for name, used in request.used.items():
-            if name in self._caps and request.source not in self.removed:
+            if name in self._caps and request.source not in self.removed and self._counts(name, request.source):
                 cap = 0 if name in request.gives_back else self._caps[name].get(request.source, 0)
                 self._caps[name][request.source] = max(cap, used)
         return self._audited(super().request(request))
 
     def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
         self._returns[behavior, source][by] = total
-        assert self.returned_of(behavior, source) <= self._emitted[behavior, source], "more than was emitted"
+        emitted = self._restored[behavior] if source == self.RESTORED else self._emitted[behavior, source]
+        assert self.returned_of(behavior, source) <= emitted, "more than was emitted"
         return self._audited(super().returned(by, behavior, source, total))
 
-    def learned(self, behavior: str, version: int, held: int = 0) -> list[Grant]:
-        return self._audited(super().learned(behavior, version, held))
+    def learned(
+        self,
+        behavior: str,
+        version: int,
+        held: int = 0,
+        returned: Mapping[int, int] | None = None,
+        arrived: Mapping[int, int] | None = None,
+    ) -> list[Grant]:
+        for source, total in (returned or {}).items():
+            self._returns[behavior, source]["trainer"] = total
+            emitted = self._restored[behavior] if source == self.RESTORED else self._emitted[behavior, source]
+            assert self.returned_of(behavior, source) <= emitted, "more than was emitted"
+        return self._audited(super().learned(behavior, version, held, returned, arrived))
 
     def resume(self) -> list[Grant]:
         return self._audited(super().resume())
+
+    def _counts(self, behavior: str, source: int) -> bool:
+        return source >= self._begins.get(behavior, 0)
 
     def _audited(self, grants: list[Grant]) -> list[Grant]:
         granted = {name for grant in grants for name in grant.caps}
@@ -75,6 +102,7 @@ class AuditedLedger(CreditLedger):
                 self._caps[name][grant.source] = cap
         for name, caps in self._caps.items():
             out = sum(max(0, cap - self.returned_of(name, source)) for source, cap in caps.items())
+            out += max(0, self._restored[name] - self.returned_of(name, self.RESTORED))
             assert self.outstanding(name) == out
             assert out <= self._window(name) or name not in granted, "granted beyond the window"
             self.peak[name] = max(self.peak[name], out)

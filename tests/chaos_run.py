@@ -23,6 +23,8 @@ BOUND_S = 180.0
 """A cell takes some ten seconds; a slow machine is no failure."""
 SILENCE = {"process": {"warn_s": 2, "end_s": 6}, "ray": {"warn_s": 6, "end_s": 18}}
 """By kind of hosts: Ray's own processes want a share of the machine."""
+GRACE_S = {"process": 16, "ray": 60}
+"""A sixth of it is what an actor has to come to its end, and to the fault there."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,12 @@ def configuration(cell: Cell, kind: str = "process") -> Plain:
         pipeline__hosts={"actors": {"kind": kind}, "learners": {"kind": kind}},
         pipeline__stages=[{"use": "misbehaving:ActorStage"}, {"use": "misbehaving:MainStage", "host": "main"}],
         pipeline__statistics_writers=[{"use": "misbehaving:Writer"}],
-        pipeline__supervision={"actors": silence, "learners": silence, "main": silence, "grace_s": 16},
+        pipeline__supervision={
+            "actors": silence,
+            "learners": silence,
+            "main": silence,
+            "grace_s": GRACE_S[kind],
+        },
     )
     del plain["environment"]["id"]
     return plain

@@ -17,6 +17,8 @@ HANGS = ("SIGSTOP", "hang in Python", "hang in C")
 OUTPUTS = ("NaN output", "wrong output")
 FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS)
 IN_MAIN = ("MainStage", "publisher", "writer")
+OF_RAY = ("raylet", "gcs_server")
+"""Processes of a Ray of the run's own; there is one fault: they are killed."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,14 @@ class Cell:
         return f"{self.place}|{self.moment}|{self.fault}"
 
 
-def cells() -> Iterator[Cell]:
-    """All that make sense."""
+def cells(kind: str = "process") -> Iterator[Cell]:
+    """All that make sense with hosts of a kind."""
     for parts in itertools.product(PLACES, MOMENTS, FAULTS):
         if nonsense(cell := Cell(*parts)) is None:
             yield cell
+    if kind == "ray":
+        for place, moment in itertools.product(OF_RAY, MOMENTS):
+            yield Cell(place, moment, "kill -9")
 
 
 def nonsense(cell: Cell) -> str | None:
@@ -68,8 +73,8 @@ def _nonsense_of_output(place: str, moment: str, fault: str) -> str | None:
     return None
 
 
-def statuses(cell: Cell) -> set[int]:
-    """The exit statuses that a cell may come to."""
+def statuses(cell: Cell, kind: str = "process") -> set[int]:
+    """The exit statuses that a cell may come to with hosts of a kind."""
     place, moment, fault = cell.place, cell.moment, cell.fault
     if fault == "slow":
         return {0}
@@ -79,17 +84,19 @@ def statuses(cell: Cell) -> set[int]:
         return {0}  # Ctrl-Z and fg: the run goes on
     if place == "writer":
         return {1, 2} if moment == "start" else {0}  # training goes on without it
+    if place in OF_RAY:
+        return {0, 1}  # hosts that have met go on without it, and may come to the end before its loss shows
     if moment == "end" and place in ("environment", "game", "ActorStage"):
         return {0, 1}  # all is learned and saved; how its closing failed is said, and whoever hangs is left behind
-    if place in ("environment", "game", "ActorStage") and moment == "mid-run":
+    if place in ("environment", "game", "ActorStage", "trainer") and moment == "mid-run":
         return {0} if restarts(cell) else {1}
     return {1}
 
 
 def restarts(cell: Cell) -> bool:
-    """Whether an actor or its environment is started again after this fault, within limits."""
+    """Whether an actor, its environment or a learner is started again after this fault, within limits."""
     place, fault = cell.place, cell.fault
-    if place == "ActorStage":
+    if place in ("ActorStage", "trainer"):
         return fault in (*DIES, *HANGS, "await for ever")
     return fault != "NaN output" and (place == "game" or fault not in EXITS)
 
@@ -101,12 +108,13 @@ def loses_main(cell: Cell) -> bool:
 
 def is_silent(cell: Cell) -> bool:
     """Whether nothing need be said."""
-    return cell.fault == "slow" or loses_main(cell) or (cell.place in IN_MAIN and cell.fault == "SIGSTOP")
+    stopped = cell.place in IN_MAIN and cell.fault == "SIGSTOP"
+    return cell.fault == "slow" or loses_main(cell) or stopped or cell.place in OF_RAY
 
 
 def saves_what_was_learned(cell: Cell) -> bool:
     """Whether a failed run has a later checkpoint than the one before the fault: the trainer is sound, and main lives."""
-    if cell.place == "trainer" or cell.fault == "NaN output":
+    if cell.place == "trainer" or cell.place in OF_RAY or cell.fault == "NaN output":
         return False
     return cell.place not in IN_MAIN or cell.fault not in (*DIES, *HANGS, "await for ever")
 
@@ -137,7 +145,7 @@ def tabulated(held: Iterable[Cell], failed: Iterable[Cell]) -> str:
     """The table in Markdown: of each place and moment, how many cells held, have failed, and make no sense."""
     all_held, all_failed = {*held}, {*failed}
     lines = ["| place | " + " | ".join(MOMENTS) + " |", "|---" * (1 + len(MOMENTS)) + "|"]
-    for place in PLACES:
+    for place in (*PLACES, *(place for place in OF_RAY if place in {cell.place for cell in all_held | all_failed})):
         row = []
         for moment in MOMENTS:
             inner = [Cell(place, moment, fault) for fault in FAULTS]

@@ -15,12 +15,17 @@ from hypothesis import settings
 from virtual_time import VirtualTimeLoop
 
 END_TO_END = Path(__file__).parent / "end_to_end"
+SLOW_S = 1800
+"""The time limit of a slow test that names none: a busy machine is no failure."""
 
 # Beside other workers on few cores, two threads of torch that wait for each other take a hundred times as long as one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Returned slabs are overwritten in all tests and in the processes that they start: a use after return shows.
 os.environ.setdefault("HEADRACE_POISON", "1")
+
+# Trainers refuse a trajectory that comes twice, in all tests and the processes that they start.
+os.environ.setdefault("HEADRACE_DELIVERIES", "once")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(END_TO_END):
             item.add_marker("lengthy")
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_S))
         if runs_slow_tests(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("slow")
 

@@ -110,6 +110,7 @@ class Network:
     def kill(self, name: str) -> DelayedHost:
         """Kill the newest host of a name; what lies in its queues may be lost with it."""
         host = next(each for each in reversed(self.hosts) if each.plan.name == name)
+        host.dead = True
         InlineHost.kill(host)
         for way in host.ways if self.random.random() < 0.5 else ():
             for carrier in way.carriers:
@@ -136,11 +137,37 @@ class Way:
         self.end.close()
 
 
+class Kept:
+    """A learner's end of a queue, which outlives its death, for the learner that takes its place."""
+
+    def __init__(self, end: Any, host: DelayedHost) -> None:
+        self.end = end
+        self._host = host
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.end, name)
+
+    def __aiter__(self) -> Any:
+        return self.end.__aiter__()
+
+    def close(self) -> None:
+        if not self._host.dead:
+            self.end.close()
+
+
 class DelayedHost(InlineHost):
     """A host behind slow ways."""
 
     network: Network
     ways: Sequence[Way] = ()
+    kept: dict[str, Kept]
+    dead = False
+
+    def hand(self, name: str, end: Any) -> Any:
+        if self.plan.role != "learner":
+            return super().hand(name, end)
+        super().hand(name, self.kept.setdefault(name, Kept(end, self)))
+        return end
 
     async def inlet(self, name: str, newest: bool = True) -> Any:
         near, far = (self.network.queue(name, 1, newest=newest) for _ in range(2))
@@ -184,7 +211,7 @@ class DelayedHosts(InlineHosts):
         edges = LocalEdges()
         task = self._tasks.create_task(serve(plan, theirs, edges, network.build), name=plan.name)
         host = DelayedHost(plan, self._maxlen, control, edges, task)
-        host.network = network
+        host.network, host.kept = network, {}
         network.hosts.append(host)
         network.tasks += [
             self._tasks.create_task(network.convey(main_side, host_side, down=True)),
@@ -194,6 +221,9 @@ class DelayedHosts(InlineHosts):
             host.hand(inlet.name, inlet)
         for way in replaces.ways if replaces is not None else ():
             host.add_way(way)
+        if plan.role == "learner" and replaces is not None:
+            for name, end in replaces.kept.items():
+                host.hand(name, end.end)
         return host
 
     def gather(self, name: str, hosts: Sequence[Any]) -> LocalFeed:

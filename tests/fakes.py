@@ -372,8 +372,8 @@ class EchoPolicy:
         else:
             assert masks is None
         self.decided += len(who)
-        version = int(self.loaded.tensors()["version"][0])
-        assert version == self.loaded.version
+        version = self.loaded.version
+        assert int(self.loaded.tensors()["version"][0]) <= version, "an update that was lost counts, too"
         answers = answer_to(who)[:, None]
         chance = np.zeros(len(who)) if deterministic else random.random(len(who))
         columns = {

@@ -6,6 +6,7 @@ Environments, policies and trainers are those of `fakes`, hosts those of `delaye
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from audited_ledger import AuditedLedger
@@ -31,6 +33,7 @@ from pipeline.run_folder.folder import RunFolder
 from queues.messages import Assignment, TrajectoryBatch
 from stages.environment.factory import EnvironmentRequest
 from stages.stage import Stage, StageContext
+from stages.trainer.deliveries import VARIABLE
 from stages.trainer.protocol import TrainerContext
 
 PATIENCE_TICKS = 20_000
@@ -85,6 +88,8 @@ class Scenario:
     checkpoint_interval: int = 10**6
     restarts: int = -1
     """Of an actor, or of its environment, in the whole run; -1: any number."""
+    apart: bool = False
+    """True if hosts are taken for such as run beside main, so that a lost learner is replaced."""
     deterministic: bool = False
     """True if what is learned must not depend on which part is how quick."""
 
@@ -102,7 +107,7 @@ class Scenario:
                 {"use": f"{__name__}:Meddler", "name": "judged", "with": {"how_often": self.meddling}, **after}
             )
         size = 4 * self.replicas * self.min_rows
-        kind = APART if self.max_policy_lag == "auto" else KIND
+        kind = APART if self.apart or self.max_policy_lag == "auto" else KIND
         behaviors = {
             each.name: {
                 "trainer_type": f"{__name__}:CountingTrainer",
@@ -242,9 +247,17 @@ def installed(flow: Flow) -> Iterator[str]:
 def run_flow(
     scenario: Scenario, during: Callable[[Flow], Coroutine[Any, Any, None]] = Flow.kill_some, fails: bool = False
 ) -> Flow:
-    """Run a scenario to its end, which is a good one unless it `fails`, and `during` beside it."""
+    """Run a scenario to its end, which is a good one unless it `fails`, and `during` beside it.
+
+    Where no stage drops or doubles what comes along, trainers refuse trajectories that come twice or are missing.
+    """
     flow = Flow(scenario)
-    with installed(flow) as results, asyncio.Runner(debug=False, loop_factory=VirtualTimeLoop) as runner:
+    deliveries = "" if scenario.meddling else "once" if scenario.self_play or scenario.apart else "all"
+    with (
+        patch.dict(os.environ, {VARIABLE: deliveries}),
+        installed(flow) as results,
+        asyncio.Runner(debug=False, loop_factory=VirtualTimeLoop) as runner,
+    ):
         runner.run(flow.run(results, during))
     failure = flow.coordinator.shutdown.failure
     assert fails or failure is None, failure and (failure.traceback or failure.message)

@@ -1,7 +1,8 @@
 """A Ray cluster of several nodes on this machine, in a process of its own; a script, told what to do line by line.
 
-`add NAME` adds a node with ten of the resource `game`, `kill NAME` kills it, as if its machine had lost power; `end`, or
-the end of its input, ends the cluster. It answers each line with one of its own.
+`add NAME` adds a node with ten of the resource `game`, or of another one: `add NAME RESOURCE`; `kill NAME…` kills nodes,
+as if their machines had lost power; `objects` asks what lies in the object stores; `end`, or the end of its input, ends
+the cluster. It answers each line with one of its own. All nodes listen on 127.0.0.1 alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 TOKEN = "only-for-tests"
+LOOPBACK_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""By itself Ray takes the machine's own address in the place of this one."""
 ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -32,15 +35,15 @@ class TestCluster:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT, **LOOPBACK_ALONE},
             )
         self.address = self._answer()
 
-    def tell(self, line: str) -> None:
-        """Have it do something, and wait until that is done."""
+    def tell(self, line: str) -> str:
+        """Have it do something, and wait until that is done; its answer."""
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        self._answer()
+        return self._answer()
 
     def end(self) -> None:
         """End the cluster."""
@@ -88,13 +91,26 @@ def _serve(cluster_class: Any, folder: str) -> None:
     nodes = {"head": made.head_node}
     answers.write(f"done {made.address}\n")
     for line in sys.stdin:
-        verb, _, name = line.strip().partition(" ")
+        verb, *names = line.split()
         if verb == "add":
-            nodes[name] = made.add_node(num_cpus=4, resources={"game": 10}, **common)
+            name, resource = (*names, "game")[:2]
+            nodes[name] = made.add_node(num_cpus=4, resources={resource: 10}, **common)
         elif verb == "kill":
-            made.remove_node(nodes.pop(name), allow_graceful=False)
+            for name in names:
+                made.remove_node(nodes.pop(name), allow_graceful=False)
+        elif verb == "objects":
+            answers.write(f"done {_objects(made.address)}\n")
+            continue
         answers.write("done\n")
     made.shutdown()
+
+
+def _objects(address: str) -> str:
+    """Ray's own words on its object stores, the line that counts the objects."""
+    from ray._private.internal_api import memory_summary
+
+    summary: str = memory_summary(address, stats_only=True)
+    return next(line for line in summary.splitlines() if " objects" in line)
 
 
 if __name__ == "__main__":

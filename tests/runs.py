@@ -27,6 +27,8 @@ COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"
 PATIENCE_S = 90.0
 """For things that take a second or two; a slow machine is no failure."""
+MORE_PATIENCE_S = 400.0
+"""The same in slow tests and for Ray, which starts its processes one after the other: on two cores that others use, too."""
 
 
 def run_here(plain: Plain, results: Path, run_id: str, options: RunOptions | None = None, **settings: Any) -> RunResult:

@@ -19,8 +19,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("config", "pipeline", "queues", "stages")
-EXTRAS = ("", "atari", "box2d", "mujoco", "pettingzoo", "league", "onnx", "ray", "dev")
+EXTRAS = ("", "atari", "box2d", "mujoco", "pettingzoo", "league", "onnx", "ray", "web", "dev")
 """Of setup.cfg; empty: what is always needed."""
+SHIPPED = (".py", ".yaml", ".proto", ".binpb", ".html", ".css", ".js", ".svg", ".txt")
+"""Endings of the files that are installed."""
 MAKES = re.compile(r"^([a-z]+):", flags=re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -157,10 +159,10 @@ def test_a_wheel_holds_the_packages_their_types_and_the_examples(wheel, checkout
         path.relative_to(checkout).as_posix()
         for package in PACKAGES
         for path in (checkout / package).rglob("*")
-        if path.suffix in (".py", ".yaml", ".proto", ".binpb") or path.name == "py.typed"
+        if path.suffix in SHIPPED or path.name == "py.typed"
     }
     assert {f"{package}/py.typed" for package in PACKAGES} < wanted
-    assert "config/examples/cartpole.yaml" in wanted
+    assert {"config/examples/cartpole.yaml", "pipeline/monitor/page/index.html"} < wanted
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert held == wanted

@@ -41,7 +41,19 @@ ROOMS = {
         "trainer/bc",
         "trainer/impala",
     ),
-    "pipeline": ("common", "control", "run_folder", "reporting", "policies", "hosts", "main", "command", ""),
+    "pipeline": (
+        "common",
+        "control",
+        "run_folder",
+        "reporting",
+        "policies",
+        "web",
+        "hosts",
+        "main",
+        "monitor",
+        "command",
+        "",
+    ),
 }
 """Rooms by package, the lowest first; "" holds the modules that stand in the package itself."""
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import pytest
+from chaos_run import SILENCE
 from chaos_table import Cell, cells, tabulated
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.getoption("markexpr") != "slow":
         return
-    by_name = {str(cell): cell for cell in cells()}
+    for kind in SILENCE:
+        by_name = {f"{kind}|{cell}": cell for cell in cells(kind)}
+        held, failed = ([*_cells_of(by_name, terminalreporter, outcome)] for outcome in ("passed", "failed"))
+        if held or failed:
+            terminalreporter.write_line(f"\nHosts of kind {kind}:\n\n{tabulated(held, failed)}")
 
-    def cells_of(outcome: str) -> list[Cell]:
-        names = [report.nodeid.partition("[")[2].rpartition("]")[0] for report in terminalreporter.getreports(outcome)]
-        return [by_name[name] for name in names if name in by_name]
 
-    terminalreporter.write_line(tabulated(cells_of("passed"), cells_of("failed")))
+def _cells_of(by_name: Mapping[str, Cell], terminalreporter: pytest.TerminalReporter, outcome: str) -> Iterator[Cell]:
+    for report in terminalreporter.getreports(outcome):
+        name = report.nodeid.partition("[")[2].rpartition("]")[0]
+        if name in by_name:
+            yield by_name[name]

@@ -17,6 +17,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 
 from pipeline.run_folder.checkpoint import newest_checkpoint
 from queues.messages import PolicyUpdate
@@ -34,6 +35,8 @@ HAPPENED = Path("happened")
 ONCE = MOMENT == "mid-run" or FAULT in ("slow", "SIGSTOP")
 """The fault happens once, and not again in a replacement; other faults come again each time."""
 SLOW_S = 3.0
+OF_RAY = ("raylet", "gcs_server")
+"""Places that are processes of Ray; the stage in main strikes them."""
 RAISED: dict[str, BaseException] = {
     "raise": RuntimeError("the motor is on fire"),
     "sys.exit(0)": SystemExit(0),
@@ -100,7 +103,7 @@ def commit(fault: str) -> str:
         case "os._exit(3)":
             os._exit(3)
         case "kill -9":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(victim(), signal.SIGKILL)
         case "SIGSTOP":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "hang in Python":
@@ -113,6 +116,14 @@ def commit(fault: str) -> str:
         case _:
             return fault
     return ""
+
+
+def victim() -> int:
+    """The process that a fault is to end: this one, or the one of Ray that is the place."""
+    if PLACE not in OF_RAY:
+        return os.getpid()
+    (found,) = (child.pid for child in psutil.Process().children(recursive=True) if child.name() == PLACE)
+    return found
 
 
 class Game:
@@ -182,7 +193,8 @@ class _Misbehaves(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Passes batches on."""
 
     def __init__(self) -> None:
-        self._fault = Fault(type(self).__name__)
+        place = type(self).__name__
+        self._fault = Fault(PLACE if place == "MainStage" and PLACE in OF_RAY else place)
 
     async def start(self, context: Any) -> None:
         super().start(context)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import runs
 import torch
 from runs import Command
 
@@ -17,6 +18,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow tests wait longer: they are run when the machine does other things as well."""
+    if request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(runs, "PATIENCE_S", runs.MORE_PATIENCE_S)
 
 
 @pytest.fixture

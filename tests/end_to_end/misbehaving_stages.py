@@ -38,6 +38,14 @@ class Raises(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._items = state["items"]
 
 
+class Doubles(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Yields each batch twice."""
+
+    def process(self, batch: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
+        yield batch
+        yield batch
+
+
 class HasNoState(Raises):
     """Fails, and then can't even be saved."""
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
-from run_configs import INLINE, cartpole, changed, volley
+from run_configs import INLINE, cartpole, changed, sac, volley
 from run_folders import read_whole_checkpoint
 from runs import COMMAND, run_here
+
+from stages.trainer.deliveries import VARIABLE
 
 LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=1000)
 """A run with process hosts that goes on until it is stopped, with many checkpoints."""
@@ -28,8 +32,8 @@ def test_killed_main_takes_its_hosts_with_it_and_the_run_resumes(start):
     assert_resumes(command)
 
 
-def test_a_killed_actor_is_replaced_and_the_run_goes_on(start):
-    command = start(LONG)
+def test_a_killed_actor_is_replaced_and_the_run_goes_on_with_each_trajectory_delivered_once(start):
+    command = start(LONG, environment={VARIABLE: "all"})
     number = command.until_checkpoint(1).number
     killed = kill(command, "actor-0")
     command.until_checkpoint(number + 3)  # one may have been under way
@@ -60,12 +64,111 @@ def test_an_actor_that_may_not_be_replaced_ends_the_run_and_nobody_waits_for_it(
     read_whole_checkpoint(command.run_folder)
 
 
-def test_a_killed_learner_ends_the_run_which_resumes_from_the_checkpoint_before(start):
-    command = start(LONG)
+@pytest.mark.parametrize(
+    ("plain", "behavior"),
+    [
+        pytest.param(LONG, "CartPole", id="straight to the learner"),
+        pytest.param(LONG_PLAY, "Volley", id="through main", marks=pytest.mark.slow),
+        pytest.param(sac(behaviors__Pendulum__max_steps=10**7), "Pendulum", id="sac", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(start, plain, behavior):
+    learner = f"learner-{behavior}"
+    command = start(changed(plain, {"pipeline__hosts__actors__replicas": 2}))
+    number = command.until_checkpoint(1).number
+    before = command.hosts()
+    kill(command, learner)
+    command.until_checkpoint(number + 3)  # one may have been under way
+    assert f"The process of {learner} was killed by signal 9. Starting it again" in command.output
+    (told,) = re.findall(rf"{learner} goes on from step (\d+), its last checkpoint", command.output)
+    assert int(told) >= number * 100
+    after = command.hosts()
+    assert after.pop(learner) != before.pop(learner)
+    assert after == before
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()
+    assert events_in_order(command.run_folder / behavior)
+
+
+@pytest.mark.slow
+def test_a_learner_that_is_killed_before_the_first_checkpoint_begins_again(start):
+    command = start(changed(LONG, {"behaviors__CartPole__checkpoint_interval": 8000}))
+    command.until(lambda: "Step: 1000." in command.output, "the first summary")
+    actor = command.pid_of("actor-0")
+    kill(command, "learner-CartPole")
+    command.until_checkpoint(0)
+    assert "goes on from the start, as there is no checkpoint" in command.output
+    assert command.pid_of("actor-0") == actor
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.slow
+def test_a_learner_that_is_killed_in_a_checkpoint_goes_on_from_the_one_before_and_makes_others(start):
+    command = start(changed(LONG, {"behaviors__CartPole__checkpoint_interval": 500}))
+    number = command.until_checkpoint(1).number
+    pid = command.pid_of("learner-CartPole")
+    command.until(lambda: any((command.run_folder / "checkpoints").glob("*.unfinished")), "a checkpoint")
+    os.kill(pid, signal.SIGKILL)
+    command.until_checkpoint(number + 4)
+    assert "goes on from step" in command.output
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+    assert_resumes(command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["as all is learned", "after Ctrl-C"])
+def test_a_learner_that_is_killed_as_the_run_ends_costs_the_last_checkpoint_and_that_is_said(start, moment):
+    """It is not started again then: the actors have stopped."""
+    if moment == "after Ctrl-C":
+        command = start(LONG)
+        command.until_checkpoint(1)
+        pid = command.pid_of("learner-CartPole")
+        command.interrupt()
+    else:
+        command = start(changed(LONG, {"behaviors__CartPole__max_steps": 6000}))
+        pid = command.pid_of("learner-CartPole")
+        command.until(lambda: "Step: 6000." in command.output, "the last summary")
+    os.kill(pid, signal.SIGKILL)
+    status = command.wait()
+    assert status in (0, 1), command.output
+    assert status == 0 or "the process of learner-CartPole was killed by signal 9" in command.output.replace("T", "t")
+    assert status == 0 or "--run-id run --resume" in command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.slow
+def test_cartpole_is_learned_though_the_learner_is_killed_twice(start):
+    plain = cartpole(
+        env_settings__restarts_rate_limit_n=-1,
+        behaviors__CartPole__max_steps=60_000,
+        behaviors__CartPole__checkpoint_interval=5000,
+        behaviors__CartPole__summary_freq=5000,
+        behaviors__CartPole__hyperparameters={"buffer_size": 1024, "batch_size": 128, "learning_rate": 2e-3},
+    )
+    command = start(plain)
+    actor = command.pid_of("actor-0")
+    for time in range(2):
+        command.until_checkpoint(2 + 3 * time)
+        kill(command, "learner-CartPole")
+        command.until(lambda: command.output.count("goes on from step") > time, "a learner")  # noqa: B023
+    assert command.pid_of("actor-0") == actor
+    assert command.wait() == 0, command.output
+    rewards = [float(found) for found in re.findall(r"Mean Reward: (\d+\.\d+)", command.output)]
+    assert max(rewards) > 195, rewards
+
+
+def test_a_killed_learner_that_may_not_be_replaced_ends_the_run_which_resumes_from_the_checkpoint_before(start):
+    command = start(changed(LONG, {"env_settings__restarts_rate_limit_n": 0}))
     command.until_checkpoint(1)
     kill(command, "learner-CartPole")
     assert command.wait() == 1, command.output
-    assert "the process of learner-CartPole was killed by signal 9" in command.output
+    assert "the process of learner-CartPole was killed by signal 9. It is not restarted again" in command.output
     assert "--run-id run --resume" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
@@ -88,6 +191,15 @@ def kill(command, host):
     pid = command.pid_of(host)
     os.kill(pid, signal.SIGKILL)
     return pid
+
+
+def events_in_order(folder):
+    """TensorBoard shows one curve, whose steps rise: what was lost is not in it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    shown = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    steps = [event.step for event in shown.Scalars("Pipeline/Steps per Second")]
+    return len(steps) > 1 and all(later > earlier for earlier, later in itertools.pairwise(steps))
 
 
 def assert_resumes(command):

@@ -21,6 +21,7 @@ from queues.messages import TrajectoryBatch
 from queues.stream_reader import StreamReader
 from stages import StageContext
 from stages.loading import load_attribute
+from stages.trainer.deliveries import VARIABLE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")
@@ -293,6 +294,17 @@ def test_other_failures_are_named_as_well(
     placed = with_stages({"use": stage, "host": host, "with": arguments}, **INLINE)
     with pytest.raises(RunFailed, match=f"stage {stage.partition(':')[2]}.* failed {doing}"):
         run_here(placed, folder, "failing")
+
+
+def test_a_trajectory_that_is_delivered_twice_ends_a_run_that_is_checked_for_it(folder: Path):
+    command = Command(folder, with_stages({"use": BAD + "Doubles"}), environment={VARIABLE: "once"})
+    assert command.wait() == 1
+    assert re.search(
+        r"stage trainer failed on item 2: .*: CartPole: trajectory 0 of actor 0 comes twice or out of order: expected "
+        r"at least number \d+, got a batch of 0 to \d+",
+        command.output,
+    )
+    assert "Traceback" not in command.output
 
 
 def test_a_stage_that_blocks_is_named_with_how_long(folder: Path):

@@ -226,3 +226,47 @@ def test_its_host_may_be_of_another_kind_than_the_actors(start):
     assert command.wait() == 0, command.output
     assert scores(command.output)
     command.assert_left_nothing()
+
+
+KNOWN = """
+import gymnasium, numpy
+
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), numpy.float32)
+    episode = -1
+
+    def reset(self, seed=None, options=None):
+        self.episode, self.at = self.episode + 1, 0
+        return numpy.zeros(3, numpy.float32), {}
+
+    def step(self, action):
+        self.at += 1
+        return numpy.zeros(3, numpy.float32), 1.0 + self.episode % 3, self.at == 5, False, {}
+"""
+
+
+@pytest.mark.lengthy
+def test_an_epochs_returns_and_those_of_its_test_are_the_ones_computed_by_hand(start, tmp_path):
+    (tmp_path / "known.py").write_text(KNOWN)
+    plain = sac(behaviors__Pendulum__max_steps=200, evaluation={"every": 96, "episodes": 10})
+    plain["environment"] = {"kind": "gymnasium", "factory": "known:Env", "behavior": "Pendulum", "num_envs": 1}
+    command = start(plain)
+    assert command.wait() == 0, command.output
+    events = EventAccumulator(str(command.run_folder / "Pendulum")).Reload()
+    # Episodes of 5 steps return 5, 10, 15, 5, …: 19 end in the first 96 steps, 38 in 192. An epoch ends with the first
+    # of the trainer's reports at or behind its last step, so that an episode more may have come by then.
+    returns = [5.0 + 5 * (episode % 3) for episode in range(40)]
+    spreads = [
+        tuple(events.Scalars(f"Epoch/EpRet {kind}")[epoch] for kind in ("Min", "Mean", "Max")) for epoch in (0, 1)
+    ]
+    assert [{value.step for value in spread} for spread in spreads] == [{96}, {192}]
+    assert any(
+        [tuple(value.value for value in spread) for spread in spreads]
+        == [(5.0, pytest.approx(sum(part) / len(part)), 15.0) for part in (returns[:first], returns[first:second])]
+        for first in (19, 20)
+        for second in (38, 39, 40)
+    ), spreads
+    evaluated = LINE.findall(command.output)
+    assert evaluated[0][2:5] == ("9.500", "4.153", "10")  # 5, 10, 15, …, 5: four, three and three
+    assert evaluated[0][6:] == ("5.000", "15.000", "5.0")

@@ -27,13 +27,29 @@ LIMITS = {f"pipeline__supervision__{role}": SOON for role in ("actors", "learner
 
 
 @pytest.mark.slow  # tests/chaos has it too
-def test_a_learner_that_is_stopped_is_named_and_ends_the_run(start):
+def test_a_learner_that_is_stopped_is_named_and_replaced(start):
     command = start(cartpole(behaviors__CartPole__max_steps=10**7, **LIMITS))
+    number = command.until_checkpoint(1).number
+    actor = command.pid_of("actor-0")
+    os.kill(command.pid_of("learner-CartPole"), signal.SIGSTOP)
+    command.until_checkpoint(number + 3)
+    assert "(pipeline.supervision.learners.warn_s): its process does not run: it was stopped" in command.output
+    assert "learner-CartPole goes on from step" in command.output
+    assert command.pid_of("actor-0") == actor
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.slow  # tests/chaos has it too
+def test_a_learner_that_is_stopped_and_may_not_be_replaced_is_named_and_ends_the_run(start):
+    command = start(cartpole(behaviors__CartPole__max_steps=10**7, env_settings__restarts_rate_limit_n=0, **LIMITS))
     command.until(lambda: "Step: 1000." in command.output, "the first summary")
     os.kill(command.pid_of("learner-CartPole"), signal.SIGSTOP)
     assert command.wait() == 1, command.output
     assert "(pipeline.supervision.learners.warn_s): its process does not run: it was stopped" in command.output
-    assert "the run has failed: learner-CartPole has been silent for" in command.output
+    assert "learner-CartPole has been silent for" in command.output
+    assert "the process of learner-CartPole was killed by signal 9. It is not restarted again" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
 
@@ -41,7 +57,8 @@ def test_a_learner_that_is_stopped_is_named_and_ends_the_run(start):
 @pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["ComputingTrainer", "LockingTrainer"])
 def test_a_learner_that_hangs_is_named_with_its_stack_and_ends_the_run(start, trainer):
-    plain = cartpole(behaviors__CartPole__trainer_type=f"hanging_stages:{trainer}", **LIMITS)
+    limits = {**LIMITS, "env_settings__restarts_rate_limit_n": 0}
+    plain = cartpole(behaviors__CartPole__trainer_type=f"hanging_stages:{trainer}", **limits)
     command = start(plain, beside=[HANGING])
     assert command.wait() == 1, command.output
     assert "(pipeline.supervision.learners.warn_s)" in command.output

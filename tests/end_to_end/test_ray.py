@@ -6,11 +6,13 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
+import runs
 from ray_cluster import ENVIRONMENT, cluster
 from run_configs import INLINE, cartpole, sac, volley
 from run_folders import streams, weights_digest
@@ -18,12 +20,18 @@ from runs import run_here
 
 pytestmark = [
     pytest.mark.lengthy,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc"),
 ]
 
 ON_RAY = {"pipeline__hosts": {"actors": {"kind": "ray"}, "learners": {"kind": "ray"}}}
 LONG = {"behaviors__CartPole__max_steps": 10**7}
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    monkeypatch.setattr(runs, "PATIENCE_S", runs.MORE_PATIENCE_S)
 
 
 def pid_of(command, host):
@@ -94,9 +102,79 @@ def test_a_killed_actor_is_replaced_and_the_run_resumes_after_ctrl_c(start):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("behavior", ["CartPole", "Volley"], ids=["straight to the learner", "through main"])
+@pytest.mark.parametrize("actors", ["ray", "process"])
+def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(start, actors, behavior):
+    hosts = {"pipeline__hosts": {"actors": {"kind": actors}, "learners": {"kind": "ray"}}}
+    made = {"CartPole": cartpole, "Volley": volley}[behavior]
+    command = start(made(**hosts, **{f"behaviors__{behavior}__max_steps": 10**7}))
+    number = command.until_checkpoint(1).number
+    first = pid_of(command, f"learner-{behavior}")
+    os.kill(first, signal.SIGKILL)
+    command.until(lambda: pid_of(command, f"learner-{behavior}") != first, "a replacement")
+    command.until_checkpoint(number + 3)
+    assert f"learner-{behavior} goes on from step" in command.output
+    assert "The process of actor-0" not in command.output
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert "Traceback" not in command.output
+    assert_left_nothing(command)
+
+
+@pytest.mark.slow
+def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_and_its_actors_stay(start):
+    hosts = {"pipeline__hosts": {"actors": {"kind": "ray"}, "learners": {"kind": "ray", "replicas": 2}}}
+    command = start(cartpole(**hosts, **LONG))
+    number = command.until_checkpoint(1).number
+    learner, follower = (pid_of(command, name) for name in ("learner-CartPole", "learner-CartPole-replica-1"))
+    os.kill(follower, signal.SIGKILL)
+    command.until(lambda: "learner-CartPole goes on from step" in command.output, "a replacement")
+    assert "learner-CartPole was ended, because learner-CartPole-replica-1 was killed by signal 9" in command.output
+    command.until_checkpoint(number + 3)
+    assert pid_of(command, "learner-CartPole") != learner
+    assert pid_of(command, "learner-CartPole-replica-1") != follower
+    assert "The process of actor-0" not in command.output
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert "Traceback" not in command.output
+    assert_left_nothing(command)
+
+
+@pytest.mark.slow
+def test_a_temporary_folder_whose_path_is_a_little_long_does(start):
+    """Below it the paths of Ray's sockets would be longer than a socket's path may be."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="of-a-user-who-has-long-ones-") as folder:
+        command = start(cartpole(**ON_RAY), environment={"TMPDIR": folder})
+        assert command.wait() == 0, command.output
+        assert_left_nothing(command)
+        assert not os.listdir(folder)
+
+
+@pytest.mark.slow
+def test_a_learner_with_a_follower_on_a_node_that_dies_goes_on_with_one_on_another_node(start, tmp_path):
+    learners = {"kind": "ray", "replicas": 2, "resources": {"custom": {"game": 6}}}  # a node has ten: one on each
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        hosts = {"pipeline__hosts__learners": learners, "pipeline__ray__address": nodes.address}
+        command = start(cartpole(**hosts, **LONG), environment=ENVIRONMENT)
+        pid_of(command, "learner-CartPole")
+        nodes.tell("add second")
+        number = command.until_checkpoint(1).number
+        nodes.tell("kill second")
+        nodes.tell("add third")
+        command.until(lambda: "learner-CartPole goes on from step" in command.output, "a replacement")
+        assert "learner-CartPole was ended, because learner-CartPole-replica-1 was killed" in command.output
+        command.until_checkpoint(number + 3)
+        command.interrupt()
+        assert command.wait() == 0, command.output
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["main", "learner-CartPole"])
 def test_nothing_is_left_of_a_run_that_is_killed_or_fails(start, victim):
-    command = start(cartpole(**ON_RAY, **LONG))
+    command = start(cartpole(**ON_RAY, **LONG, env_settings__restarts_rate_limit_n=0))
     command.until_checkpoint(0)
     os.kill(command.process.pid if victim == "main" else pid_of(command, victim), signal.SIGKILL)
     status = command.wait()
@@ -107,6 +185,103 @@ def test_nothing_is_left_of_a_run_that_is_killed_or_fails(start, victim):
     if victim != "main":
         assert f"the process of {victim} was killed by signal 9" in command.output
         assert "--resume" in command.output
+
+
+def replay_on_ray(actors, learners, **changes):
+    hosts = {"actors": {"kind": actors}, "learners": {"kind": learners}, "replay": {"kind": "ray", "replicas": 2}}
+    return sac(pipeline__hosts=hosts, behaviors__Pendulum__hyperparameters__steps_per_update=1, **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("actors", "learners"), [("ray", "ray"), ("process", "process"), ("process", "ray"), ("inline", "inline")]
+)
+def test_sac_trains_with_its_replay_buffer_on_ray_wherever_its_learner_is(start, actors, learners):
+    command = start(replay_on_ray(actors, learners))
+    assert command.wait() == 0, command.output
+    assert "replay-Pendulum-1 runs in process" in command.output
+    assert_left_nothing(command)
+
+
+@pytest.mark.slow
+def test_the_death_of_a_shard_on_ray_ends_the_run_by_its_name_and_the_run_can_be_resumed(start):
+    command = start(replay_on_ray("ray", "ray", behaviors__Pendulum__max_steps=10**6))
+    number = command.until_checkpoint(0).number
+    os.kill(pid_of(command, "replay-Pendulum-1"), signal.SIGKILL)
+    assert command.wait() == 1, command.output
+    assert "the process of replay-Pendulum-1 was killed by signal 9" in command.output
+    assert "Traceback" not in command.output
+    assert_left_nothing(command)
+    resumed = start(replay_on_ray("ray", "ray", behaviors__Pendulum__max_steps=10**6), "--resume")
+    resumed.until_checkpoint(number + 1)
+    resumed.interrupt()
+    assert resumed.wait() == 0, resumed.output
+    assert_left_nothing(resumed)
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_shards_on_ray_when_main_is_killed(start):
+    command = start(replay_on_ray("ray", "ray", behaviors__Pendulum__max_steps=10**6))
+    command.until_checkpoint(0)
+    os.kill(command.process.pid, signal.SIGKILL)
+    command.wait()
+    command.until_gone()
+    assert not list(Path("/tmp").glob(f"headrace-ray-{command.process.pid}-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resources", [{"gpus": 1000}, {"memory": 2**48}], ids=["gpus", "memory"])
+def test_a_machine_that_has_less_than_its_hosts_ask_for_is_named_at_once(start, resources):
+    hosts = {"actors": {"kind": "ray", "resources": resources}, "learners": {"kind": "ray"}}
+    command = start(cartpole(pipeline__hosts=hosts))
+    assert command.wait() == 1, command.output
+    assert "pipeline.hosts: resources ask for" in command.output
+    assert "Traceback" not in command.output
+    assert_left_nothing(command)
+
+
+STAGE = """
+from stages import Stage
+import helpers_of_the_stage
+
+class Same(Stage):
+    def process(self, batch):
+        yield helpers_of_the_stage.same(batch)
+"""
+
+
+@pytest.mark.slow
+def test_a_users_own_modules_reach_a_node_that_lacks_them(start, tmp_path):
+    (tmp_path / "stage_of_the_user.py").write_text(STAGE)
+    (tmp_path / "helpers_of_the_stage.py").write_text("def same(batch):\n    return batch\n")
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        plain = on_cluster(nodes.address)
+        plain["behaviors"]["CartPole"]["max_steps"] = 2000
+        plain["pipeline"]["stages"] = [{"use": "stage_of_the_user:Same", "after": "agent_processor"}]
+        command = start(plain, environment=ENVIRONMENT)
+        assert command.wait() == 0, command.output
+        command.assert_left_nothing()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_does_not_answer_is_named_within_seconds(start):
+    plain = on_cluster("127.0.0.1:1")
+    command = start(plain)
+    assert command.wait() == 1, command.output
+    assert "no Ray cluster can be joined at '127.0.0.1:1': nobody answers there" in command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.slow
+def test_gpus_of_a_cluster_that_has_none_are_refused(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        plain = on_cluster(nodes.address)
+        plain["pipeline"]["hosts"]["actors"]["resources"] = {"gpus": 1}
+        command = start(plain, environment=ENVIRONMENT)
+        assert command.wait() == 1, command.output
+        assert "no node of the cluster" in command.output
+        command.assert_left_nothing()
 
 
 @pytest.mark.slow

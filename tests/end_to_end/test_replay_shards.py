@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import signal
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
 from run_configs import INLINE, Plain, changed, sac
-from run_folders import weights_digest
+from run_folders import read_whole_checkpoint, weights_digest
 from runs import run_here
 
 from pipeline.run_folder.checkpoint import newest_checkpoint
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
 
 def sharded(kind: str, replicas: int, **changes: object) -> Plain:
@@ -20,15 +26,37 @@ def sharded(kind: str, replicas: int, **changes: object) -> Plain:
     return changed(plain, {"pipeline__hosts__replay": {"kind": kind, "replicas": replicas}})
 
 
-def rows_in_files(checkpoint) -> int:
-    """Rows in the shards' files of a checkpoint."""
-    total = 0
-    for path in checkpoint.folder.glob("replay-Pendulum-*.bin"):
-        data = path.read_bytes()
+def rows_in_files(run_folder, shards: int) -> list[int]:
+    """Rows in the shards' files of the newest checkpoint."""
+    checkpoint = newest_checkpoint(run_folder / "checkpoints")
+    assert checkpoint is not None
+    rows = []
+    for shard in range(shards):
+        data = (checkpoint.folder / f"replay-Pendulum-{shard}.bin").read_bytes()
         begin = data.index(b"{")
         length = int.from_bytes(data[begin - 8 : begin], "little")
-        total += min(json.loads(data[begin : begin + length])["facts"]["count"], 200)
-    return total
+        facts = json.loads(data[begin : begin + length])["facts"]
+        rows.append(min(facts["count"], facts["capacity"]))
+    return rows
+
+
+@pytest.mark.lengthy
+def test_the_rows_of_a_saved_buffer_are_dealt_out_to_as_many_shards_as_a_resumed_run_has(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    changes = {**INLINE, "behaviors__Pendulum__hyperparameters__buffer_size": 900}
+    inside = sac(behaviors__Pendulum__hyperparameters__steps_per_update=8, **changes)
+    first = run_here(inside, tmp_path, "run")
+    kept = first.behaviors["Pendulum"].step
+    for shards in (3, 2):
+        more = {"behaviors__Pendulum__max_steps": kept + 16}
+        last = run_here(sharded("inline", shards, **changes, **more), tmp_path, "run", resume=True)
+        step = last.behaviors["Pendulum"].step
+        rows = rows_in_files(last.folder, shards)
+        assert sum(rows) == step
+        assert max(rows) - min(rows) < 60
+        kept = step
+    assert "replay-Pendulum-0 has" in caplog.text
+    assert "starts empty" not in caplog.text
 
 
 @pytest.mark.lengthy
@@ -40,6 +68,37 @@ def test_it_learns_from_shards_and_a_deterministic_run_ends_alike(tmp_path):
     assert weights_digest(first.folder, "Pendulum") == weights_digest(again.folder, "Pendulum")
 
 
+@pytest.mark.lengthy
+def test_replicas_of_the_learner_learn_from_shards_what_one_learner_learns(tmp_path):
+    changes = {**INLINE, "pipeline__deterministic": True, "behaviors__Pendulum__max_steps": 160}
+    weights = []
+    for replicas in (1, 2):
+        plain = sharded("inline", 2, **changes, pipeline__hosts__learners__replicas=replicas)
+        part = read_whole_checkpoint(run_here(plain, tmp_path, str(replicas)).folder)["trainer@learner-Pendulum"]
+        weights.append(part["policy"]["weights"])
+    assert np.abs(weights[0] - weights[1]).max() < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["process", pytest.param("ray", marks=needs_ray)])
+def test_replicas_learn_from_shards_and_go_on_with_them_when_a_follower_is_lost(start, kind):
+    hosts = {"pipeline__hosts__actors__kind": kind, "pipeline__hosts__learners": {"kind": kind, "replicas": 2}}
+    command = start(sharded(kind, 2, **hosts, behaviors__Pendulum__max_steps=10**6))
+    number = command.until_checkpoint(1).number
+    follower = "learner-Pendulum-replica-1"
+    if kind == "ray":
+        os.kill(int(re.findall(rf"{follower} runs in process (\d+)", command.output)[-1]), signal.SIGKILL)
+    else:
+        os.kill(command.pid_of(follower), signal.SIGKILL)
+    command.until(lambda: "learner-Pendulum goes on from step" in command.output, "another learner")
+    command.until_checkpoint(number + 3)
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert f"learner-Pendulum was ended, because {follower} was killed by signal 9" in command.output
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()
+
+
 @pytest.mark.slow
 def test_a_checkpoint_holds_each_shard_and_a_resumed_run_goes_on_with_them(start):
     command = start(sharded("process", 2))
@@ -48,7 +107,7 @@ def test_a_checkpoint_holds_each_shard_and_a_resumed_run_goes_on_with_them(start
     checkpoint = newest_checkpoint(command.run_folder / "checkpoints")
     assert checkpoint is not None
     assert {f"replay_shard@replay-Pendulum-{shard}" for shard in (0, 1)} < set(checkpoint.parts)
-    assert rows_in_files(checkpoint) == 400  # 200 in each, of the newest 400 of 600
+    assert rows_in_files(command.run_folder, 2) == [200, 200]  # of the newest 400 of 600
     command = start(sharded("process", 2, behaviors__Pendulum__max_steps=900), "--resume")
     assert command.wait() == 0, command.output
     assert "starts empty" not in command.output
@@ -56,14 +115,32 @@ def test_a_checkpoint_holds_each_shard_and_a_resumed_run_goes_on_with_them(start
 
 @pytest.mark.slow
 def test_the_death_of_a_shard_ends_the_run_by_its_name_and_the_run_can_be_resumed(start):
+    host = "replay-Pendulum-1"
     command = start(sharded("process", 2, behaviors__Pendulum__max_steps=10**6))
     command.until_checkpoint()
-    os.kill(command.pid_of("replay-Pendulum-1"), signal.SIGKILL)
+    os.kill(command.pid_of(host), signal.SIGKILL)
     assert command.wait() == 1
-    assert "the process of replay-Pendulum-1 was killed by signal 9" in command.output
+    assert f"the process of {host} was killed by signal 9" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
     before = newest_checkpoint(command.run_folder / "checkpoints")
     assert before is not None
     command = start(sharded("process", 2, behaviors__Pendulum__max_steps=before.steps["Pendulum"] + 200), "--resume")
     assert command.wait() == 0, command.output
+
+
+@pytest.mark.slow
+def test_a_killed_learner_goes_on_with_the_shards_that_are_there(start):
+    command = start(sharded("process", 2, behaviors__Pendulum__max_steps=10**6))
+    number = command.until_checkpoint(1).number
+    before = command.hosts()
+    os.kill(command.pid_of("learner-Pendulum"), signal.SIGKILL)
+    command.until_checkpoint(number + 3)
+    assert "learner-Pendulum goes on from step" in command.output
+    after = command.hosts()
+    assert after.pop("learner-Pendulum") != before.pop("learner-Pendulum")
+    assert after == before
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()

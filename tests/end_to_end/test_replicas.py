@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ pytestmark = [
 
 TWO = {"pipeline__hosts__learners__replicas": 2}
 LONG = {"behaviors__CartPole__max_steps": 10**7}
+LEARNER = "learner-CartPole"
 FOLLOWER = "learner-CartPole-replica-1"
 
 
@@ -48,30 +50,66 @@ def test_a_recorded_run_of_two_replicas_is_replayed_and_resumed_by_one_and_by_th
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
-def test_a_follower_that_dies_or_stops_ends_the_run_which_names_it_and_can_be_resumed(start, number):
+def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_new_ones(start, number):
     limits = {"pipeline__supervision__learners": {"warn_s": 4.0, "end_s": 4.0}}
     command = start(cartpole(**TWO, **LONG, **limits))
-    command.until_checkpoint(0)
-    os.kill(command.pid_of(FOLLOWER), number)
-    assert command.wait() == 1, command.output
-    how = f"{FOLLOWER} was killed by signal 9" if number == signal.SIGKILL else f"{FOLLOWER}: its process does not run"
-    assert f"the run has failed: {how}" in command.output or f"\n[ERROR] {how}" in command.output, command.output
+    before = command.until_checkpoint(0).number
+    actor, learner, follower = (command.pid_of(name) for name in ("actor-0", LEARNER, FOLLOWER))
+    os.kill(follower, number)
+    command.until(lambda: f"{LEARNER} goes on from step" in command.output, "another learner")
+    command.until_checkpoint(before + 2)  # one may have been under way
+    assert command.pid_of("actor-0") == actor
+    assert command.pid_of(LEARNER) != learner
+    assert command.pid_of(FOLLOWER) != follower
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    how = rf"{FOLLOWER} was killed by signal 9" if number == signal.SIGKILL else rf".* \({FOLLOWER}\)"
+    assert re.search(rf"The process of {LEARNER} was ended, because {how}. Starting it again", command.output)
+    if number == signal.SIGSTOP:
+        assert f"{FOLLOWER} does not answer its learner: its process does not run" in command.output
+    assert "Traceback" not in command.output
     command.assert_left_nothing()
 
 
 @pytest.mark.slow
-def test_a_follower_that_dies_as_it_is_born_ends_the_run(start):
+def test_a_follower_that_is_lost_again_and_again_ends_the_run_by_its_name(start):
     command = start(cartpole(**TWO, **LONG))
+    os.kill(command.pid_of(FOLLOWER), signal.SIGKILL)  # as it is born
+    command.until(lambda: f"{LEARNER} goes on from the start" in command.output, "another learner")
     os.kill(command.pid_of(FOLLOWER), signal.SIGKILL)
     assert command.wait() == 1
-    assert f"{FOLLOWER} was killed by signal 9" in command.output
+    told = f"the process of {LEARNER} was ended, because {FOLLOWER} was killed by signal 9. It is not restarted again"
+    assert told in command.output.partition("the run has failed: ")[2]
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.slow
+def test_a_follower_of_a_learner_in_main_ends_the_run_by_its_name(start):
+    command = start(cartpole(**TWO, **LONG, pipeline__hosts__learners__kind="inline"))
+    command.until_checkpoint(0)
+    os.kill(command.pid_of(FOLLOWER), signal.SIGKILL)
+    assert command.wait() == 1
+    assert f"the run has failed: {FOLLOWER} was killed by signal 9" in command.output
+    command.assert_left_nothing()
+
+
+@pytest.mark.slow
+def test_of_three_replicas_the_lost_one_is_named(start):
+    command = start(cartpole(**LONG, pipeline__hosts__learners__replicas=3))
+    command.until_checkpoint(0)
+    os.kill(command.pid_of("learner-CartPole-replica-2"), signal.SIGKILL)
+    command.until(lambda: f"{LEARNER} goes on from step" in command.output, "another learner")
+    assert f"{LEARNER} was ended, because {LEARNER}-replica-2 was killed by signal 9" in command.output
+    command.interrupt()
+    assert command.wait() == 0, command.output
     command.assert_left_nothing()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["main", "learner-CartPole"])
 def test_followers_end_with_main_and_with_their_learner(start, host):
-    command = start(cartpole(**TWO, **LONG))
+    command = start(cartpole(**TWO, **LONG, env_settings__restarts_rate_limit_n=0))
     command.until_checkpoint(0)
     os.kill(command.process.pid if host == "main" else command.pid_of(host), signal.SIGKILL)
     command.wait()

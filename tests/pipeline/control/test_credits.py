@@ -135,6 +135,41 @@ def test_a_grant_names_the_newest_version():
     assert books.returned("trainer", "Walker", 0, 8)[0].versions == {"Walker": 1}
 
 
+# The lag. -------------------------------------------------------------------------------------------------------------
+
+
+def overtaken() -> CreditLedger:
+    """Two actors at lag 1: the first one's 8 steps filled an update; the second has 4 credits for version 0 or newer."""
+    books = ledger(rows=8, lag=1, sources=2)
+    for source, number in [(1, 1), (0, 1), (0, 2)]:
+        books.request(ask(source, number))
+    assert books.learned("Walker", 1, 0, {0: 8}, {0: 8}) == []
+    assert books.request(waits(0, 3, used=8))[0].caps == {"Walker": 12}, "with the other one's it makes an update"
+    assert books.request(ask(0, 4, used=10)) == [], "or version 2 might learn from what version 0 has made"
+    assert books.outstanding("Walker") == 8
+    return books
+
+
+def test_a_grant_waits_until_steps_have_arrived_that_others_would_leave_behind():
+    assert overtaken().learned("Walker", 1, 4, {0: 8}, {0: 8, 1: 4})[0].caps == {"Walker": 16}
+
+
+def test_a_grant_waits_no_longer_for_an_actor_that_acts_by_a_newer_version():
+    books = overtaken()
+    acts = CreditRequest(1, 2, {"Walker": 1}, (), (), {"Walker": (1, 1)})
+    assert books.request(acts)[0].caps == {"Walker": 15}, "three of its steps come after the one that is late"
+    books.request(ask(0, 5, used=14))
+    assert books.learned("Walker", 1, 1, {0: 8}, {0: 8, 1: 1})[0].caps == {"Walker": 19}
+
+
+def test_an_actor_does_not_wait_for_its_own_steps():
+    assert overtaken().request(ask(1, 2, used=3))[0].caps == {"Walker": 8}
+
+
+def test_nobody_waits_for_an_actor_that_has_died():
+    assert overtaken().remove_source(1)[0].caps == {"Walker": 20}
+
+
 # Several behaviours. --------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +269,59 @@ def test_a_dead_actor_is_granted_nothing_and_its_late_returns_are_ignored():
     assert books.outstanding("Walker") == 0
 
 
+def test_all_that_is_outstanding_with_a_lost_trainer_is_written_off():
+    books = ledger(rows=4, lag=0, sources=2)
+    books.request(ask(0, 1))
+    books.request(ask(1, 1))
+    books.close_window("Walker")
+    books.add_source(2)
+    assert books.request(ask(2, 2, used=1)) == []  # it waits for the next trainer
+    books.open_window("Walker", 4, 0)
+    (grant,) = books.request(ask(0, 2, used=2))  # from before: its successor has asked
+    assert (grant.source, grant.caps) == (2, {"Walker": 4})  # one of which is used
+    assert books.returned("trainer", "Walker", 0, 2) == []
+    assert books.outstanding("Walker") == 4
+
+
+def test_who_has_used_as_much_as_the_window_before_it_was_opened_anew_waits_for_its_return():
+    books = ledger(rows=4, lag=0)
+    books.close_window("Walker")
+    books.add_source(1)
+    assert books.request(ask(1, 1, used=4)) == []
+    books.open_window("Walker", 4, 0)
+    assert books.resume() == []
+    (grant,) = books.returned("trainer", "Walker", 1, 4)
+    assert grant.caps == {"Walker": 8}
+
+
+def test_a_lost_trainer_s_window_is_whole_again_when_its_successor_has_learned():
+    books = ledger(rows=4, lag=0, sources=1)
+    books.close_window("Walker")
+    books.add_source(2)
+    books.request(ask(2, 2, used=1))
+    books.open_window("Walker", 4, 0)
+    books.resume()
+    assert books.returned("trainer", "Walker", 2, 4) == []
+    assert books.outstanding("Walker") == 0
+
+
+def test_a_lost_trainer_costs_the_window_of_another_one_nothing():
+    books = ledger(rows=8, lag=0)
+    books.open_window("Rival", 8, 0)
+    assert books.request(ask(wants=("Walker", "Rival")))[0].caps == {"Walker": 8, "Rival": 8}
+    books.close_window("Walker")
+    books.add_source(1)
+    books.request(CreditRequest(0, 2, {"Walker": 5, "Rival": 5}, (), ("Walker", "Rival")))
+    assert books.outstanding("Rival") == 5
+    books.returned("trainer", "Rival", 0, 3)
+    assert books.outstanding("Rival") == 2
+    books.open_window("Walker", 8, 0)
+    (grant,) = books.request(CreditRequest(1, 3, {}, ("Walker", "Rival"), ()))
+    assert grant.caps == {"Walker": 8, "Rival": 6}
+    books.remove_source(0)
+    assert books.outstanding("Rival") == 6
+
+
 def test_rows_that_a_resumed_trainer_brings_along_are_part_of_the_window():
     books = CreditLedger()
     books.open_window("Walker", 8, 0, restored_rows=5)
@@ -271,6 +359,47 @@ def test_at_rest_nothing_is_granted_while_an_actor_still_moves():
 # Whatever happens. ----------------------------------------------------------------------------------------------------
 
 EVENTS = st.tuples(st.sampled_from(["step", "ask", "wait", "return"]), st.integers(0, 2), st.integers(1, 6))
+
+
+MOVES = ["adopt", "make", "make", "make", "ask", "wait", "arrive", "arrive", "report"]
+
+
+@given(st.integers(1, 6), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_no_step_is_learned_from_too_late_in_whichever_order_steps_and_words_arrive(rows, lag, random):
+    """Three actors, of which one is slow, and a trainer: what they say comes at once, but they say it whenever they like."""
+    moves = [(random.choice(MOVES), random.choices(range(3), [9, 9, 1])[0]) for _ in range(300)]
+    books = ledger(rows, lag, sources=3)
+    caps, used, acting, needs, numbers = [0] * 3, [0] * 3, [(0, 0)] * 3, [0] * 3, [0] * 3
+    under_way, held = [[], [], []], []
+    version, arrived, returned = 0, dict.fromkeys(range(3), 0), dict.fromkeys(range(3), 0)
+    for move, source in moves:
+        grants = []
+        match move:
+            case "adopt" if acting[source][1] < version:
+                acting[source] = used[source], version
+            case "make" if used[source] < caps[source] and acting[source][1] >= needs[source]:
+                used[source] += 1
+                under_way[source].append(acting[source][1])
+            case "ask" | "wait":
+                numbers[source] += 1
+                if move == "wait":
+                    caps[source] = used[source]
+                gives_back = ("Walker",) if move == "wait" else ()
+                said = {"Walker": used[source]}, ("Walker",), gives_back, {"Walker": acting[source]}
+                grants = books.request(CreditRequest(source, numbers[source], *said))
+            case "arrive" if under_way[source]:
+                held.append((source, under_way[source].pop(0)))
+                arrived[source] += 1
+                if len(held) == rows:
+                    for learned_from, made_by in held:
+                        assert version - made_by <= lag
+                        returned[learned_from] += 1
+                    held.clear()
+                    version += 1
+            case "report":
+                grants = books.learned("Walker", version, len(held), dict(returned), dict(arrived))
+        for grant in grants:
+            caps[grant.source], needs[grant.source] = grant.caps["Walker"], grant.versions["Walker"]
 
 
 @given(st.integers(1, 9), st.integers(0, 2), st.lists(EVENTS, max_size=80))

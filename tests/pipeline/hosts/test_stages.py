@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from stream_samples import trajectories
 
 from pipeline.control.messages import CreditsReturned, PartFailed, PartSaved
@@ -13,6 +14,7 @@ from pipeline.hosts.stages import PlacedStage, StageHost, chain
 from pipeline.reporting.statistics import StatisticsCollector
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.messages import Barrier
+from stages.loop import StageFailure
 from stages.stage import Stage
 
 
@@ -78,6 +80,21 @@ async def test_a_chain_runs_its_stages_in_order_and_saves_each_at_a_barrier(tmp_
     assert order == ["first", "second"]
     assert [type(item).__name__ async for item in outlet] == ["TrajectoryBatch", "Barrier"]
     assert [part.name for part in sent if isinstance(part, PartSaved)] == ["first@actor-2", "second@actor-2"]
+
+
+class YieldsText(Stage):
+    """Yields what is no message."""
+
+    def process(self, item):
+        yield "not a batch"
+
+
+async def test_a_stage_that_yields_no_message_is_named_whatever_takes_it_next(tmp_path):
+    inlet, outlet = AgentManagerQueue[Any]("in", 4), AgentManagerQueue[Any]("out", 4)
+    inlet.put_nowait(trajectories())
+    (runner,) = chain([PlacedStage("YieldsText", YieldsText())], host_in(tmp_path, []), inlet, outlet)
+    with pytest.raises(StageFailure, match="stage YieldsText failed on item 1: .*not a pipeline message: str"):
+        await runner
 
 
 def test_a_part_of_a_checkpoint_is_written_once(tmp_path):

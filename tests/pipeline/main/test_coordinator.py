@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 from fakes import Cast
@@ -67,6 +68,46 @@ def test_a_dead_learner_ends_the_run_and_no_checkpoint_is_made_without_it():
     assert flow.coordinator.checkpointing.newest == -1
 
 
+APART = Scenario(
+    (Trained("Walker", 8, 5, 30),), ENDLESS.casts, replicas=2, apart=True, checkpoint_interval=40, slowness_s=(1e-4,)
+)
+
+
+def test_a_lost_learner_goes_on_from_the_newest_checkpoint_and_its_actors_go_on_as_other_sources(caplog):
+    async def kill(flow: Flow) -> None:
+        while flow.coordinator.checkpointing.newest < 1:
+            await until_updated(flow, flow.trainers["Walker"].version + 1 if flow.trainers else 1)
+        flow.network.kill("learner-Walker")
+
+    flow = run_flow(APART, kill)
+    assert [(run.source, run.replica) for run in flow.actors.values()] == [(0, 0), (1, 1)]
+    assert flow.trainers["Walker"].step >= 240
+    assert flow.trainers["Walker"].step > sum(batch.num_rows for batch in flow.trainers["Walker"].batches)
+    assert {2, 3} <= {batch.source for batch in flow.trainers["Walker"].batches} <= {0, 1, 2, 3}
+    assert "learner-Walker goes on from step" in caplog.text
+    assert flow.coordinator.checkpointing.newest > 2
+
+
+def test_a_learner_that_is_lost_before_the_first_checkpoint_begins_again(caplog):
+    async def kill(flow: Flow) -> None:
+        await until_updated(flow, 2)
+        flow.network.kill("learner-Walker")
+
+    flow = run_flow(replace(APART, checkpoint_interval=10**6), kill)
+    assert flow.trainers["Walker"].step >= 240
+    assert "goes on from the start, as there is no checkpoint" in caplog.text
+
+
+def test_a_learner_that_is_lost_too_often_ends_the_run():
+    async def kill(flow: Flow) -> None:
+        for time in range(2):
+            await until_updated(flow, 3 * (time + 1))
+            flow.network.kill("learner-Walker")
+
+    flow = run_flow(replace(APART, restarts=1), kill, fails=True)
+    assert "ended with status 1. It is not restarted again" in flow.coordinator.shutdown.failure.message
+
+
 def test_a_dead_learner_costs_the_others_their_checkpoint_but_not_their_policies(caplog):
     async def kill(flow: Flow) -> None:
         await until_updated(flow)
@@ -109,7 +150,7 @@ def test_learners_that_are_still_fed_after_the_last_checkpoint_end_with_the_run(
         await until_updated(flow)
         flow.stop.set()
 
-    flow = run_flow(Scenario(ENDLESS.trained, ENDLESS.casts, replicas=3, slowness_s=(0.0, 2e-2)), stop)
+    flow = run_flow(Scenario(ENDLESS.trained, ENDLESS.casts, seed=1, replicas=3, slowness_s=(0.0, 2e-2)), stop)
     trainer = flow.trainers["Walker"]
     assert flow.coordinator.checkpointing.newest == 0
     assert trainer.step > flow.coordinator.starter.behaviors["Walker"].exports[-1].steps

@@ -51,13 +51,17 @@ class Watched:
         self.tasks = tasks
         self.failures: list[Any] = []
         self.blamed: list[str] = []
+        self.replaces_learners = True
         self.running = RunningHosts(RunConfig.from_plain({"behaviors": {"Ball": {}}}), tasks, lambda host: None)
         supervisor = Supervisor(EnvSettings(), SupervisionSettings.model_validate(LIMITS))
         self.stages = StageHost(MAIN, folder, 1, None, StatisticsCollector(1), None, lambda message: None)
         self._begun = self._now = time.monotonic()
         self.watch = SilenceWatch(
-            supervisor, self.running, tasks, self.stages, self.failures.append, self.blamed.append
+            supervisor, self.running, tasks, self.stages, self.failures.append, self.blamed.append, self.replaced
         )
+
+    def replaced(self, host: Any) -> bool:
+        return host.plan.role == "actor" or self.replaces_learners
 
     async def start(self, role: Any, name: str) -> Any:
         host = await self.running.start("far", HostPlan(role, name, {}, None, "", 0))
@@ -98,7 +102,16 @@ async def test_a_silent_actor_is_warned_of_with_what_it_does_and_then_killed(wat
     assert not watched.failures  # another one takes its place
 
 
-async def test_a_silent_learner_fails_the_run_and_is_killed(watched):
+async def test_a_silent_learner_is_killed(watched, caplog):
+    learner = await watched.start("learner", "learner-Ball")
+    await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
+    assert caplog.messages[-1].endswith("in step of its environment\nKilling it.")
+    assert await learner.wait() == 1
+    assert not watched.failures  # another one takes its place
+
+
+async def test_a_silent_learner_that_is_not_replaced_fails_the_run_and_is_killed(watched):
+    watched.replaces_learners = False
     learner = await watched.start("learner", "learner-Ball")
     await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
     (failure,) = watched.failures

@@ -1,0 +1,146 @@
+"""Runs on a Ray cluster of several nodes, of which some die and others join: they learn as if nothing had been."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from ray_cluster import ENVIRONMENT, cluster
+from run_configs import cartpole
+
+EXAMPLE = Path(__file__).parents[2] / "config" / "examples" / "cartpole.yaml"
+STEPS = 1_000_000
+BAR = 475.0
+GROWTH = 32 * 2**20
+"""Bytes by which a process may grow after the replacement; what passes through it then is more than twice that."""
+OBJECTS = 100
+"""In the object stores of all nodes at a time; there are more updates than that several times over."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc"),
+]
+
+
+def test_a_node_dies_another_joins_and_the_bar_is_reached_in_bounded_memory_with_nothing_learned_twice(start, tmp_path):
+    """The trainer refuses a trajectory that comes twice: all tests ask for that check (`conftest.py`)."""
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell("add second")
+        command = start(on_two_nodes(nodes.address), environment=ENVIRONMENT)
+        command.until_checkpoint(0)
+        nodes.tell("kill second")
+        nodes.tell("add third")
+        command.until(lambda: "Starting it again" in command.output, "a replacement")
+        command.until_checkpoint(command.until_checkpoint().number + 1)
+        watched = {"main": command.process.pid, "learner": command.pid_of("learner-CartPole")}
+        before, most, objects = private(watched), dict.fromkeys(watched, 0), 0
+        while command.process.poll() is None:
+            most = {name: max(most[name], bytes_) for name, bytes_ in private(watched).items()}
+            objects = max(objects, int(re.findall(r"(\d+) objects", nodes.tell("objects"))[0]))
+            time.sleep(0.5)  # between two samples
+        assert command.process.returncode == 0, command.output
+        command.assert_left_nothing()
+    score = float(re.findall(r"Evaluation: (-?[\d.]+) ± .* over 30 episodes", command.output)[-1])
+    growth = {name: most[name] - before[name] for name in watched}
+    print(f"score {score}, growth {growth}, at most {objects} objects")
+    assert score >= BAR
+    assert max(growth.values()) < GROWTH
+    assert objects < OBJECTS
+
+
+def test_the_node_with_the_learner_dies_and_the_learner_goes_on_on_another_from_the_last_checkpoint(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell("add second learner")
+        command = start(learner_on_ray(nodes.address), environment=ENVIRONMENT)
+        number = command.until_checkpoint(1).number
+        nodes.tell("kill second")
+        nodes.tell("add third learner")
+        command.until_checkpoint(number + 3)
+        assert "learner-CartPole goes on from step" in command.output
+        assert "The process of actor" not in command.output
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        command.assert_left_nothing()
+
+
+def test_all_nodes_but_the_head_die_at_once_and_the_run_goes_on_where_others_join(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell("add second learner")
+        command = start(learner_on_ray(nodes.address), environment=ENVIRONMENT)
+        number = command.until_checkpoint(1).number
+        nodes.tell("kill first second")
+        nodes.tell("add third")
+        nodes.tell("add fourth learner")
+        command.until_checkpoint(number + 3)
+        assert "learner-CartPole goes on from step" in command.output
+        assert "The process of actor-1 was killed by signal 9. Starting it again" in command.output
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        command.assert_left_nothing()
+
+
+def test_all_nodes_but_the_head_die_at_once_and_a_run_for_which_no_other_comes_says_so_and_ends(start, tmp_path):
+    limits = {"warn_s": 5, "end_s": 10}  # five times that for what has only been started
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell("add second learner")
+        plain = learner_on_ray(nodes.address)
+        plain["env_settings"]["max_lifetime_restarts"] = 1
+        plain["pipeline"]["supervision"] = {"actors": limits, "learners": limits, "grace_s": 30}
+        command = start(plain, environment=ENVIRONMENT)
+        command.until_checkpoint(1)
+        nodes.tell("kill first second")
+        assert command.wait() == 1, command.output
+        assert "none has room for it yet (it asks for" in command.output
+        assert "It is not restarted again" in command.output
+        assert "--resume" in command.output
+        assert "Traceback" not in command.output
+        command.assert_left_nothing()
+
+
+def learner_on_ray(address):
+    hosts = {
+        "actors": {"kind": "ray", "replicas": 2, "resources": {"custom": {"game": 1}}},
+        "learners": {"kind": "ray", "resources": {"custom": {"learner": 1}}},
+    }
+    plain = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=1000)
+    return {**plain, "pipeline": {"hosts": hosts, "ray": {"address": address}}}
+
+
+def on_two_nodes(address):
+    plain = yaml.safe_load(EXAMPLE.read_text())
+    behavior = plain["behaviors"]["CartPole"]
+    behavior |= {"max_steps": STEPS, "checkpoint_interval": 50_000, "summary_freq": 50_000}
+    resources = {"custom": {"game": 6}, "placement": "spread"}  # a node has ten: one actor on each
+    plain["pipeline"] = {
+        "hosts": {
+            "actors": {"kind": "ray", "replicas": 2, "resources": resources},
+            "learners": {"kind": "process"},
+            "evaluation": {"kind": "process"},
+        },
+        "ray": {"address": address},
+    }
+    plain["evaluation"] = {"every": 10**9, "episodes": 30}  # the last policy alone
+    return plain
+
+
+def private(pids):
+    """Bytes of each process that it shares with nobody; none of one that has ended."""
+    found = {}
+    for name, pid in pids.items():
+        try:
+            memory = psutil.Process(pid).memory_info()
+            found[name] = memory.rss - memory.shared
+        except psutil.NoSuchProcess:
+            found[name] = 0
+    return found
