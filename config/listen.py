@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
@@ -83,6 +84,16 @@ def _is_address(text: str) -> bool:
 def _checked_endpoint(text: str) -> str:
     endpoint_of(text)
     return text
+
+
+def is_origin(text: str) -> bool:
+    """True for the origin of web pages as browsers name it: scheme, host, and port unless it is the usual one."""
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018 - raises if it is no port
+    except ValueError:
+        return False
+    return bool(parts.hostname) and text == f"{parts.scheme}://{parts.netloc}".lower() and "@" not in parts.netloc
 
 
 Endpoint = Annotated[Text, AfterValidator(_checked_endpoint)]

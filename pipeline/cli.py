@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from textwrap import indent
 
 from config import ConfigError, RunConfig, load_config
 from config.listen import endpoint_of as check_endpoint
+from config.listen import is_origin
 from config.load import convert
 from pipeline.command import Request, contradictions, parse, program, read_request, taken_names
 from pipeline.common.errors import CommandError
@@ -49,6 +51,8 @@ def _follow(arguments: Sequence[str] | None) -> int:
             return _export_onnx(asked.export_onnx, request)
         if asked.view:
             return _view(asked.view, asked.results_dir or "results", asked.monitor or "")
+        if asked.serve:
+            return _serve(asked)
         if asked.convert is not None:
             return _convert(asked.convert, request)
         config = load_config(request.config, request.overrides, **request.old_files)
@@ -130,6 +134,29 @@ def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
     except ValueError as error:
         return _refuse(f"--monitor={endpoint}: {error}")
     view(runs, results, endpoint, USUAL_PORT, lambda words: print(words, flush=True))
+    return 0
+
+
+def _serve(asked: Namespace) -> int:
+    """Serve models."""
+    if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
+        return _refuse("--serve needs the packages aiohttp and prometheus-client: `pip install 'headrace[web]'`")
+    use_one_thread(os.environ)  # before NumPy is imported
+    from pipeline.command.signals import end_process
+    from pipeline.reporting.console import configure_logging
+    from pipeline.serving.server import ServingOptions, serve
+
+    try:
+        check_endpoint(asked.listen or "")
+    except ValueError as error:
+        return _refuse(f"--listen={asked.listen}: {error}")
+    for origin in asked.allow_origin:
+        if not is_origin(origin):
+            return _refuse(f"--allow-origin {origin}: expected scheme://host or scheme://host:port, and no path")
+    configure_logging(bool(asked.debug))
+    seed = None if asked.seed is None or asked.seed < 0 else asked.seed
+    options = ServingOptions(asked.serve, asked.listen or "", bool(asked.deterministic), seed, asked.allow_origin)
+    serve(options, lambda words: print(words, flush=True), end_process)
     return 0
 
 

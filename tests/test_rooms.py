@@ -48,6 +48,7 @@ ROOMS = {
         "reporting",
         "policies",
         "web",
+        "serving",
         "hosts",
         "main",
         "monitor",

@@ -106,7 +106,30 @@ def _add_file_options(files: argparse._ArgumentGroup) -> None:
         nargs="+",
         help="serve the live page over runs in their folders, two side by side; with --monitor=HOST:PORT, there",
     )
+    _add_serving_options(files)
     files.add_argument("--version", action="version", version=f"headrace {version_of('headrace')}")
+
+
+def _add_serving_options(files: argparse._ArgumentGroup) -> None:
+    files.add_argument(
+        "--serve",
+        metavar="MODEL",
+        nargs="+",
+        help="answer observations with actions over HTTP: .pt and .onnx files, folders of runs, or NAME=one of these; "
+        "with --deterministic and --seed",
+    )
+    files.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="where --serve listens (default: this machine alone, from port 8480 on; all:PORT for other machines)",
+    )
+    files.add_argument(
+        "--allow-origin",
+        metavar="ORIGIN",
+        action="append",
+        default=[],
+        help="pages of this origin, such as https://game.example, may call --serve from a browser; repeatable",
+    )
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -10,7 +10,7 @@ import hmac
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -31,6 +31,13 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 """Headers of every answer."""
+
+LEAVE = {
+    hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, DELETE",
+    hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "authorization, content-type",
+    hdrs.ACCESS_CONTROL_MAX_AGE: "600",
+}
+"""What pages of an allowed origin may do."""
 
 
 def make_token() -> str:
@@ -77,15 +84,25 @@ def _may_be_called(host: str, wide: bool) -> bool:
     return wide or address.is_loopback
 
 
-@web.middleware
-async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse what pages of other origins ask. Programs that are no browser send no Origin."""
-    origin = request.headers.get(hdrs.ORIGIN)
-    if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
-        raise web.HTTPForbidden(text=f"pages of '{origin}' may not call this server")
-    if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
-        raise web.HTTPForbidden(text="pages of other sites may not call this server")
-    return await handler(request)
+def check_origin(allowed: Collection[str] = ()) -> Middleware:
+    """Return the guard that refuses what pages of other origins ask. Programs that are no browser send no Origin.
+
+    Args:
+        allowed: further origins, whose pages may call the server; browsers ask for leave first, without a token.
+    """
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin in allowed:
+            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else await handler(request)
+        if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
+            raise web.HTTPForbidden(text=f"pages of '{origin}' may not call this server")
+        if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
+            raise web.HTTPForbidden(text="pages of other sites may not call this server")
+        return await handler(request)
+
+    return guard
 
 
 def _opens_page(request: web.Request) -> bool:
@@ -119,7 +136,19 @@ def _is_token(request: web.Request, token: str) -> bool:
     return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
 
 
-async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Add the headers of every answer; to be called as one is prepared."""
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
+def header_adder(allowed: Collection[str] = ()) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Return what adds the headers of every answer; to be called as one is prepared.
+
+    Args:
+        allowed: origins whose pages may read the answers.
+    """
+
+    async def add(request: web.Request, response: web.StreamResponse) -> None:
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and origin in allowed:
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.VARY] = hdrs.ORIGIN
+
+    return add

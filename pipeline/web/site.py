@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from config.listen import endpoint_of, reaches_others
-from pipeline.web.guards import add_headers, check_host, check_origin, check_token
+from pipeline.web.guards import check_host, check_origin, check_token, header_adder
 from pipeline.web.refusals import answer_errors
 from stages.listening import find_port
 
@@ -19,8 +19,6 @@ _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
 """Of aiohttp, which logs a traceback for each caller who sends garbage. Faults of handlers are logged elsewhere."""
 
-MOST_CONNECTIONS = 256
-"""At a time; more are closed at once."""
 KEPT_S = 75.0
 """Seconds for which an idle connection is kept."""
 TRIED_PORTS = 20
@@ -43,6 +41,12 @@ class SiteOptions:
     """Further names by which the site is called."""
     most_body_bytes: int = 64 * 1024
     """The largest body of a request."""
+    most_connections: int = 256
+    """At a time; more are closed at once."""
+    origins: Collection[str] = ()
+    """Further origins whose pages may call the site."""
+    drops_abandoned: bool = False
+    """Handlers are cancelled when their caller has gone."""
 
 
 class Site:
@@ -63,11 +67,11 @@ class Site:
         self._ports: Sequence[int] = tried if port is None else (port,)
         self.port = 0
         self.wide = reaches_others(self._listen)
-        guards = [answer_errors, check_host(self._listen, options.names), check_origin]
+        guards = [answer_errors, check_host(self._listen, options.names), check_origin(options.origins)]
         if options.token:
             guards.append(check_token(options.token, options.needs_token))
         self._app = web.Application(middlewares=guards, client_max_size=options.most_body_bytes)
-        self._app.on_response_prepare.append(add_headers)
+        self._app.on_response_prepare.append(header_adder(options.origins))
         self._app.add_routes(routes)
         self._runner = web.AppRunner(
             self._app,
@@ -76,8 +80,10 @@ class Site:
             logger=_quiet,
             keepalive_timeout=KEPT_S,
             shutdown_timeout=1.0,
+            handler_cancellation=options.drops_abandoned,
         )
         self._server: asyncio.Server | None = None
+        self._most_connections = options.most_connections
 
     @property
     def url(self) -> str:
@@ -106,16 +112,20 @@ class Site:
                 reason = "another program uses it" if taken else error.strerror
                 raise OSError(error.errno, f"can't listen on {self._listen}:{port}: {reason}") from error
 
-    async def stop(self) -> None:
-        """Close all connections, and listen no more."""
+    def stop_listening(self) -> None:
+        """Take no further connections; those that are open stay."""
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    async def stop(self) -> None:
+        """Close all connections, and listen no more."""
+        self.stop_listening()
         await self._runner.cleanup()
 
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
-        if server is None or len(server.connections) >= MOST_CONNECTIONS:
+        if server is None or len(server.connections) >= self._most_connections:
             return _Closed()
         return server()
 

@@ -62,6 +62,7 @@ MEANINGS = {
     ("--set", "behaviors.Ball.max_steps=1e6"): ("behaviors.Ball.max_steps", 1_000_000),
 }
 NO_KEYS = {"--validate", "--version", "--convert", "--to-demo", "--export-onnx", "--view"}
+NO_KEYS |= {"--serve", "--listen", "--allow-origin"}
 
 
 def value_at(config: RunConfig, path: str) -> object:

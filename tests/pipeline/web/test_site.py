@@ -234,9 +234,8 @@ async def test_a_port_in_use_is_named_and_the_usual_one_has_others_beside_it():
             assert port < site.port < port + site_module.TRIED_PORTS
 
 
-async def test_a_connection_too_many_is_closed_at_once(monkeypatch):
-    monkeypatch.setattr(site_module, "MOST_CONNECTIONS", 1)
-    async with opened(Desk()) as (site, caller):
+async def test_a_connection_too_many_is_closed_at_once():
+    async with opened(Desk(), most_connections=1) as (site, caller):
         async with caller.get("/orders") as answer:
             await answer.read()
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)

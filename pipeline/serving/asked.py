@@ -1,0 +1,226 @@
+"""What is asked of a model, read from plain data (JSON, msgpack) and checked against the model's spec."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from config.errors import suggest
+from pipeline.serving.refused import RequestRefused, Why
+from queues.messages import Array
+from queues.specs import BehaviorSpec, ObservationSpec
+
+MOST_AGENTS = 1024
+"""Agents of one request."""
+KEYS = ("observations", "masks", "deterministic", "session", "episode_start")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for the actions of n agents."""
+
+    observations: tuple[Array, ...]
+    """One array [n, *shape] per observation spec, in its dtype, finite."""
+    masks: NDArray[np.bool_] | None = None
+    """[n, sum of branches] true = allowed; at least one choice of each branch is."""
+    deterministic: bool | None = None
+    """The mean and the most likely choice instead of a sample; None: as the server does."""
+    session: str = ""
+    """The session that remembers for these agents; empty: none."""
+    episode_start: NDArray[np.bool_] | None = None
+    """[n] true where the agent's episode begins; None: nowhere."""
+
+    @property
+    def agents(self) -> int:
+        """Number of agents, n."""
+        return len(self.observations[0])
+
+
+def read_asked(spec: BehaviorSpec, plain: object) -> Asked:
+    """Read a request.
+
+    Args:
+        spec: of the model that is asked.
+        plain: what came: a mapping with `observations`, and what else of `KEYS` is wanted.
+
+    Raises:
+        RequestRefused: if it does not fit; the message names the place and what was expected.
+    """
+    if not isinstance(plain, Mapping):
+        raise unfit(f"the body is {_kind(plain)}, expected an object with 'observations'")
+    for key in plain:
+        if key not in KEYS:
+            raise unfit(f"{key}: there is no such key{suggest(str(key), KEYS)}; there are: {', '.join(KEYS)}")
+    if plain.get("observations") is None:
+        raise unfit(f"observations: missing; expected {spec.seen}")
+    arrays = [*_by_spec(spec, plain["observations"])]
+    return make_asked(
+        spec,
+        [observation_array(each, given) for each, given in arrays],
+        masks=_flags(plain.get("masks"), "masks"),
+        deterministic=_flag(plain.get("deterministic")),
+        session=_text(plain.get("session")),
+        episode_start=_flags(plain.get("episode_start"), "episode_start"),
+    )
+
+
+def make_asked(
+    spec: BehaviorSpec,
+    observations: Sequence[Array],
+    masks: NDArray[np.bool_] | None,
+    deterministic: bool | None,
+    session: str,
+    episode_start: NDArray[np.bool_] | None,
+) -> Asked:
+    """Return a request of these parts, of which the observations are checked each for itself.
+
+    Raises:
+        RequestRefused: if they do not belong together, or the masks do not fit the spec.
+    """
+    n = len(observations[0])
+    for each, array in zip(spec.observations, observations, strict=True):
+        if len(array) != n:
+            first = spec.observations[0].name
+            raise unfit(f"observations: {each.name} is of {len(array)} agents, and {first} of {n}")
+    if not 1 <= n <= MOST_AGENTS:
+        raise unfit(f"observations: of {n} agents, expected 1 to {MOST_AGENTS} in a request")
+    if masks is not None:
+        _check_masks(spec, masks, n)
+    if episode_start is not None:
+        if not session:
+            raise unfit("episode_start: it is of a session, and the request names none")
+        if episode_start.shape != (n,):
+            raise unfit(f"episode_start: expected [{n}], one per agent, got {list(episode_start.shape)}")
+    return Asked(tuple(observations), masks, deterministic, session, episode_start)
+
+
+def observation_array(spec: ObservationSpec, given: object) -> Array:
+    """Return an observation of n agents [n, *shape].
+
+    Args:
+        spec: of the observation.
+        given: nested lists, or the array's bytes in its dtype (little-endian, row by row), in JSON as base64.
+
+    Raises:
+        RequestRefused: if it is no such array.
+    """
+    if isinstance(given, str):
+        try:
+            given = b64decode(given, validate=True)
+        except (binascii.Error, ValueError):
+            raise unfit(f"observations.{spec.name}: a text has to be base64 of the array's bytes") from None
+    if isinstance(given, bytes):
+        return _from_bytes(spec, given)
+    try:
+        array = np.asarray(given)
+    except (ValueError, OverflowError):  # ragged
+        raise _misshapen(spec, "lists of different lengths") from None
+    if array.dtype.kind not in "biuf":
+        raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(given)} with something else in it")
+    return _of_spec(spec, array)
+
+
+def _from_bytes(spec: ObservationSpec, given: bytes) -> Array:
+    dtype = np.dtype(spec.dtype).newbyteorder("<")
+    one = spec.size * dtype.itemsize
+    if not one or len(given) % one:
+        raise unfit(f"observations.{spec.name}: {len(given)} bytes are no whole number of {spec}, {one} bytes an agent")
+    return _of_spec(spec, np.frombuffer(given, dtype).reshape(-1, *spec.shape))
+
+
+def _of_spec(spec: ObservationSpec, array: Array) -> Array:
+    """Return an array of numbers in the spec's dtype, checked."""
+    if array.shape[1:] != spec.shape or not array.ndim:
+        raise _misshapen(spec, str(list(array.shape)))
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind in "iu" and array.size and array.dtype != dtype:
+        limits = np.iinfo(dtype)
+        if array.dtype.kind == "f" or array.min() < limits.min or array.max() > limits.max:
+            raise unfit(f"observations.{spec.name}: expected whole numbers from {limits.min} to {limits.max}")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        array = array.astype(dtype, copy=False)
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        raise unfit(f"observations.{spec.name}: has a number that is not finite in {spec.dtype}")
+    return array
+
+
+def _by_spec(spec: BehaviorSpec, given: object) -> list[tuple[ObservationSpec, Any]]:
+    """Return each observation with what is given for it, by name or by place."""
+    specs = spec.observations
+    names = [each.name for each in specs]
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in names:
+                raise unfit(f"observations.{name}: there is none{suggest(str(name), names)}; there are: {spec.seen}")
+        lacking = [name for name in names if name not in given]
+        if lacking:
+            raise unfit(f"observations.{lacking[0]}: missing; expected {spec.seen}")
+        if len(set(names)) < len(names):
+            raise unfit(f"observations: some have one name; give a list of {len(names)} in this order: {spec.seen}")
+        return [(each, given[each.name]) for each in specs]
+    if not isinstance(given, list | tuple) or len(given) != len(specs):
+        raise unfit(
+            f"observations: expected an object by name, or a list of {len(specs)} in this order, each an array with a "
+            f"row per agent: {spec.seen}; got {_kind(given)}"
+        )
+    return [*zip(specs, given, strict=True)]
+
+
+def _check_masks(spec: BehaviorSpec, masks: NDArray[np.bool_], n: int) -> None:
+    actions = spec.actions
+    if not actions.masked:
+        raise unfit(f"masks: this model was made without action masks; it has {actions}")
+    if masks.shape != (n, actions.mask_size):
+        sizes = " + ".join(map(str, actions.discrete_branches))
+        raise unfit(f"masks: expected [{n}, {actions.mask_size}] (choices: {sizes}), got {list(masks.shape)}")
+    at = 0
+    for branch, size in enumerate(actions.discrete_branches):
+        closed = ~masks[:, at : at + size].any(axis=1)
+        if closed.any():
+            raise unfit(f"masks: row {int(closed.argmax())} forbids all {size} choices of branch {branch}")
+        at += size
+
+
+def _flags(given: object, key: str) -> NDArray[np.bool_] | None:
+    if given is None:
+        return None
+    try:
+        array = np.asarray(given)
+    except (ValueError, OverflowError):
+        raise unfit(f"{key}: expected true or false, got lists of different lengths") from None
+    if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
+        raise unfit(f"{key}: expected true or false (or 1 or 0), got {_kind(given)} with something else in it")
+    return array.astype(np.bool_)
+
+
+def _flag(given: object) -> bool | None:
+    if given is None or isinstance(given, bool):
+        return given
+    raise unfit(f"deterministic: expected true or false, got {_kind(given)}")
+
+
+def _text(given: object) -> str:
+    if given is None or isinstance(given, str):
+        return given or ""
+    raise unfit(f"session: expected the id of a session, got {_kind(given)}")
+
+
+def unfit(message: str) -> RequestRefused:
+    """Return the refusal of a request that does not fit."""
+    return RequestRefused(Why.UNFIT, message)
+
+
+def _misshapen(spec: ObservationSpec, got: str) -> RequestRefused:
+    wanted = ", ".join(map(str, ("n", *spec.shape)))
+    return unfit(f"observations.{spec.name}: expected {spec.dtype}[{wanted}], a row per agent, got {got}")
+
+
+def _kind(given: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}
+    return names.get(type(given), "a number" if isinstance(given, int | float) else type(given).__name__)

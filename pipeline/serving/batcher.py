@@ -1,0 +1,225 @@
+"""The batcher of a model: requests that wait at the same time are answered by one decision.
+
+Nothing is waited for to fill a batch: while one is decided the next one gathers, so batches are as large as the load
+makes them, and a lone request is answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from pipeline.serving.asked import Asked
+from pipeline.serving.loaded import LoadedModel, ServedModel
+from pipeline.serving.refused import RequestRefused, Why
+from queues.messages import ActionBatch, Array
+from stages.error_text import describe_error
+from stages.errors import NotFiniteError
+from stages.policy.protocol import Decision, Recall
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """Bounds of a batcher."""
+
+    waiting: int = 256
+    """Requests that wait; further ones are refused. With one decision per round, and rarely more callers than that."""
+    agents: int = 4096
+    """Agents of one decision."""
+    patience_s: float = 5.0
+    """Seconds in which a request is answered or refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionAnswer:
+    """The answer to a request for n agents."""
+
+    actions: ActionBatch
+    """[n, …]"""
+    recall: Recall | None
+    """[n, …] the memories afterwards; None without memory."""
+    loaded: LoadedModel
+    """What has decided."""
+
+
+@dataclass(eq=False, slots=True)
+class _WaitingRequest:
+    asked: Asked
+    recall: Recall | None
+    answer: asyncio.Future[ActionAnswer]
+
+
+class Batcher:
+    """Answers requests; `run` has to be running.
+
+    Args:
+        model: what decides.
+        deterministic: for requests that do not say.
+        random: the source of all chance.
+        limits: bounds.
+
+    Attributes:
+        decisions: calls of the policy so far.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        deterministic: bool,
+        random: np.random.Generator,
+        limits: BatchLimits | None = None,
+    ) -> None:
+        self._model = model
+        self._deterministic = deterministic
+        self._random = random
+        self._limits = limits or BatchLimits()
+        self._waiting: deque[_WaitingRequest] = deque()
+        self._news = asyncio.Event()
+        self._thread: ThreadPoolExecutor | None = None
+        self.decisions = 0
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    async def ask(self, asked: Asked, recall: Recall | None) -> ActionAnswer:
+        """Answer a request; one that is cancelled is dropped.
+
+        Args:
+            asked: the request.
+            recall: the agents' memories; None without memory.
+
+        Raises:
+            RequestRefused: if too many wait, it took too long, or the policy can't decide.
+        """
+        if len(self._waiting) >= self._limits.waiting:
+            raise RequestRefused(Why.OVERLOADED, f"{self._limits.waiting} requests wait already; try again later")
+        each = _WaitingRequest(asked, recall, asyncio.get_running_loop().create_future())
+        self._waiting.append(each)
+        self._news.set()
+        try:
+            async with asyncio.timeout(self._limits.patience_s):
+                return await each.answer
+        except TimeoutError:
+            raise RequestRefused(Why.LATE, f"there was no decision in {self._limits.patience_s:g} s") from None
+        finally:
+            if each in self._waiting:  # nobody waits for the answer any more
+                self._waiting.remove(each)
+
+    async def run(self) -> None:
+        """Decide until cancelled."""
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                while self._waiting:
+                    await self._round()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _round(self) -> None:
+        """Decide for those that wait now, in one call for each of sampled and most likely actions."""
+        loaded, agents = self._model.newest, 0
+        groups: dict[bool, list[_WaitingRequest]] = {}
+        while self._waiting and (not agents or agents + self._waiting[0].asked.agents <= self._limits.agents):
+            each = self._waiting.popleft()
+            agents += each.asked.agents
+            wanted = each.asked.deterministic
+            groups.setdefault(self._deterministic if wanted is None else wanted, []).append(each)
+        for deterministic, group in groups.items():
+            await self._decide(loaded, group, deterministic)
+
+    async def _decide(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> None:
+        """Answer a group; where that fails, each for itself, so that only those are refused that are the cause."""
+        try:
+            decision = await self._act(loaded, group, deterministic)
+        except Exception as error:
+            if len(group) > 1:
+                for each in group:
+                    await self._decide(loaded, [each], deterministic)
+            else:
+                _settle(group[0], _refusal(loaded, error))
+            return
+        at = 0
+        for each in group:
+            rows = slice(at, at + each.asked.agents)
+            at = rows.stop
+            _settle(each, ActionAnswer(_of_rows(decision.actions, rows), _recalled(decision.recall, rows), loaded))
+
+    async def _act(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> Decision:
+        self.decisions += 1
+        call = partial(
+            loaded.policy.act,
+            tuple(_joined(arrays) for arrays in zip(*(each.asked.observations for each in group), strict=True)),
+            _masks(group),
+            self._random,
+            deterministic,
+            _recall(group),
+        )
+        if loaded.quick:
+            return call()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "decisions")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+def _joined(arrays: tuple[Array, ...]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _masks(group: list[_WaitingRequest]) -> Array | None:
+    found = [each.asked.masks for each in group]
+    given = next((masks for masks in found if masks is not None), None)
+    if given is None:
+        return None
+    width = given.shape[1]
+    return _joined(
+        tuple(
+            np.ones((each.asked.agents, width), np.bool_) if masks is None else masks
+            for each, masks in zip(group, found, strict=True)
+        )
+    )
+
+
+def _recall(group: list[_WaitingRequest]) -> Recall | None:
+    found = [each.recall for each in group if each.recall is not None]
+    if not found:
+        return None
+    return Recall(
+        _joined(tuple(each.memories for each in found)), _joined(tuple(each.previous_actions for each in found))
+    )
+
+
+def _of_rows(actions: ActionBatch, rows: slice) -> ActionBatch:
+    return ActionBatch(actions.continuous[rows], actions.discrete[rows])
+
+
+def _recalled(recall: Recall | None, rows: slice) -> Recall | None:
+    return None if recall is None else Recall(recall.memories[rows], recall.previous_actions[rows])
+
+
+def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> None:
+    if each.answer.done():  # the caller has gone
+        return
+    if isinstance(result, ActionAnswer):
+        each.answer.set_result(result)
+    else:
+        each.answer.set_exception(result)
+
+
+def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
+    if isinstance(error, NotFiniteError):  # it has decided on zeros, so it is these observations
+        return RequestRefused(Why.UNFIT, f"the model has no finite answer to these observations: {error}")
+    said = describe_error(error)
+    log.error("%s could not decide: %s", loaded.path, said)
+    log.debug("where it was raised:", exc_info=error)
+    return RequestRefused(Why.FAULT, f"this is a fault of the model or the server: {said}")

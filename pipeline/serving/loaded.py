@@ -1,0 +1,197 @@
+"""Models that are served: read from their files, tried once, and read again when a newer file is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.common.errors import CommandError, RunError
+from pipeline.policies.model_files import ModelFile, check_spec, find_model, find_models, read_model
+from queues.specs import BehaviorSpec
+from stages.error_text import describe_error
+from stages.errors import StageError
+from stages.policy.actions import first_action_features
+from stages.policy.numpy_policy import NumpyPolicy
+from stages.policy.protocol import ActingPolicy, Recall
+
+log = logging.getLogger(__name__)
+
+Signature = tuple[str, int, int, int]
+"""What changes when a file is replaced: path, inode, time of the change, size."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A policy that was read from a file and has decided once."""
+
+    path: Path
+    signature: Signature
+    spec: BehaviorSpec
+    policy: ActingPolicy
+    version: int
+    """1 for the first that is served, 2 for the next, …"""
+    step: int
+    """Steps that it had learned from, as far as the file says."""
+    deterministic: bool
+    """True if it was trained to act by the mean and the most likely action."""
+
+    @property
+    def quick(self) -> bool:
+        """True if it decides in less time than a change of threads costs."""
+        return isinstance(self.policy, NumpyPolicy)
+
+    def nothing_recalled(self, agents: int) -> Recall | None:
+        """Return the memories of agents before their first decision; None if it has no memory."""
+        if not self.policy.memory_size:
+            return None
+        first = first_action_features(self.spec.actions)
+        return Recall(np.zeros((agents, self.policy.memory_size), np.float32), np.tile(first, (agents, 1)))
+
+
+class ServedModel:
+    """A model under its name: what was read last, and where newer ones appear.
+
+    Args:
+        name: by which requests name it.
+        reference: a model reference (`pipeline.policies.model_files`).
+        behavior: the behaviour that it names there.
+
+    Raises:
+        RunError: if it can't be read.
+    """
+
+    def __init__(self, name: str, reference: str, behavior: str) -> None:
+        self.name = name
+        self._reference = reference
+        self._behavior = behavior
+        self._refused: object = None
+        """The last complaint about a newer file, so that it is told once."""
+        self.newest = _load(*self._find(), version=1)
+
+    def nothing_recalled(self, agents: int) -> Recall | None:
+        """Return the memories of agents before their first decision; None without memory."""
+        return self.newest.nothing_recalled(agents)
+
+    def refresh(self) -> None:
+        """Read the newest file, if it is another one than before.
+
+        A file that can't be read or does not fit is left alone, with a warning, until it changes.
+        """
+        signature: Signature | None = None
+        try:
+            file, signature = self._find()
+            if signature in (self.newest.signature, self._refused):
+                return
+            loaded = _load(file, signature, self.newest.version + 1)
+            check_spec(loaded.spec, self.newest.spec)
+            _check_memory(loaded.policy, self.newest.policy)
+        except (RunError, StageError, OSError) as error:
+            told = signature or str(error)
+            if told != self._refused:
+                self._refused = told
+                log.warning("%s: a newer model can't be served, the one before stays: %s", self.name, error)
+            return
+        self.newest, self._refused = loaded, None
+        log.info("%s: serves %s now (step %d)", self.name, loaded.path, loaded.step)
+
+    def _find(self) -> tuple[ModelFile, Signature]:
+        file = find_model(self._reference, self._behavior)
+        state = file.path.stat()
+        return file, (str(file.path), state.st_ino, state.st_mtime_ns, state.st_size)
+
+    def plain(self) -> dict[str, Any]:
+        """Describe it, for the API."""
+        loaded, spec = self.newest, self.newest.spec.to_plain()
+        return {
+            "name": self.name,
+            "behavior": self.newest.spec.name,
+            "file": loaded.path.name,
+            "version": loaded.version,
+            "step": loaded.step,
+            "memory": bool(loaded.policy.memory_size),
+            "observations": spec["observations"],
+            "actions": spec["actions"],
+            "action_repeat": spec.get("action_repeat"),
+        }
+
+
+def load_models(references: Sequence[str]) -> list[ServedModel]:
+    """Read the models that a command names.
+
+    Args:
+        references: model references, each of which may have a name: `old=results/first@500000`. Without one, a model
+            is named after its behaviour.
+
+    Raises:
+        CommandError: if one can't be read, or two have one name.
+    """
+    found: dict[str, ServedModel] = {}
+    for given in references:
+        name, reference = _named(given)
+        try:
+            files = find_models(reference)
+            if name and len(files) > 1:
+                names = ", ".join(file.behavior for file in files)
+                raise RunError(f"{reference} holds several behaviours ({names}), and one name was given")
+            models = [ServedModel(name, reference, file.behavior) for file in files]
+        except (RunError, OSError) as error:
+            raise CommandError(f"--serve {given}: {error}") from error
+        for model in models:
+            model.name = model.name or model.newest.spec.name
+            if model.name in found:
+                raise CommandError(
+                    f"--serve {given}: there is a model '{model.name}' already; name one of them, such as "
+                    f"other={reference}"
+                )
+            found[model.name] = model
+    return [*found.values()]
+
+
+def _named(given: str) -> tuple[str, str]:
+    name, sign, reference = given.partition("=")
+    if not sign or "/" in name or Path(given).exists():
+        return "", given
+    return name, reference
+
+
+def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
+    """Read a file and let it decide once, on zeros: what fails then is not served.
+
+    Raises:
+        RunError: if it can't be read, or can't decide.
+    """
+    model = read_model(file, version=version)
+    policy, spec, settings = model.make_policy(), model.spec, model.design.settings
+    loaded = LoadedModel(file.path, signature, spec, policy, version, max(0, model.update.step), settings.deterministic)
+    zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
+    try:
+        policy.act(zeros, None, np.random.default_rng(0), False, loaded.nothing_recalled(1))
+    except Exception as error:
+        raise RunError(f"{file.path} can't decide: {describe_error(error)}") from error
+    return loaded
+
+
+def _check_memory(theirs: ActingPolicy, ours: ActingPolicy) -> None:
+    if theirs.memory_size != ours.memory_size:
+        raise StageError(f"it remembers {theirs.memory_size} numbers, and sessions hold {ours.memory_size}")
+
+
+async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
+    """Look for newer files until cancelled, in a thread, so that nobody who asks waits for the disk."""
+    while True:
+        await asyncio.sleep(period_s)
+        for model in models:
+            await asyncio.to_thread(_refresh, model)
+
+
+def _refresh(model: ServedModel) -> None:
+    try:
+        model.refresh()
+    except Exception as error:  # whatever a damaged file makes a library raise: requests are answered all the same
+        log.exception("%s: looking for a newer model failed: %s", model.name, describe_error(error))

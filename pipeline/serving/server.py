@@ -1,0 +1,126 @@
+"""The policy server as a program: models read, sites opened, requests answered until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from config.listen import endpoint_of, reaches_others
+from pipeline.common.errors import CommandError
+from pipeline.serving.http_api import OPEN, serving_routes
+from pipeline.serving.loaded import ServedModel, load_models
+from pipeline.serving.service import PolicyService
+from pipeline.web.guards import make_token
+from pipeline.web.site import Site, SiteOptions
+
+USUAL_PORT = 8480
+MOST_BODY_BYTES = 8 * 1024 * 1024
+"""Of a request. Eleven pictures of 512×512×3 in bytes, or 4 MiB of numbers as JSON."""
+MOST_CONNECTIONS = 1024
+DRAIN_S = 10.0
+"""Seconds in which requests under way are answered when the server ends; twice the patience of each."""
+
+
+@dataclass(frozen=True)
+class ServingOptions:
+    """What is served, and to whom."""
+
+    references: Sequence[str]
+    """Model references, with names or without (`load_models`)."""
+    endpoint: str = ""
+    """`config.listen.Endpoint` of the HTTP server."""
+    deterministic: bool = False
+    """The mean and the most likely choice, for requests that do not say."""
+    seed: int | None = None
+    """Of all chance; None for a random one."""
+    origins: Sequence[str] = ()
+    """Origins whose pages may call it from a browser."""
+
+
+def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callable[[str, int], None]) -> None:
+    """Serve models until the first SIGINT or SIGTERM; then what is under way is answered.
+
+    Args:
+        options: what is served.
+        tell: called with the addresses.
+        at_once: ends the process with a message and a status, at a second signal or if requests can't be answered.
+
+    Raises:
+        CommandError: if a model can't be read, or it can't listen.
+    """
+    models = load_models(options.references)
+    asyncio.run(_serve(models, options, tell, at_once))
+
+
+async def _serve(
+    models: Sequence[ServedModel],
+    options: ServingOptions,
+    tell: Callable[[str], None],
+    at_once: Callable[[str, int], None],
+) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def receive() -> None:
+        if stop.is_set():
+            at_once("ended at once; requests under way were not answered", 130)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, receive)
+    service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
+    token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
+    site = Site(serving_routes(service), _site_options(options, token))
+    running = asyncio.create_task(service.run())
+    running.add_done_callback(lambda _: stop.set())
+    try:
+        try:
+            await site.start()
+        except OSError as error:
+            raise CommandError(f"--listen: {error.strerror}; choose another with --listen=HOST:PORT") from error
+        tell(_words(models, site, token))
+        await stop.wait()
+        if running.done():  # it has failed
+            await running
+        await _drain(service, site, at_once)
+    finally:
+        if not running.done():
+            running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def _site_options(options: ServingOptions, token: str) -> SiteOptions:
+    return SiteOptions(
+        options.endpoint,
+        USUAL_PORT,
+        token,
+        lambda request: request.path not in OPEN,
+        most_body_bytes=MOST_BODY_BYTES,
+        most_connections=MOST_CONNECTIONS,
+        origins=frozenset(options.origins),
+        drops_abandoned=True,
+    )
+
+
+async def _drain(service: PolicyService, site: Site, at_once: Callable[[str, int], None]) -> None:
+    """Answer what is under way; new connections are refused meanwhile, and new requests of old ones, too."""
+    site.stop_listening()
+    try:
+        async with asyncio.timeout(DRAIN_S):
+            await service.end()
+    except TimeoutError:
+        at_once(f"requests under way could not be answered within {DRAIN_S:g} s", 1)
+    await site.stop()
+
+
+def _words(models: Sequence[ServedModel], site: Site, token: str) -> str:
+    """Say what is served, where."""
+    lines = [f"{model.name}: {model.newest.path}, step {model.newest.step}" for model in models]
+    lines += [f"HTTP: {site.url}"]
+    if token:
+        lines += [f"token: {token}"]
+    return "\n".join([*lines, "Serving (Ctrl-C ends)"])

@@ -1,0 +1,89 @@
+"""`--serve`: the policy server by the real command."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+from runs import COMMAND
+from serving_samples import expected, write_model
+
+pytestmark = pytest.mark.lengthy
+
+
+@contextmanager
+def served(folder, *arguments):
+    """The command, and what it has said up to the line that says that it serves."""
+    line = [sys.executable, str(COMMAND), "--serve", *map(str, arguments)]
+    with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = ""
+            while "Serving" not in said:
+                more = process.stdout.readline()
+                assert more, said
+                said += more
+            yield process, said
+        finally:
+            process.kill()
+
+
+def ask(url, body, **headers):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_models_answer_until_the_server_is_told_to_end(tmp_path):
+    write_model(tmp_path / "results" / "first")
+    write_model(tmp_path / "results" / "first", step=100, seed=1)
+    wanted = {"Ball": expected([[[1, 2, 3]]]), "old": expected([[[1, 2, 3]]], seed=1)}
+    arguments = ("results/first", "old=results/first@100", "--listen", "127.0.0.1:0", "--deterministic")
+    with served(tmp_path, *arguments) as (process, said):
+        assert "Ball: results/first/Ball/Ball-500.pt, step 500\nold: " in said
+        assert "token" not in said
+        url = re.search(r"HTTP: (http://127\.0\.0\.1:\d+/)", said)[1]
+        for name, decision in wanted.items():
+            status, answer = ask(f"{url}api/models/{name}/act", {"observations": [[[1, 2, 3]]]})
+            assert status == 200
+            assert answer["continuous"][0] == pytest.approx(decision.actions.continuous[0].tolist(), rel=1e-5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_beyond_this_machine_it_has_a_token(tmp_path):
+    write_model(tmp_path)
+    with served(tmp_path, tmp_path, "--listen=all:0") as (process, said):
+        url, token = re.search(r"HTTP: (http://\S+/)\ntoken: (\S+)\n", said).groups()
+        asked = {"observations": [[[1, 2, 3]]]}
+        assert ask(f"{url}api/models/Ball/act", asked)[0] == 401
+        assert ask(f"{url}api/models/Ball/act", asked, Authorization=f"Bearer {token}")[0] == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none"], "--serve none: none: there is no file and no folder none"),
+        (["model", "--listen", "here:1"], "--listen=here:1: 'here' is none of: localhost"),
+        (["model", "--allow-origin", "game.example"], "--allow-origin game.example: expected scheme://host"),
+    ],
+)
+def test_a_mistake_in_the_command_is_named(tmp_path, arguments, words):
+    line = [sys.executable, str(COMMAND), "--serve", *arguments]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert words in done.stderr

@@ -1,0 +1,121 @@
+"""Specifications of requests as plain data: what is taken, and the words that refuse the rest."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import numpy as np
+import pytest
+
+from pipeline.serving.asked import MOST_AGENTS, read_asked
+from pipeline.serving.refused import RequestRefused, Why
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+
+MASKED = ActionSpec(1, (3, 2), masked=True)
+SPEC = BehaviorSpec("Ball", (ObservationSpec("place", (2,)), ObservationSpec("eye", (1, 2, 2), "uint8")), MASKED)
+PLACES, EYES = [[1, 2.5], [3, 4]], [[[[0, 1], [2, 255]]], [[[4, 5], [6, 7]]]]
+GOOD = {"place": PLACES, "eye": EYES}
+
+
+def refusal(plain, spec=SPEC):
+    with pytest.raises(RequestRefused) as raised:
+        read_asked(spec, plain)
+    assert raised.value.why is Why.UNFIT
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        GOOD,
+        [PLACES, EYES],
+        (np.asarray(PLACES, "<f4").tobytes(), np.asarray(EYES, np.uint8).tobytes()),
+        {"place": PLACES, "eye": b64encode(np.asarray(EYES, np.uint8).tobytes()).decode()},
+    ],
+)
+def test_observations_are_given_by_name_or_place_as_lists_or_bytes(given):
+    asked = read_asked(SPEC, {"observations": given})
+    assert asked.agents == 2
+    assert [each.dtype for each in asked.observations] == [np.float32, np.uint8]
+    np.testing.assert_array_equal(asked.observations[0], np.asarray(PLACES))
+    np.testing.assert_array_equal(asked.observations[1], np.asarray(EYES))
+
+
+def test_all_else_is_optional_and_may_be_null():
+    nothing = {"masks": None, "deterministic": None, "session": None, "episode_start": None}
+    for plain in ({}, nothing):
+        asked = read_asked(SPEC, {"observations": GOOD, **plain})
+        assert (asked.masks, asked.deterministic, asked.session, asked.episode_start) == (None, None, "", None)
+    masks = [[1, 0, 0, 1, 1], [True, True, True, False, True]]
+    whole = {"observations": GOOD, "masks": masks, "deterministic": False, "session": "a", "episode_start": [True, 0]}
+    asked = read_asked(SPEC, whole)
+    assert asked.masks is not None
+    assert asked.masks.tolist() == np.asarray(masks, bool).tolist()
+    assert asked.episode_start is not None
+    assert asked.episode_start.tolist() == [True, False]
+    assert (asked.deterministic, asked.session) == (False, "a")
+
+
+@pytest.mark.parametrize(
+    ("observations", "words"),
+    [
+        (None, "observations: missing; expected place float32[2], eye uint8[1, 2, 2]"),
+        ({"place": PLACES}, "observations.eye: missing"),
+        ({**GOOD, "plase": PLACES}, "observations.plase: there is none; did you mean 'place'"),
+        ([PLACES], "or a list of 2 in this order"),
+        (7, "got a number"),
+        ([[1, 2], EYES], "observations.place: expected float32[n, 2], a row per agent, got [2]"),
+        ([[[1], [2]], EYES], "got [2, 1]"),
+        ([3, EYES], "got []"),
+        ([[[1, 2], [3]], EYES], "lists of different lengths"),
+        ([[["1", "2"], [3, 4]], EYES], "observations.place: expected numbers"),
+        ([[[None, 2], [3, 4]], EYES], "observations.place: expected numbers"),
+        ([{"a": 1}, EYES], "observations.place: expected numbers, got an object"),
+        ([[[float("nan"), 2], [3, 4]], EYES], "observations.place: has a number that is not finite"),
+        ([[[1e300, 2], [3, 4]], EYES], "observations.place: has a number that is not finite in float32"),
+        ([[[10**400, 2], [3, 4]], EYES], "observations.place: expected numbers"),
+        ([PLACES, [[[[0, 1], [2, 256]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
+        ([PLACES, [[[[0, 1], [2, -1]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
+        ([PLACES, [[[[0, 1], [2, 0.5]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
+        ([PLACES, EYES[:1]], "eye is of 1 agents, and place of 2"),
+        ([[], []], "expected float32[n, 2], a row per agent, got [0]"),
+        ([b"", b""], "of 0 agents, expected 1 to"),
+        ([b"123", EYES], "observations.place: 3 bytes are no whole number of place float32[2], 8 bytes an agent"),
+        (["!", EYES], "observations.place: a text has to be base64"),
+        ([b"\0" * 8 * (MOST_AGENTS + 1), b"\0" * 4 * (MOST_AGENTS + 1)], f"expected 1 to {MOST_AGENTS} in a request"),
+    ],
+)
+def test_other_observations_are_refused_with_what_was_expected(observations, words):
+    assert words in refusal({"observations": observations})
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"mask": []}, "mask: there is no such key; did you mean 'masks'"),
+        ({1: 2}, "1: there is no such key"),
+        ({"masks": [[1] * 4] * 2}, "masks: expected [2, 5] (choices: 3 + 2), got [2, 4]"),
+        ({"masks": [[1] * 5]}, "masks: expected [2, 5]"),
+        ({"masks": [[1] * 5, [0, 0, 0, 1, 1]]}, "masks: row 1 forbids all 3 choices of branch 0"),
+        ({"masks": [[2] * 5] * 2}, "masks: expected true or false"),
+        ({"masks": [[1], [1, 1]]}, "masks: expected true or false, got lists of different lengths"),
+        ({"masks": "all"}, "masks: expected true or false"),
+        ({"deterministic": 1}, "deterministic: expected true or false, got a number"),
+        ({"session": 3}, "session: expected the id of a session, got a number"),
+        ({"episode_start": [True, True]}, "episode_start: it is of a session, and the request names none"),
+        ({"session": "a", "episode_start": [True]}, "episode_start: expected [2], one per agent, got [1]"),
+    ],
+)
+def test_other_values_are_refused_with_what_was_expected(more, words):
+    assert words in refusal({"observations": GOOD, **more})
+
+
+def test_a_body_that_is_no_object_is_refused():
+    assert "the body is a list, expected an object with 'observations'" in refusal([GOOD])
+
+
+def test_masks_are_refused_where_the_model_has_none():
+    spec = BehaviorSpec("Ball", (ObservationSpec("place", (2,)),), ActionSpec(0, (3,)))
+    assert "this model was made without action masks" in refusal(
+        {"observations": [PLACES], "masks": [[1] * 3] * 2}, spec
+    )

@@ -1,0 +1,256 @@
+"""The policy server over HTTP, on loopback: right answers, and the right refusals of everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import msgpack
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+pytest.importorskip("prometheus_client", reason="python -m pip install 'headrace[web]'")
+from aiohttp import ClientSession
+from serving_samples import MEMORY, PICTURE, expected, serving, write_model
+
+from pipeline.serving.batcher import BatchLimits
+from pipeline.serving.http_api import OPEN, serving_routes
+from pipeline.web.site import Site, SiteOptions
+from stages.policy.protocol import Recall
+
+ROW = [0.5, -1.0, 2.0]
+ACT = "/api/models/Ball/act"
+
+
+@asynccontextmanager
+async def called(*references, site=None, **options):
+    """A service, and a caller of its site."""
+    async with serving(*references, **options) as service:
+        made = Site(serving_routes(service), SiteOptions("127.0.0.1:0", drops_abandoned=True, **(site or {})))
+        await made.start()
+        try:
+            async with ClientSession(made.url) as caller:
+                yield service, caller
+        finally:
+            await made.stop()
+
+
+async def post(caller, path, plain, **headers):
+    async with caller.post(path, json=plain, headers=headers) as answer:
+        return answer.status, await answer.json()
+
+
+def close(found, wanted):
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    return True
+
+
+async def test_it_answers_as_the_policy_decides(tmp_path):
+    write_model(tmp_path)
+    rows = [ROW, [1, 2, 3]]
+    wanted = expected([rows]).actions
+    async with called(tmp_path) as (_, caller):
+        for observations in ([rows], {"vector": rows}):
+            status, answer = await post(caller, ACT, {"observations": observations})
+            assert (status, answer["step"], answer["version"]) == (200, 500, 1)
+            assert close(answer["continuous"], wanted.continuous)
+            assert answer["discrete"] == wanted.discrete.tolist()
+
+
+async def test_masks_forbid_choices(tmp_path):
+    write_model(tmp_path)
+    masks = [[False, True, False, False, True]]
+    async with called(tmp_path) as (_, caller):
+        _, answer = await post(caller, ACT, {"observations": [[ROW]], "masks": masks, "deterministic": False})
+        assert answer["discrete"] == [[1, 1]]
+
+
+async def test_msgpack_is_answered_in_msgpack_and_pictures_are_bytes(tmp_path):
+    write_model(tmp_path, observed=(PICTURE,))
+    seen = np.random.default_rng(0).integers(0, 256, (2, *PICTURE.shape), np.uint8)
+    wanted = expected([seen], observed=(PICTURE,)).actions
+    async with called(tmp_path) as (_, caller):
+        body = msgpack.packb({"observations": {"eye": seen.tobytes()}})
+        async with caller.post(ACT, data=body, headers={"Content-Type": "application/msgpack"}) as answer:
+            assert (answer.status, answer.content_type) == (200, "application/msgpack")
+            assert close(msgpack.unpackb(await answer.read())["continuous"], wanted.continuous)
+        async with caller.get("/api/models", headers={"Accept": "application/msgpack"}) as answer:
+            (model,) = msgpack.unpackb(await answer.read())["models"]
+            assert model["observations"][0]["shape"] == [3, 20, 20]
+
+
+async def test_samples_differ_and_the_most_likely_action_is_one(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path, deterministic=False) as (_, caller):
+        ask = {"observations": [[ROW]]}
+        drawn = [(await post(caller, ACT, ask))[1]["continuous"][0] for _ in range(5)]
+        assert len(set(map(tuple, drawn))) == 5
+        likely = [(await post(caller, ACT, {**ask, "deterministic": True}))[1]["continuous"][0] for _ in range(2)]
+        assert likely[0] == likely[1]
+
+
+async def test_many_callers_at_a_time_share_decisions(tmp_path):
+    write_model(tmp_path)
+    rows = np.random.default_rng(1).normal(size=(40, 3)).round(3)
+    wanted = expected([rows]).actions.continuous
+    async with called(tmp_path) as (service, caller):
+        answers = await asyncio.gather(*(post(caller, ACT, {"observations": [[row.tolist()]]}) for row in rows))
+        assert close([answer["continuous"][0] for _, answer in answers], wanted)
+        async with caller.get("/metrics") as answer:
+            text = await answer.text()
+        assert 'headrace_serving_requests_total{model="Ball",outcome="answered"} 40.0' in text
+        assert 'headrace_serving_agents_total{model="Ball"} 40.0' in text
+        assert 'headrace_serving_model_step{model="Ball"} 500.0' in text
+
+
+async def test_a_session_remembers(tmp_path):
+    write_model(tmp_path, memory=MEMORY)
+    first = expected([[ROW]], memory=MEMORY)
+    second = expected([[ROW]], recall=first.recall, memory=MEMORY)
+    assert isinstance(first.recall, Recall)
+    assert not np.allclose(first.actions.continuous, second.actions.continuous)
+    async with called(tmp_path) as (_, caller):
+        status, session = await post(caller, "/api/models/Ball/sessions", {"agents": 1})
+        assert status == 201
+        ask = {"observations": [[ROW]], "session": session["session"]}
+        for wanted in (first, second):
+            assert close((await post(caller, ACT, ask))[1]["continuous"], wanted.actions.continuous)
+        again = (await post(caller, ACT, {**ask, "episode_start": [True]}))[1]["continuous"]
+        assert close(again, first.actions.continuous)
+        async with caller.delete(f"/api/models/Ball/sessions/{session['session']}") as answer:
+            assert answer.status == 200
+        assert (await post(caller, ACT, ask))[0] == 404
+        status, answer = await post(caller, ACT, {"observations": [[ROW]]})
+        assert (status, "'Ball' remembers what it saw; open a session" in answer["error"]) == (422, True)
+        async with caller.post("/api/models/Ball/sessions") as answer:  # without a body: one agent
+            assert (answer.status, (await answer.json())["agents"]) == (201, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind", "status", "words"),
+    [
+        (ACT, b"{", "json", 400, "the body is no JSON"),
+        (ACT, b"[" * 100_000, "json", 400, "the body is no JSON"),
+        (ACT, b"\xff", "json", 400, "the body is no JSON"),
+        (ACT, b"\x81", "msgpack", 400, "the body is no msgpack"),
+        (ACT, b"\xc1", "msgpack", 400, "the body is no msgpack"),
+        (ACT, b"\x01\x02", "msgpack", 400, "the body is no msgpack"),
+        (ACT, b"\x81\x90\x01", "msgpack", 400, "the body is no msgpack"),
+        (ACT, b"\x91" * 5000, "msgpack", 400, "the body is no msgpack"),
+        (ACT, b"{}", "x-yaml", 415, "application/json or application/msgpack"),
+        (ACT, b" " * 200_001, "json", 413, ""),
+        (ACT, b"[]", "json", 422, "expected an object with 'observations'"),
+        (ACT, b'{"observations": [[[1, 2]]]}', "json", 422, "expected float32[n, 3]"),
+        (ACT, b'{"observations": [[[1, 2, NaN]]]}', "json", 422, "not finite"),
+        (ACT, b'{"observations": [[[1, 2, 3]]], "session": "none"}', "json", 404, "there is no session 'none'"),
+        ("/api/models/Bell/act", b"{}", "json", 404, "there is no model 'Bell'; did you mean 'Ball'"),
+        ("/api/models/Ball/sessions", b'{"agents": 0}', "json", 422, "agents"),
+        ("/api/models/Ball/sessions", b'{"agents": "2"}', "json", 422, "agents"),
+        ("/api/models/Ball/sessions", b'{"agent": 2}', "json", 422, "agent"),
+        ("/api/models/Bell/sessions", b"{}", "json", 404, "there is no model 'Bell'"),
+        ("/api/models/..%2f..%2fsetup.cfg/act", b"{}", "json", 404, "there is no model"),
+        ("/api/models/../../setup.cfg", b"{}", "json", 404, ""),
+    ],
+)
+async def test_what_does_not_fit_is_refused_and_nothing_else_happens(tmp_path, path, body, kind, status, words):
+    write_model(tmp_path)
+    async with called(tmp_path, site={"most_body_bytes": 200_000}) as (service, caller):
+        async with caller.post(path, data=body, headers={"Content-Type": f"application/{kind}"}) as answer:
+            assert answer.status == status
+            assert words in (await answer.json())["error"]
+        metrics = service.tally.text().decode()
+        assert 'headrace_serving_decisions_total{model="Ball"} 0.0' in metrics
+        assert 'headrace_serving_sessions{model="Ball"} 0.0' in metrics
+        assert (await post(caller, ACT, {"observations": [[ROW]]}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer right", "Origin": "http://evil.example"}, 403),
+        ({"Authorization": "Bearer right", "Host": "evil.example"}, 403),
+        ({"Authorization": "Bearer right"}, 200),
+    ],
+)
+async def test_who_may_not_call_it_is_refused_before_the_body_is_read(tmp_path, headers, status):
+    write_model(tmp_path)
+    site = {"token": "right", "needs_token": lambda request: request.path not in OPEN}
+    async with called(tmp_path, site=site) as (_, caller):
+        assert (await post(caller, ACT, {"observations": [[ROW]]}, **headers))[0] == status
+        async with caller.get("/healthz") as answer:
+            assert answer.status == 200
+
+
+async def test_pages_of_an_origin_that_is_allowed_may_call_it(tmp_path):
+    write_model(tmp_path)
+    ours, other = "https://game.example", "https://evil.example"
+    site = {"token": "right", "origins": frozenset({ours})}
+    async with called(tmp_path, site=site) as (_, caller):
+        asks = {"Access-Control-Request-Method": "POST", "Sec-Fetch-Site": "cross-site"}
+        async with caller.options(ACT, headers={"Origin": ours, **asks}) as answer:
+            assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (204, ours)
+            assert "authorization" in answer.headers["Access-Control-Allow-Headers"]
+        async with caller.options(ACT, headers={"Origin": other, **asks}) as answer:
+            assert (answer.status, "Access-Control-Allow-Origin" in answer.headers) == (403, False)
+        for token, status in (("right", 200), ("wrong", 401)):
+            headers = {"Origin": ours, "Authorization": f"Bearer {token}", "Sec-Fetch-Site": "cross-site"}
+            async with caller.post(ACT, json={"observations": [[ROW]]}, headers=headers) as answer:
+                assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (status, ours)
+
+
+async def test_beyond_its_bound_it_refuses_with_503(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path, batches=BatchLimits(waiting=4)) as (_, caller):
+        asks = (post(caller, ACT, {"observations": [[ROW] * 1000]}) for _ in range(60))
+        statuses = [status for status, _ in await asyncio.gather(*asks)]
+        assert set(statuses) <= {200, 503}
+        assert 200 in statuses
+    async with called(tmp_path, batches=BatchLimits(waiting=0)) as (_, caller):
+        async with caller.post(ACT, json={"observations": [[ROW]]}) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+            assert "requests wait already" in (await answer.json())["error"]
+
+
+async def test_when_it_ends_it_says_so_and_answers_what_is_under_way(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path) as (service, caller):
+        under_way = [asyncio.create_task(post(caller, ACT, {"observations": [[ROW]]})) for _ in range(5)]
+        await under_way[0]
+        await service.end()
+        statuses = [status for status, _ in await asyncio.gather(*under_way)]
+        assert set(statuses) <= {200, 503}
+        async with caller.get("/healthz") as answer:
+            assert (answer.status, answer.headers["Connection"]) == (503, "close")
+        status, answer = await post(caller, ACT, {"observations": [[ROW]]})
+        assert (status, answer["error"]) == (503, "the server ends")
+
+
+async def test_who_hangs_up_is_dropped(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path) as (service, caller):
+        async with caller.get("/healthz") as answer:
+            port = answer.url.port
+        body = b'{"observations": [[[1, 2, 3]]]}'
+        head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", port)) as gone:
+                gone.sendall(head % (ACT.encode(), len(body)) + body)
+        assert (await post(caller, ACT, {"observations": [[ROW]]}))[0] == 200
+        async with asyncio.timeout(10):
+            await service.end()  # nothing is under way for ever
+
+
+async def test_the_api_describes_itself(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path) as (_, caller), caller.get("/api/openapi.json") as answer:
+        described = await answer.json()
+        paths = {path for path in described["paths"] if path.startswith("/api/models")}
+        served = {route.path for route in serving_routes(None) if route.path.startswith("/api/models")}
+        assert paths == served
+        operation = described["paths"][ACT.replace("Ball", "{model}")]["post"]
+        keys = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        assert set(keys) == {"observations", "masks", "deterministic", "session", "episode_start"}

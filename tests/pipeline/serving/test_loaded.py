@@ -1,0 +1,105 @@
+"""Specifications of served models: their names, and newer files, whole, broken, unfit and gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from serving_samples import MEMORY, write_model
+
+from pipeline.common.errors import CommandError
+from pipeline.serving.loaded import load_models
+from queues.specs import ActionSpec
+
+
+def steps(models):
+    return {model.name: model.newest.step for model in models}
+
+
+def test_models_are_named_after_their_behaviours_or_by_the_command(tmp_path):
+    old = write_model(tmp_path, "Ball", 500)
+    write_model(tmp_path, "Ball", 1000)
+    write_model(tmp_path, "Wall", 700)
+    assert steps(load_models([str(tmp_path), f"old={old}"])) == {"Ball": 1000, "Wall": 700, "old": 500}
+    assert steps(load_models([f"first={tmp_path}/Ball@500"])) == {"first": 500}
+
+
+def test_references_that_can_not_be_served_are_named(tmp_path):
+    path = write_model(tmp_path, "Ball")
+    write_model(tmp_path, "Wall")
+    for references, words in (
+        ([str(path), str(path)], f"--serve {path}: there is a model 'Ball' already; name one of them"),
+        ([f"one={tmp_path}"], r"holds several behaviours \(Ball, Wall\), and one name was given"),
+        ([str(tmp_path / "none")], "there is no file and no folder"),
+        ([str(tmp_path / "none.pt")], "there is no file and no folder"),
+    ):
+        with pytest.raises(CommandError, match=words):
+            load_models(references)
+    path.write_bytes(b"no model")
+    with pytest.raises(CommandError, match=f"--serve {path}: "):
+        load_models([str(path)])
+
+
+def test_a_newer_checkpoint_of_a_run_takes_the_place_of_the_one_before(tmp_path):
+    write_model(tmp_path, step=500)
+    (model,) = load_models([str(tmp_path)])
+    first = model.newest
+    model.refresh()
+    assert model.newest is first
+    write_model(tmp_path, step=1000, seed=1)
+    model.refresh()
+    assert (model.newest.step, model.newest.version) == (1000, 2)
+
+
+def test_a_file_that_is_replaced_is_read_again_and_a_chosen_step_stays(tmp_path):
+    path = write_model(tmp_path, step=500)
+    file, chosen = load_models([str(path), f"chosen={tmp_path}@500"])
+    write_model(tmp_path, step=1000)
+    for model in (file, chosen):
+        model.refresh()
+        assert (model.newest.step, model.newest.version) == (500, 1)
+    other = tmp_path / "other.pt"
+    shutil.copy(write_model(tmp_path / "other", step=900), other)
+    os.replace(other, path)
+    file.refresh()
+    assert (file.newest.step, file.newest.version) == (900, 2)
+
+
+def test_a_file_that_is_half_written_is_told_of_once_and_read_when_it_is_whole(tmp_path, caplog):
+    path = write_model(tmp_path, step=500)
+    (model,) = load_models([str(path)])
+    whole = write_model(tmp_path / "newer", step=900).read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    for _ in range(3):
+        model.refresh()
+        assert model.newest.step == 500
+    assert caplog.text.count("Ball: a newer model can't be served, the one before stays: ") == 1
+    path.write_bytes(whole)
+    model.refresh()
+    assert model.newest.step == 900
+
+
+def test_one_that_is_gone_is_told_of_once(tmp_path, caplog):
+    path = write_model(tmp_path, step=500)
+    (model,) = load_models([str(path)])
+    path.unlink()
+    for _ in range(3):
+        model.refresh()
+    assert (model.newest.step, caplog.text.count("the one before stays")) == (500, 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({}, {"actions": ActionSpec(3)}, "it was trained with other actions"),
+        ({"memory": MEMORY}, {}, "it remembers 0 numbers, and sessions hold 6"),
+    ],
+)
+def test_one_that_does_not_fit_those_who_ask_is_not_served(tmp_path, caplog, before, after, words):
+    path = write_model(tmp_path, step=500, **before)
+    (model,) = load_models([str(path)])
+    os.replace(write_model(tmp_path / "newer", step=900, **after), path)
+    model.refresh()
+    assert model.newest.step == 500
+    assert words in caplog.text

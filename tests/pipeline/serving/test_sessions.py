@@ -1,0 +1,141 @@
+"""Specifications of sessions: what is remembered, for how long, and for how many; a test's own clock."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.serving.asked import Asked
+from pipeline.serving.refused import RequestRefused, Why
+from pipeline.serving.sessions import SessionLimits, Sessions
+from stages.policy.protocol import Recall
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def nothing(agents):
+    return Recall(np.zeros((agents, 3), np.float32), np.ones((agents, 2), np.float32))
+
+
+def opened(**limits):
+    clock = Clock()
+    return Sessions(nothing, clock, SessionLimits(**limits)), clock
+
+
+def asked(session, agents=1, starts=None):
+    flags = None if starts is None else np.asarray(starts)
+    return Asked((np.zeros((agents, 1), np.float32),), session=session, episode_start=flags)
+
+
+def decide(sessions, request, value=1.0):
+    """The memories before a decision; those after it are of this value."""
+    with sessions.turn(request) as turn:
+        n = request.agents
+        turn.after, turn.decided = Recall(np.full((n, 3), value), np.full((n, 2), value)), True
+        return turn.before
+
+
+def refused(call, *arguments):
+    with pytest.raises(RequestRefused) as raised:
+        call(*arguments)
+    return raised.value.why
+
+
+def test_a_session_remembers_from_request_to_request():
+    sessions, _ = opened()
+    one, two = sessions.open(1), sessions.open(1)
+    assert decide(sessions, asked(one), 5.0).memories.tolist() == [[0, 0, 0]]
+    assert decide(sessions, asked(one)).memories.tolist() == [[5, 5, 5]]
+    assert decide(sessions, asked(two)).previous_actions.tolist() == [[1, 1]]
+
+
+def test_agents_whose_episode_begins_are_forgotten_alone():
+    sessions, _ = opened()
+    key = sessions.open(2)
+    decide(sessions, asked(key, 2), 5.0)
+    before = decide(sessions, asked(key, 2, [True, False]))
+    assert before.memories.tolist() == [[0, 0, 0], [5, 5, 5]]
+    assert before.previous_actions.tolist() == [[1, 1], [5, 5]]
+
+
+def test_without_a_decision_nothing_is_remembered_and_nothing_forgotten():
+    sessions, _ = opened()
+    key = sessions.open(1)
+    decide(sessions, asked(key), 5.0)
+    with pytest.raises(ZeroDivisionError), sessions.turn(asked(key, starts=[True])):
+        raise ZeroDivisionError
+    assert decide(sessions, asked(key)).memories.tolist() == [[5, 5, 5]]
+
+
+def test_two_requests_of_one_session_at_a_time_are_refused():
+    sessions, _ = opened()
+    key = sessions.open(1)
+    with sessions.turn(asked(key)):
+        assert refused(decide, sessions, asked(key)) is Why.BUSY
+    decide(sessions, asked(key))
+
+
+def test_unknown_sessions_and_those_of_other_agents_are_refused():
+    sessions, _ = opened()
+    key = sessions.open(2)
+    assert refused(decide, sessions, asked("none")) is Why.UNKNOWN
+    assert refused(sessions.close, "none") is Why.UNKNOWN
+    assert refused(decide, sessions, asked(key, 3)) is Why.UNFIT
+    sessions.close(key)
+    assert refused(decide, sessions, asked(key, 2)) is Why.UNKNOWN
+    assert len(sessions) == 0
+
+
+def test_a_session_that_is_idle_is_ended():
+    sessions, clock = opened(idle_s=10)
+    old, used = sessions.open(1), sessions.open(1)
+    clock.now = 9.0
+    decide(sessions, asked(used))
+    clock.now = 10.0
+    assert refused(decide, sessions, asked(old)) is Why.UNKNOWN
+    decide(sessions, asked(used))
+    assert len(sessions) == 1
+
+
+def test_a_session_in_use_is_not_idle():
+    sessions, clock = opened(idle_s=10)
+    key = sessions.open(1)
+    with sessions.turn(asked(key)):
+        clock.now = 100.0
+        sessions.expire()
+    decide(sessions, asked(key))
+
+
+def test_one_that_is_ended_while_it_is_used_is_gone():
+    sessions, _ = opened()
+    key = sessions.open(1)
+    with sessions.turn(asked(key)):
+        sessions.close(key)
+    assert refused(decide, sessions, asked(key)) is Why.UNKNOWN
+
+
+@pytest.mark.parametrize(("limits", "agents"), [({"sessions": 2}, 1), ({"agents": 6}, 3)])
+def test_sessions_and_their_agents_are_bounded_and_idle_ones_make_room(limits, agents):
+    sessions, clock = opened(idle_s=10, **limits)
+    sessions.open(agents)
+    clock.now = 5.0
+    sessions.open(agents)
+    assert refused(sessions.open, agents) is Why.OVERLOADED
+    clock.now = 10.0
+    sessions.open(agents)
+
+
+@pytest.mark.parametrize("agents", [0, -1, 10_000])
+def test_a_session_has_agents(agents):
+    assert refused(opened()[0].open, agents) is Why.UNFIT
+
+
+def test_ids_are_not_to_be_guessed():
+    sessions, _ = opened()
+    assert len({sessions.open(1) for _ in range(100)}) == 100
+    assert len(sessions.open(1)) >= 20
