@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from config.behavioral_cloning import BehavioralCloningSettings
+from config.brains import BRAIN_KINDS, OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn
 from config.error_messages import explain
 from config.errors import Finding, FindingsError, suggest
 from config.fields import Flag, Int, PlainMap, Settings, Text, is_reference, report
@@ -126,7 +127,25 @@ class BehaviorSettings(Settings):
     behavioral_cloning: BehavioralCloningSettings | None = Field(
         None, description="Presence turns imitation of demonstrations on, beside the trainer's own learning."
     )
+    brain: Annotated[tuple[OwnBrainSettings, ...], BeforeValidator(as_brains)] = Field(
+        (),
+        description="Who decides for its agents: "
+        + "; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items())
+        + ". A word (the `use` of the only one), a map, or a list of several with their shares of the games; in what "
+        "these leave of the games its trainer's policy decides, and learns. Not in ML-Agents.",
+        json_schema_extra={"default_text": "`learning`"},
+    )
+    broadcast: Flag = Field(
+        False,
+        description="True: the steps of a `brain` that does not learn go to stages of your own, recordings and "
+        "students (`hyperparameters.teacher`), too. Not in ML-Agents' files of today.",
+    )
     framework: Text | None = Field(None, description="Accepted for ML-Agents' sake, without effect: a warning says so.")
+
+    @property
+    def learns(self) -> bool:
+        """True unless brains that do not learn decide in all games."""
+        return not self.brain or not leave_nobody_to_learn(self.brain)
 
     @property
     def signals(self) -> dict[str, RewardSignalSettings]:
@@ -174,18 +193,32 @@ class BehaviorSettings(Settings):
 
     @model_validator(mode="after")
     def _derive(self) -> BehaviorSettings:
-        excluded = self._about_excluded_keys()
+        report(self._about_brains())
+        excluded = self._about_excluded_keys() if self.learns else []
         try:
             if not self._given("hyperparameters"):
                 self._fill(hyperparameters=_defaults(self.trainer_type))
         except FindingsError as error:
             excluded += error.findings
-        report(excluded)
-        if isinstance(self.hyperparameters, Hyperparameters):
+        report(excluded if self.learns else [])
+        if isinstance(self.hyperparameters, Hyperparameters) and self.learns:
             report(list(self.hyperparameters.contradictions(self)))
         if self.even_checkpoints:
             self._fill(checkpoint_interval=self._even_interval())
         return self
+
+    def _about_brains(self) -> list[Finding]:
+        found = check_brains(self.brain, "brain")
+        if self.brain and self.self_play is not None:
+            message = (
+                "does not go with 'brain'; name opponents that do not learn under self_play.brains, or leave self_play "
+                "out ('self_play: null' if default_settings has it)"
+            )
+            found.append(Finding(("self_play",), message, (("brain",),)))
+        if self.broadcast and not self.brain:
+            message = "has nothing to send: it is about a 'brain' that does not learn, and there is none"
+            found.append(Finding(("broadcast",), message, (("brain",),)))
+        return found
 
     def _about_excluded_keys(self) -> list[Finding]:
         return [

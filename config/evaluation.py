@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from config.errors import Finding, suggest
-from config.fields import Int, PlainMap, Settings, Text, is_reference, report
+from config.brains import BRAIN_KINDS, check_use, check_with
+from config.errors import Finding
+from config.fields import Int, PlainMap, Settings, Text, report
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +31,12 @@ EVALUATION_OPPONENTS = {
         "stages.evaluation.opponents:SnapshotOpponents",
         "by the policies as they were at the first evaluation, kept in `<behavior>-opponent.pt`",
     ),
-    "random": EvaluationOpponentsKind(
-        "stages.evaluation.opponents:RandomOpponents",
-        "at random",
-    ),
 }
-"""By `evaluation.opponents`; a `module:Class` of the user's needs no entry."""
+"""By `evaluation.opponents`; all else is a brain (`config.brains`)."""
 
 
 def _opponents(value: object) -> object:
-    if not isinstance(value, str) or value in EVALUATION_OPPONENTS or is_reference(value):
-        return value
-    raise ValueError(
-        f"'{value}' is no kind of opponents; expected {', '.join(map(repr, EVALUATION_OPPONENTS))} or your own "
-        f"'module:Class'{suggest(value, EVALUATION_OPPONENTS)}"
-    )
+    return check_use(value, EVALUATION_OPPONENTS) if isinstance(value, str) else value
 
 
 class EvaluationSettings(Settings):
@@ -56,15 +48,19 @@ class EvaluationSettings(Settings):
         "self",
         description="How the agents of other teams act (of other behaviours, where there is one team only): "
         + "; ".join(f"`{name}`: {kind.meaning}" for name, kind in EVALUATION_OPPONENTS.items())
-        + "; `module:Class`: a scripted player, such as `stages.games.volley:ScriptedPlayer`.",
+        + "; "
+        + "; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items() if kind.maker)
+        + ".",
     )
     opponents_with: PlainMap = Field(
-        default_factory=dict, description="Keyword arguments for a `module:Class` of `opponents`."
+        default_factory=dict, description="Keyword arguments for `opponents`, where these are a brain."
     )
 
     @model_validator(mode="after")
-    def _only_classes_take_arguments(self) -> EvaluationSettings:
+    def _only_brains_take_arguments(self) -> EvaluationSettings:
         if self.opponents in EVALUATION_OPPONENTS:
             message = f"'{self.opponents}' accepts nothing; leave it out"
             report([Finding(("opponents_with", key), message, (("opponents",),)) for key in self.opponents_with])
+        else:
+            report(check_with(self.opponents, self.opponents_with, "opponents"))
         return self

@@ -74,6 +74,11 @@ def _about_teachers(config: Sections) -> Iterator[Finding]:
             others = ", ".join(other for other in config.behaviors if other != name) or "none so far"
             message = f"'{teacher}' is this behaviour itself; expected another one of this run ({others})"
             yield Finding(where, message, (where,))
+        elif (other := config.behaviors.get(teacher)) is not None and not other.learns and not other.broadcast:
+            message = (
+                f"'{teacher}' has a 'brain' that does not learn, whose steps go to nobody; give it broadcast: true"
+            )
+            yield Finding(where, message, ((*_BEHAVIORS, teacher, "brain"), (*_BEHAVIORS, teacher, "broadcast")))
         else:
             mend = "a teacher acts and learns in this run; of a person's play, record a .demo and name it as demo_path"
             yield from _listed(config, where, teacher, mend)

@@ -14,6 +14,17 @@ from config.sections import Sections
 from config.trainers import declared_kind
 
 _UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas", "side_channels", "listen", "max_message_mib")
+_FOR_LEARNING = (
+    "trainer_type",
+    "hyperparameters",
+    "network_settings",
+    "reward_signals",
+    "behavioral_cloning",
+    "checkpoint_interval",
+    "keep_checkpoints",
+    "even_checkpoints",
+    "init_path",
+)
 _EXECUTABLES_ALONE = {
     "env_settings": ("env_args", "base_port"),
     "engine_settings": ("no_graphics", "no_graphics_monitor"),
@@ -24,12 +35,23 @@ def section_warnings(config: Sections) -> list[Finding]:
     """Find what is valid in a configuration and should be known to its writer, behaviours included."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     for path, settings in config.blocks():
+        if not settings.learns:
+            found += [Finding((*path, *each.path), each.message) for each in _about_unlearned(config, settings)]
+            continue
         below = (*behavior_warnings(settings), *_about_start(config, settings))
         found += [Finding((*path, *each.path), each.message) for each in below]
         if settings.network_settings.deterministic and not _plays_only(config, settings):
             message = "nothing new is tried while learning, which seldom goes well; it is meant for --inference"
             found.append(Finding((*path, "network_settings", "deterministic"), message))
     return found
+
+
+def _about_unlearned(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:
+    """Find what only a trainer would use; not what all behaviours inherit."""
+    inherited = config.default_settings
+    for key in changed(settings):
+        if key in _FOR_LEARNING and (inherited is None or getattr(settings, key) != getattr(inherited, key)):
+            yield Finding((key,), "has no effect, because its 'brain' does not learn")
 
 
 def _plays_only(config: Sections, settings: BehaviorSettings) -> bool:

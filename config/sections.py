@@ -111,6 +111,12 @@ class Sections(Settings):
         """The kind of the run's environments."""
         return ENVIRONMENT_KINDS[UNITY if self.environment is None else self.environment.kind]
 
+    @property
+    def builtin_game(self) -> str | None:
+        """The built-in game that is played; None for other environments."""
+        environment = self.environment
+        return environment.id if environment is not None and environment.kind == "builtin" else None
+
     def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
         """Yield each behaviour's block with its key; `default_settings` is one if no behaviour is listed."""
         for name, settings in self.behaviors.items():

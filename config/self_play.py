@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from config.brains import BrainSettings, as_brains, check_brains
 from config.errors import Finding, suggest
 from config.fields import Float, Int, PlainMap, Settings, Text, is_reference, report
 
@@ -69,12 +70,18 @@ class SelfPlaySettings(Settings):
         description="Keyword arguments for it. `prioritised` accepts `power` (at least 0, default 2): a snapshot "
         "that is beaten with probability p is chosen in proportion to (1 - p) ^ power. Not in ML-Agents.",
     )
+    brains: Annotated[tuple[BrainSettings, ...], BeforeValidator(as_brains)] = Field(
+        (),
+        description="Brains that do not learn, each of which decides for the opponents in its share of the games; in "
+        "the others they play with the newest policy or a snapshot. Not in ML-Agents.",
+        json_schema_extra={"default_text": "none"},
+    )
     initial_elo: Float = Field(1200.0, description="Rating at the start, in ELO points.")
     elo_k: Float = Field(16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents.")
 
     @model_validator(mode="after")
     def _derive(self) -> SelfPlaySettings:
-        report(self._about_opponents())
+        report([*self._about_opponents(), *check_brains(self.brains, "brains")])
         if not self._given("team_change"):
             self._fill(team_change=5 * self.save_steps)
         return self

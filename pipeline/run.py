@@ -23,7 +23,7 @@ from pipeline.main.coordinator import Coordinator
 from pipeline.main.named_code import in_place
 from pipeline.main.preflight import check_run
 from pipeline.main.run_plan import RunPlan
-from pipeline.main.self_play import check_players
+from pipeline.main.self_play import check_players, write_leagues
 from pipeline.policies.clip import write_final_clips
 from pipeline.policies.inference import plays_given_models
 from pipeline.policies.ml_agents import left_steps
@@ -244,11 +244,8 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
 
 async def _write_league(coordinator: Coordinator, run_folder: Path) -> None:
     """Write how self-play went, also for a run that has failed, as it may show the reason."""
-    self_play = coordinator.starter.self_play
-    if self_play is None:
-        return
     try:
-        await asyncio.to_thread(self_play.write_league, run_folder)
+        await asyncio.to_thread(lambda: write_leagues(coordinator.starter.league_reports(), run_folder))
     except Exception as error:
         if coordinator.shutdown.failure is None:
             raise

@@ -71,13 +71,18 @@ GROUP_EPISODE_COLUMNS: tuple[Column, ...] = (
 GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),
     Column("game_team", "int32"),  # the learning team in that game
-    Column("game_opponent", "int32"),  # snapshot played against, -1 newest; of several opponents, the first one's
+    Column("game_opponent", "int32"),  # snapshot played against, -1 newest; of several, the first; a brain as below
     Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or the share it beat
 )
 """Columns [G]: games that ended with the batch, one row per match, from the learning team's side.
 
-Of games between more than two teams there is also `game_outcomes` [G, teams], as the environment reported them.
+Of games between more than two teams there is also `game_outcomes` [G, teams], as the environment reported them. Where
+brains that do not learn decide in a share of the games there is also `game_draws` [G, teams], and a first opponent
+that is the brain at place i of its list has the number -2 - i.
 """
+
+GAME_DRAWS = "game_draws"
+"""Column float32 [G, teams]: the number in [0, 1) that says which brain each team had; -1 where none was drawn."""
 
 
 def observation_columns(spec: BehaviorSpec, prefix: str = "obs_") -> tuple[Column, ...]:

@@ -18,6 +18,7 @@ ROOMS = {
         "policy",
         "policy/network",
         "policy/onnx",
+        "brains",
         "environment",
         "environment/spaces",
         "environment/gymnasium",

@@ -61,9 +61,12 @@ def route(config: RunConfig, behavior: str) -> Route:
         found = placements_after(config, after, in_main=True)
         return tuple(p.name for p in found if p.behaviors is None or behavior in p.behaviors)
 
-    self_play = config.behavior_settings(behavior).self_play is not None and not config.checkpoint_settings.inference
+    settings = config.behavior_settings(behavior)
+    self_play = settings.self_play is not None and not config.checkpoint_settings.inference
     hosts = config.pipeline.hosts
     before, after = names("agent_processor"), names("ghost")
+    if not settings.learns:  # its steps end in main, where they are counted
+        return Route(behavior, False, before if settings.broadcast else (), (), False, True)
     joined = not joined_directly(hosts.actors.kind, hosts.learners.kind)
     through_main = self_play or bool(before or after) or joined or bool(students_of(config, behavior))
     return Route(behavior, self_play, before, after, joined, through_main)
@@ -78,14 +81,15 @@ def students_of(config: RunConfig, behavior: str) -> list[str]:
     """Return the behaviours that imitate this one as it acts; none where nothing is learned."""
     if config.checkpoint_settings.inference:
         return []
-    return [name for name in config.behaviors if teacher_of(config, name) == behavior]
+    learners = (name for name, settings in config.behaviors.items() if settings.learns)
+    return [name for name in learners if teacher_of(config, name) == behavior]
 
 
 def offline_demonstrations(config: RunConfig) -> dict[str, str]:
     """Return the `demo_path` of each behaviour that learns from demonstrations alone, without acting."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return {}
-    paths = {name: settings.demonstrations for name, settings in config.behaviors.items()}
+    paths = {name: settings.demonstrations for name, settings in config.behaviors.items() if settings.learns}
     return {name: path for name, path in paths.items() if path is not None}
 
 
@@ -104,7 +108,8 @@ def learner_name(behavior: str) -> str:
 def shard_names(config: RunConfig, behavior: str) -> list[str]:
     """Return the names of the hosts that hold a behaviour's replay buffer; none if the learner holds it."""
     hosts, settings = config.pipeline.hosts.replay, config.behavior_settings(behavior)
-    if hosts.kind is None or settings.trainer_type != "sac" or config.checkpoint_settings.inference:
+    learns = settings.learns and not config.checkpoint_settings.inference
+    if hosts.kind is None or settings.trainer_type != "sac" or not learns:
         return []
     return [shard_name(behavior, shard) for shard in range(hosts.replicas)]
 
@@ -141,7 +146,8 @@ def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: b
         trainers_only: True if a recording goes straight to the trainers, so that no other stage runs.
     """
     behaviors = [*behaviors]
-    parts = {part_name(TRAINER, learner_name(behavior)) for behavior in behaviors}
+    learning = [behavior for behavior in behaviors if config.behavior_settings(behavior).learns]
+    parts = {part_name(TRAINER, learner_name(behavior)) for behavior in learning}
     parts |= {part_name(REPLAY_SHARD, shard) for behavior in behaviors for shard in shard_names(config, behavior)}
     if trainers_only:
         return parts

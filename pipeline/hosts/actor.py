@@ -9,9 +9,11 @@ from typing import Any
 
 from config import RunConfig
 from pipeline.common.graph import placements_after
+from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
 from pipeline.control.credits import CreditRequest, Grant
 from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, LearnerReplaced, OpenEdge, SourceEnded, Stop
+from pipeline.hosts.brain_steps import BrainSteps, LearnedAlone
 from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
@@ -20,6 +22,7 @@ from pipeline.hosts.runtime import ACTOR, Host, contained
 from pipeline.hosts.sizes import agents_of, kind_of_trainer, rows_per_batch
 from pipeline.hosts.stages import LOCAL_BOUND, chain
 from pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
+from pipeline.policies.brains import brain_maker
 from pipeline.policies.inference import policy_maker
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import Inlet
@@ -37,6 +40,8 @@ from stages.policy.protocol import ActingPolicy
 from stages.restarts import RestartBudget
 from stages.trainer.pacing import longest_piece
 
+BRAINS = "brains"
+"""Of the seed of their random numbers."""
 AGENT_ID_RANGE = 2**40
 """Agent ids of one actor's environments; replica r has those from r × this on."""
 
@@ -64,7 +69,8 @@ class ActorHost(Host):
         self._parameters_set = asyncio.Event()
         if not config.environment_parameters:
             self._parameters_set.set()
-        lineups = Lineups(make_policy or policy_maker(config, plan.folder), self_play_of(config))
+        make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica))
+        lineups = Lineups(make_policy or policy_maker(config, plan.folder), self_play_of(config), make_brains)
         environment = EnvironmentStage(
             partial(make_group, EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)),
             lineups,
@@ -94,15 +100,17 @@ class ActorHost(Host):
 
     async def _work(self) -> None:
         stages = build_stages(placements_after(self.config, AGENT_PROCESSOR, in_main=False), self.config)
-        outlet: Any = self._router
+        last: Any = LearnedAlone(self._router, self.config)
+        outlet = last
         async with asyncio.TaskGroup() as tasks:
             policies = tasks.create_task(self._follow_policies())
             runners = []
             if stages:
                 outlet = AgentManagerQueue("agent_processor out", LOCAL_BOUND)
-                runners = [tasks.create_task(runner) for runner in chain(stages, self.stages, outlet, self._router)]
+                runners = [tasks.create_task(runner) for runner in chain(stages, self.stages, outlet, last)]
             if self._tap is not None:
                 outlet = self._tap.before(outlet)
+            outlet = BrainSteps(outlet, self._router, self.config)
             await self._parameters_set.wait()  # the first episodes need their parameters
             await run_source(self._actor, outlet, self.stages.context(ACTOR))
             if runners:

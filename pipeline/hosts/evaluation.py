@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from pipeline.common.lessons import final_parameters
@@ -13,6 +14,7 @@ from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host
 from pipeline.hosts.waiting_policies import WaitingPolicies
+from pipeline.policies.brains import lone_brain
 from pipeline.policies.export import export_policy, read_export
 from pipeline.policies.inference import policy_maker
 from pipeline.policies.onnx_export import OnnxExporter
@@ -60,6 +62,7 @@ class EvaluationHost(Host):
             report=self._report,
             best=self.plan.best,
             before_reset=parameters.reseed,
+            brain_of=partial(lone_brain, config, self.plan.seed),
         )
         sink: Any = Nowhere()
         runner = StageRunner(stage, self._policies, sink, self.stages.context(NAME), self.stages.hooks(NAME))

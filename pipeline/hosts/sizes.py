@@ -31,5 +31,6 @@ def rows_per_batch(config: RunConfig) -> int:
     sizes = [
         rows_per_update(settings, agents, kind_of_trainer(config, name).off_policy)
         for name, settings in config.behaviors.items()
+        if settings.learns
     ] or [USUAL_BUFFER_SIZE]
     return max(1, min(sizes) // (4 * config.pipeline.hosts.actors.replicas))

@@ -6,15 +6,17 @@ Which behaviours there are is known only then, from the environments.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from config import BehaviorSettings
 from pipeline.common.errors import RunError
 from pipeline.common.graph import GHOST
 from pipeline.common.seeds import derive_seed
-from pipeline.hosts.stages import Runner, StageHost
+from pipeline.hosts.stages import LOCAL_BOUND, Runner, StageHost
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.broadcast import Broadcaster
 from pipeline.main.evaluation import Evaluation
@@ -22,11 +24,13 @@ from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import SelfPlay
 from pipeline.main.trajectory_path import TrajectoryPath, drain
-from pipeline.policies.inference import InferenceStage, policy_file
+from pipeline.policies.inference import CountingStage, policy_file
 from pipeline.policies.model_files import read_policy_update
 from pipeline.reporting.reporter import Reporter
+from queues.agent_manager_queue import AgentManagerQueue
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
+from stages.ghost import BrainLeague
 from stages.loop import Nowhere, StageRunner
 from stages.trainer.stage import TrainerReport
 
@@ -44,10 +48,12 @@ class BehaviorStarter:
         reporter: gets each behaviour.
         run: called with what main has to run from then on.
         evaluation: gets each trainer's policies.
+        report: gets what brains that do not learn have played, as a trainer's report.
 
     Attributes:
         behaviors: the open behaviours, by name.
         self_play: the run's self-play; None as long as no behaviour with self-play was seen.
+        brain_league: rates brains where nobody learns.
     """
 
     def __init__(
@@ -59,9 +65,13 @@ class BehaviorStarter:
         reporter: Reporter,
         run: Callable[[Runner], None],
         evaluation: Evaluation,
+        report: Callable[[TrainerReport], None],
     ) -> None:
         self.behaviors: dict[str, BehaviorState] = {}
         self.self_play: SelfPlay | None = None
+        self.brain_league = BrainLeague()
+        if plan.resumed is not None and "brains" in plan.resumed.progress:
+            self.brain_league.load_state_dict(plan.resumed.progress["brains"])
         self._plan = plan
         self._launcher = launcher
         self._broadcaster = broadcaster
@@ -69,6 +79,7 @@ class BehaviorStarter:
         self._reporter = reporter
         self._run = run
         self._evaluation = evaluation
+        self._report = report
         self._announced: set[int] = set()
         self._bystanders: set[str] = set()
         self._unlearned: set[str] = set()
@@ -81,18 +92,26 @@ class BehaviorStarter:
             RunError: if its policy can't be played, or it can't imitate whom it should.
         """
         self._broadcaster.publisher.add_behavior(spec.behavior_id)
-        if not self._plan.route(spec.name).self_play:
+        learns = self._plan.config.behavior_settings(spec.name).learns
+        if learns and not self._plan.route(spec.name).self_play:
             self._bystanders.add(spec.behavior_id)
         if spec.name not in self.behaviors:
             await self._open(spec)
         state = self.behaviors[spec.name]
         state.path.add_behavior(spec.behavior_id)
         await self._drain_student(state, spec)
-        if not self._plan.replay_edge:  # a recording acts by nobody's policy
+        if learns and not self._plan.replay_edge:  # a recording acts by nobody's policy
             await self._launcher.open_policies(slot, spec.behavior_id)
             self._broadcaster.catch_up(slot, spec.behavior_id)
-        await self._evaluation.join(spec.name)
+        if learns:
+            await self._evaluation.join(spec.name)
+        else:
+            self.brain_league.add_behavior(spec.behavior_id, state.settings.brain)
         self._announced.add(slot.source)
+
+    def league_reports(self) -> dict[str, dict[str, Any]]:
+        """The reports of self-play's league, and of that of brains that play each other."""
+        return self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
 
     async def drain_unlearned(self, name: str) -> None:
         """Drain a behaviour that is first seen as the run ends: actors wait for its queue before their last barrier."""
@@ -113,16 +132,19 @@ class BehaviorStarter:
         name = spec.name
         through_main = self._plan.route(name).through_main
         state = self._add_state(spec)
-        if self._plan.playing:
+        if self._plan.playing and state.settings.learns:
             await self._play(state)
-        elif self._plan.teacher(name) is not None:
+        elif self._plan.teacher(name) is not None and state.settings.learns:
             self._run_all(await self._launcher.start_student(state))
         else:
             for student in self._plan.students(name):
                 if student not in self.behaviors:
                     await self._open(replace(spec, behavior_id=student))
                 state.path.students[student] = self._launcher.feed_of(student)
-            self._run_all(await self._launcher.start_learner(state, through_main))
+            if state.settings.learns:
+                self._run_all(await self._launcher.start_learner(state, through_main))
+            else:
+                await self._count(state)
 
     def _add_state(self, spec: BehaviorSpec) -> BehaviorState:
         name, plan = spec.name, self._plan
@@ -136,14 +158,19 @@ class BehaviorStarter:
             state.exports = [entry.within(plan.folder.path) for entry in entries]
             log.info("Resuming from %s.", plan.origin(name))
             log.info("Resuming training from step %d.", step)
-            if step >= settings.max_steps:
+            if step >= settings.max_steps and settings.learns:
                 block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
                 text = "%s has reached its max_steps (%d) already, so it learns no more. To go on, raise %s.max_steps."
                 log.warning(text, name, settings.max_steps, block)
+        elif not settings.learns:
+            log.info("%s does not learn: %s.", name, _deciders(settings))
         elif not plan.playing:
             log.info("Starting training from step 0 and saving to %s.", plan.folder.behavior(name))
-        hyperparameters = settings.model_dump(mode="json")
-        self._reporter.add_behavior(name, settings.max_steps, settings.summary_freq, step, hyperparameters)
+        if settings.learns:
+            shown = settings.model_dump(mode="json", by_alias=True)
+        else:
+            shown = {"brain": ", ".join(brain.name for brain in settings.brain)}
+        self._reporter.add_behavior(name, settings.max_steps, settings.summary_freq, step, shown, settings.learns)
         return state
 
     def _path(self, behavior: str) -> TrajectoryPath:
@@ -181,12 +208,26 @@ class BehaviorStarter:
         path = policy_file(self._plan.config, self._plan.folder.path, state.behavior)
         policy = read_policy_update(path, state.behavior)
         log.info("%s is played by %s.", state.behavior, path)
-        stage = InferenceStage(state.behavior, self._count_play)
+        stage = CountingStage(state.behavior, self._count_play)
         nowhere: Any = Nowhere()
         inlet = await self._launcher.gather(state.behavior)
         context = self._stages.context(f"inference-{state.behavior}")
         self._run(StageRunner(stage, inlet, nowhere, context).run())
         self._run(self._publish_later(policy))
+
+    async def _count(self, state: BehaviorState) -> None:
+        """Start what counts the steps of brains that do not learn, and passes them on where they are broadcast."""
+        name, settings = state.behavior, state.settings
+        end = math.inf if self._plan.playing else settings.max_steps
+        counting = CountingStage(name, self._report, state.step, end, self.brain_league.rate)
+        inlet = await self._launcher.gather(name)
+        outlet: Any = Nowhere()
+        if settings.broadcast:
+            counted: Any = AgentManagerQueue(f"counted {name}", LOCAL_BOUND)
+            self._run_all(state.path.trajectories(counted, outlet))
+            outlet = counted
+        context = self._stages.context(f"counting-{name}")
+        self._run(StageRunner(counting, inlet, outlet, context).run())
 
     def _count_play(self, report: TrainerReport) -> None:
         self.behaviors[report.behavior].receive_report(report)
@@ -199,3 +240,9 @@ class BehaviorStarter:
     def _run_all(self, runners: list[Runner]) -> None:
         for runner in runners:
             self._run(runner)
+
+
+def _deciders(settings: BehaviorSettings) -> str:
+    """Say in words who decides for a behaviour."""
+    words = [f"{brain.name} decides in {100 * brain.weight:g} % of the games" for brain in settings.brain]
+    return f"{settings.brain[0].name} decides" if len(words) == 1 else ", ".join(words)

@@ -95,6 +95,7 @@ class Checkpointing:
             host.control.send(BeginCheckpoint(number))
             if then_stop:
                 host.control.send(Stop())
+        self._commit_if_whole()  # where nobody learns there may be no parts
 
     def repeat_announcement(self, source: HostHandle) -> None:
         """A source that replaces a dead one has to make the barrier that the other may have taken to the grave.

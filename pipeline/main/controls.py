@@ -84,7 +84,7 @@ class RunControls:
         self._refuse_at_end()
         if self._plan.playing:
             raise NotNow("policies are played, not trained: there is nothing to save")
-        if not any(state.ready for state in self._behaviors.values()):
+        if not any(state.ready or not state.settings.learns for state in self._behaviors.values()):
             raise NotNow("no trainer is ready yet")
         if self._checkpointing.busy:
             raise NotNow("a checkpoint is under way")
@@ -95,7 +95,7 @@ class RunControls:
         """Return what may change of a behaviour, with the values at the start of the schedules."""
         settings = self._behaviors[behavior].settings
         model = declared_kind(settings.trainer_type).hyperparameters
-        if model is None or self._plan.playing:
+        if model is None or self._plan.playing or not settings.learns:
             return {}
         values = model.model_validate(settings.hyperparameters)
         return {name: getattr(values, name) for name in model.scheduled()} | self._changed.get(behavior, {})

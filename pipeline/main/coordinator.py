@@ -95,9 +95,8 @@ class Coordinator:
         stages = StageHost(
             MAIN, plan.folder.path, plan.seed, None, self._collector, plan.resumed, self._on_stage_of_main
         )
-        self.starter = BehaviorStarter(
-            plan, self._launcher, self._broadcaster, stages, self.reporter, self._run_guarded, self.evaluation
-        )
+        calls = self._run_guarded, self.evaluation, self._on_trainer_report
+        self.starter = BehaviorStarter(plan, self._launcher, self._broadcaster, stages, self.reporter, *calls)
         behaviors = self.starter.behaviors
         self.checkpointing = Checkpointing(
             plan, behaviors, timers, self._progress, self._lessons, stages, self._checkpoint_ended
@@ -301,7 +300,8 @@ class Coordinator:
             await self.starter.drain_unlearned(spec.name)
             return
         log.info("Connected new brain: %s", spec.behavior_id)
-        if self._plan.playing and spec.name not in self.starter.behaviors:
+        learns = self._config.behavior_settings(spec.name).learns and not self._plan.playing
+        if not learns and spec.name not in self.starter.behaviors:
             self.flow.ledger.open_unbounded(spec.name)  # nobody learns from its steps
         await self.starter.agents_seen(slot, spec)
         if self.shutdown.begun:  # while its learner was started: nobody else will tell this learner to end
@@ -316,11 +316,13 @@ class Coordinator:
         if not self._plan.deterministic:
             self._advance_lessons()
         # First, so that in a deterministic run nobody is given credits for going on before the checkpoint.
-        if all(other.done for other in behaviors.values()):
+        learners = [other for other in behaviors.values() if other.settings.learns]
+        if all(other.done for other in learners or behaviors.values()):
             self.shutdown.finish()
-        elif checkpoint_due and not self.checkpointing.busy and not self.shutdown.begun:
+        elif checkpoint_due and state.settings.learns and not self.checkpointing.busy and not self.shutdown.begun:
             self._begin_checkpoint()
-        self.flow.trainer_reported(report)
+        if state.settings.learns:
+            self.flow.trainer_reported(report)
         for parameter, lesson in self._lessons().items():
             self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")
         self.reporter.record_report(report)
@@ -384,6 +386,7 @@ class Coordinator:
             "seed": self._plan.seed,
             **self.evaluation.progress(),
             "curricula": self._curricula.state_dict(),
+            "brains": self.starter.brain_league.state_dict(),
         }
 
     # Ending. -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from config.trainers import TRAINERS
 from pipeline.common.graph import offline_demonstrations
 from pipeline.hosts.custom_stages import check_stages
 from pipeline.main.self_play import check_samplers
+from pipeline.policies.brains import check_brains
 from pipeline.reporting.writers import check_writers
 from stages.errors import StageError
 from stages.evaluation.opponents import check_opponents
@@ -27,7 +28,7 @@ def names_of_main(config: RunConfig) -> list[str]:
     """Find the mistakes in the names of what a run makes in the main process, or could: each with its place."""
     mistakes: list[StageError] = [*check_writers(config), *check_samplers(config), *check_opponents(config)]
     if config.replay is None:  # a recording goes straight to the trainers
-        mistakes += check_stages(config)
+        mistakes += [*check_stages(config), *check_brains(config)]
     return [in_place(config, mistake.key, str(mistake)) for mistake in mistakes]
 
 

@@ -45,8 +45,9 @@ def check_run(config: RunConfig) -> None:
     if config.checkpoint_settings.resume and not config.checkpoint_settings.inference:
         _check_origin(Path(config.checkpoint_settings.results_dir) / config.checkpoint_settings.run_id)
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
-        for name in config.behaviors:
-            initial_policy(config, name)
+        for name, settings in config.behaviors.items():
+            if settings.learns:
+                initial_policy(config, name)
     _check_host_kinds(config)
     _check_monitor(config)
     mistakes = names_of_main(config)

@@ -132,21 +132,25 @@ class SelfPlay:
         if behavior == next(iter(self.controller.histories)):
             save(GHOST, self.controller.state_dict())
 
-    def write_league(self, run_folder: Path) -> None:
-        """Write `league.json` and `league.png` of each behaviour that has had a policy."""
-        from stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
+    def reports(self) -> dict[str, dict[str, Any]]:
+        """The league's report of each behaviour that has had a policy."""
+        histories = self.controller.histories.items()
+        return {behavior: self.controller.report(behavior) for behavior, h in histories if h.newest is not None}
 
-        for behavior, history in self.controller.histories.items():
-            if history.newest is None:
-                continue
-            report = self.controller.report(behavior)
-            folder = run_folder / folder_name(behavior)
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                write_atomic(folder / "league.json", json.dumps(report, indent=1).encode())
+
+def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path) -> None:
+    """Write `league.json` of each behaviour, and `league.png` where it has snapshots."""
+    from stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
+
+    for behavior, report in reports.items():
+        folder = run_folder / folder_name(behavior)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / "league.json", json.dumps(report, indent=1).encode())
+            if report["snapshots"]:
                 write_atomic(folder / "league.png", draw_league(report))
-            except OSError as error:  # a run is no worse for a report that could not be written
-                log.warning("the league of %s could not be written: %s", behavior, error)
+        except OSError as error:  # a run is no worse for a report that could not be written
+            log.warning("the league of %s could not be written: %s", behavior, error)
 
 
 def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:

@@ -84,7 +84,8 @@ class Shutdown:
     @property
     def learners_ended(self) -> bool:
         """True if the run is ending and no trainer will send a policy any more."""
-        return self.begun and all(self._running.has_ended(learner_name(name)) for name in self._behaviors)
+        learners = [name for name, state in self._behaviors.items() if state.settings.learns]
+        return self.begun and all(self._running.has_ended(learner_name(name)) for name in learners)
 
     @property
     def failed_at_start(self) -> bool:

@@ -143,7 +143,8 @@ class TrajectoryPath:
 class _Copies:
     """Several sinks as one: all get every item, and the slowest sets the pace.
 
-    Students get theirs under their own name: a recording of their inlet has to find its way to them again.
+    Students get theirs under their own name: a recording of their inlet has to find its way to them again. The team
+    stays, as each numbers its trajectories for itself.
     """
 
     def __init__(self, trainer: Outlet[Any], students: Mapping[str, Outlet[Any]]) -> None:
@@ -153,11 +154,16 @@ class _Copies:
     async def put(self, item: Any) -> None:
         await self._trainer.put(item)
         for name, sink in self._students.items():
-            await sink.put(replace(item, behavior_id=name) if isinstance(item, TrajectoryBatch) else item)
+            await sink.put(_under(name, item) if isinstance(item, TrajectoryBatch) else item)
 
     def close(self) -> None:
         for sink in (self._trainer, *self._students.values()):
             sink.close()
+
+
+def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
+    """Return trajectories under another behaviour's name."""
+    return replace(item, behavior_id=name + item.behavior_id.removeprefix(item.behavior))
 
 
 class _Seen:

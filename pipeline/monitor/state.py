@@ -45,11 +45,7 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
 
 def leagues_of(coordinator: Coordinator) -> list[dict[str, Any]]:
     """Return the leagues' reports."""
-    self_play = coordinator.starter.self_play
-    if self_play is None:
-        return []
-    controller = self_play.controller
-    return [controller.report(name) for name, history in controller.histories.items() if history.newest is not None]
+    return [*coordinator.starter.league_reports().values()]
 
 
 def _status(coordinator: Coordinator) -> tuple[Status, str]:

@@ -118,7 +118,8 @@ def _entry(config: RunConfig, behavior: str) -> StagePlace:
     stages = [*_of_main(config, behavior)]
     if stages:
         return StagePlace(MAIN, stages[0])
-    through = route(config, behavior).through_main or config.checkpoint_settings.inference
+    learns = config.behavior_settings(behavior).learns and not config.checkpoint_settings.inference
+    through = route(config, behavior).through_main or not learns
     return StagePlace(MAIN, PUBLISHER) if through else StagePlace(learner_name(behavior), TRAINER)
 
 

@@ -1,8 +1,9 @@
-"""Inference: trained policies are played, and a counting stage takes the trainer's place."""
+"""Behaviours that only play, by trained policies or by brains: a counting stage takes the trainer's place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from config import RunConfig
 from pipeline.common.errors import RunError
 from pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
-from queues.messages import TrajectoryBatch
+from queues.messages import Columns, TrajectoryBatch
 from queues.specs import BehaviorSpec
 from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy
@@ -20,26 +21,38 @@ from stages.stage import Stage, StageContext
 from stages.trainer.stage import TrainerReport
 
 
-class InferenceStage(Stage[TrajectoryBatch, None]):
-    """The last stage of played trajectories: counts steps and episodes, and reports returns.
+class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Counts the steps and episodes of played trajectories, reports returns, and passes them on.
 
     Args:
         behavior: the behaviour name.
         report: called after each batch.
+        begin: steps made before.
+        max_steps: steps after which it reports that it is done.
+        rate: called with results of games, if there are any; returns (behaviour name, statistic, value) of each.
     """
 
-    def __init__(self, behavior: str, report: Callable[[TrainerReport], None]) -> None:
+    def __init__(
+        self,
+        behavior: str,
+        report: Callable[[TrainerReport], None],
+        begin: int = 0,
+        max_steps: float = math.inf,
+        rate: Callable[[Columns], Iterable[tuple[str, str, float]]] = lambda games: (),
+    ) -> None:
         self._behavior = behavior
         self._report = report
-        self._context = StageContext("inference")
-        self._steps = 0
+        self._context = StageContext("counting")
+        self._steps = begin
+        self._max_steps = max_steps
+        self._rate = rate
         self._returns: list[float] = []
 
     def start(self, context: StageContext) -> None:
         """Store the context."""
         self._context = context
 
-    def process(self, item: TrajectoryBatch) -> Iterator[None]:
+    def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
         """Count a batch."""
         self._steps += item.num_rows
         if item.episodes:
@@ -49,9 +62,12 @@ class InferenceStage(Stage[TrajectoryBatch, None]):
             statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
             lengths = item.episodes["episode_lengths"].tolist()
             statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
+        for named, statistic, value in self._rate(item.games):
+            self._context.statistics.add(named, statistic, value)
         recent = float(np.mean(self._returns)) if self._returns else None
-        self._report(TrainerReport(self._behavior, self._steps, 0, False, recent, len(self._returns), {}))
-        yield from ()
+        done = self._steps >= self._max_steps
+        self._report(TrainerReport(self._behavior, self._steps, 0, done, recent, len(self._returns), {}))
+        yield item
 
 
 def policy_maker(config: RunConfig, run_folder: Path) -> Callable[[BehaviorSpec], ActingPolicy]:

@@ -67,9 +67,11 @@ class Reporter:
         """Return a context manager that shows the live table."""
         return self._progress
 
-    def add_behavior(self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any) -> None:
-        """Add a behaviour that starts, or resumes, at this trainer step."""
-        self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, self._clock())
+    def add_behavior(
+        self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any, learns: bool = True
+    ) -> None:
+        """Add a behaviour that starts, or resumes, at this step."""
+        self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, self._clock(), learns)
         for writer in (*self._writers, *self._console):
             writer.add_property(name, "hyperparameters", hyperparameters)
 
@@ -152,7 +154,7 @@ class Reporter:
             writer.write(behavior, summaries, step)
 
     def _summarize(self, behavior: _BehaviorWatch, step: int) -> None:
-        self._collector.add(behavior.name, "Is Training", float(self._training), "last")
+        self._collector.add(behavior.name, "Is Training", float(self._training and behavior.learns), "last")
         self._collector.add(behavior.name, "Step", float(behavior.step), "last")
         self._collector.add(behavior.name, "Pipeline/Steps per Second", behavior.steps_per_s, "last")
         summaries = self._collector.summaries(behavior.name)
@@ -196,7 +198,8 @@ class _StageRates:
 class _BehaviorWatch:
     """Watches one behaviour's progress and speed."""
 
-    def __init__(self, name: str, max_steps: int, summary_freq: int, step: int, now_s: float) -> None:
+    def __init__(self, name: str, max_steps: int, summary_freq: int, step: int, now_s: float, learns: bool) -> None:
+        self.learns = learns
         self.name = name
         self.max_steps = max_steps
         self.summary_freq = summary_freq

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,18 +36,24 @@ def decide_rows(
     masks: NDArray[np.bool_] | None,
     random: np.random.Generator,
     greedy: bool,
-    recall: Recall | None,
-) -> Decision:
-    """Call act() once per policy, and put the decisions for all `count` rows together in their order."""
+    recalls: Sequence[Recall | None],
+) -> tuple[Decision, list[Recall | None]]:
+    """Call act() once per policy, and put the decisions for all `count` rows together in their order.
+
+    `recalls` are the memories of each player's rows.
+
+    Returns:
+        The decision, and for each player the memories of its rows afterwards.
+    """
     if len(players) == 1:
-        return _act(players[0][0], observations, masks, random, greedy, recall)
+        decision = _act(players[0][0], observations, masks, random, greedy, recalls[0])
+        return decision, [decision.recall]
     columns: dict[str, Array] = {}
     continuous = discrete = None
-    after = None if recall is None else Recall(recall.memories.copy(), recall.previous_actions.copy())
-    for player, rows in players:
+    after = []
+    for (player, rows), part_recall in zip(players, recalls, strict=True):
         assert rows is not None
         part_masks = masks[rows] if masks is not None else None
-        part_recall = None if recall is None else Recall(recall.memories[rows], recall.previous_actions[rows])
         part = _act(player, tuple(o[rows] for o in observations), part_masks, random, greedy, part_recall)
         if continuous is None or discrete is None:
             continuous = np.empty((count, *part.actions.continuous.shape[1:]), np.float32)
@@ -55,12 +62,10 @@ def decide_rows(
         continuous[rows], discrete[rows] = part.actions.continuous, part.actions.discrete
         for name, column in part.columns.items():
             columns[name][rows] = column
-        if after is not None and part.recall is not None:
-            after.memories[rows] = part.recall.memories
-            after.previous_actions[rows] = part.recall.previous_actions
+        after.append(part.recall)
     assert continuous is not None
     assert discrete is not None
-    return Decision(ActionBatch(continuous, discrete), columns, after)
+    return Decision(ActionBatch(continuous, discrete), columns), after
 
 
 def _act(

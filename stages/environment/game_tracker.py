@@ -1,19 +1,21 @@
 """Results of the games that end at a tick: each is reported once, with the generation of the lineup that played it.
 
 An environment that knows its games declares them (`GameResults`). In others, games are inferred from the learning
-team's episodes as ML-Agents does it: the sign of the last reward is the result.
+team's episodes as ML-Agents does it: the sign of the last reward is the result. Where no team learns by turns, a game
+is over when no agent of its instance goes on, and has a result only where brains that do not learn play each other:
+that of the lowest team.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.columns import GAME_COLUMNS
+from queues.columns import GAME_COLUMNS, GAME_DRAWS
 from queues.messages import Columns
 from queues.specs import behavior_team
 from stages.environment.game_result_checks import check_game_results
@@ -30,6 +32,8 @@ class _EndedGame:
     """A game that has ended."""
 
     lineup: Lineup
+    team: int
+    """The team that the outcome is for: the learning one, or the lowest."""
     outcome: float
     outcomes: Any = None
 
@@ -94,9 +98,10 @@ class GameTracker:
         teams = games.outcomes.shape[1]
         for env_id, outcomes in zip(games.env_ids, games.outcomes, strict=True):
             lineup = self._lineups.games[env_id]
-            if lineup.learning_team is None:
-                continue
             playing = set(map(behavior_team, self._players(lineup)))
+            team = self._rated_team(lineup, playing)
+            if team is None:
+                continue
             highest = max(playing, default=0)
             if highest >= teams:
                 raise StageError(
@@ -104,15 +109,15 @@ class GameTracker:
                     f"but team {highest} plays; give a column for each team id from 0 to {highest}"
                 )
             if teams > 2:  # any ranking in numbers, from which wins and losses are made
-                yield _EndedGame(lineup, _beaten(outcomes, lineup.learning_team, playing), outcomes.copy())
+                yield _EndedGame(lineup, team, _beaten(outcomes, team, playing), outcomes.copy())
             else:
-                yield _EndedGame(lineup, float(outcomes[lineup.learning_team]))
+                yield _EndedGame(lineup, team, float(outcomes[team]))
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
         """Infer games: one is over when no agent of the learning team goes on, or one of them begins a new episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
-            if steps.ended and self._lineups.has_self_play(behavior_id):
+            if steps.ended and self._lineups.counts_games(behavior_id):
                 for row in range(steps.ended):
                     endings.setdefault(int(steps.env_ids[row]), []).append(_ending(behavior_id, steps, row))
         if not endings:
@@ -120,17 +125,21 @@ class GameTracker:
         found, over = [], []
         for env_id, ended in endings.items():
             lineup = self._lineups.games[env_id]
-            mine = [ending for ending in ended if behavior_team(ending.behavior_id) == lineup.learning_team]
+            learns = lineup.learning_team
+            mine = [ending for ending in ended if learns in (None, behavior_team(ending.behavior_id))]
             before, now = self._learners_of(lineup, env_id, result)
             gone = {ending.agent_id for ending in mine}
             others_play_on = (before & now) - gone if mine else before | now
-            new_episodes = (now - before) | (now & gone) if mine else set()
+            # Without turns, who decides may change with the game: never in the middle of somebody's episode.
+            new_episodes = (now - before) | (now & gone) if mine and learns is not None else set()
             if others_play_on and not new_episodes:
                 continue
             over.append(env_id)
-            first = min(mine, key=lambda ending: ending.agent_id, default=None)
-            if first is not None and first.terminated:
-                found.append(_EndedGame(lineup, float(np.sign(first.reward) + 1) / 2))
+            team = self._rated_team(lineup, set(map(behavior_team, self._players(lineup))))
+            rated = [ending for ending in mine if behavior_team(ending.behavior_id) == team]
+            first = min(rated, key=lambda ending: ending.agent_id, default=None)
+            if team is not None and first is not None and first.terminated:
+                found.append(_EndedGame(lineup, team, float(np.sign(first.reward) + 1) / 2))
         self._lineups.restart_games(np.array(over, np.int32))
         return found
 
@@ -139,7 +148,7 @@ class GameTracker:
         before: set[int] = set()
         now: set[int] = set()
         for behavior_id in self._players(lineup):
-            if behavior_team(behavior_id) == lineup.learning_team:
+            if lineup.learning_team in (None, behavior_team(behavior_id)):
                 playing = self._playing.get(behavior_id, {}).get(env_id, set())
                 before |= playing
                 now |= playing
@@ -153,7 +162,7 @@ class GameTracker:
     def _remember(self, result: StepResult) -> None:
         """Note who plays on. An agent need not decide at each tick, such as one whose action is held."""
         for behavior_id, steps in result.steps.items():
-            if len(steps.agent_ids) and self._lineups.has_self_play(behavior_id):
+            if len(steps.agent_ids) and self._lineups.counts_games(behavior_id):
                 playing = self._playing.setdefault(behavior_id, {})
                 rows = zip(steps.agent_ids.tolist(), steps.env_ids.tolist(), strict=True)
                 for row, (agent_id, env_id) in enumerate(rows):
@@ -162,22 +171,29 @@ class GameTracker:
 
     def _report(self, result: StepResult) -> dict[str, Columns]:
         """Put games into columns; those that no batch of this tick can carry wait."""
-        carriers = [i for i, steps in result.steps.items() if len(steps.agent_ids) and self._lineups.has_self_play(i)]
+        carriers = [i for i, steps in result.steps.items() if len(steps.agent_ids) and self._lineups.counts_games(i)]
         if not carriers:
             return {}
         games, self._unreported = self._unreported, []
         by_carrier: dict[str, list[_EndedGame]] = {}
         for game in games:
-            mine = [i for i in carriers if behavior_team(i) == game.lineup.learning_team]
+            mine = [i for i in carriers if behavior_team(i) == game.team]
             by_carrier.setdefault((mine or carriers)[0], []).append(game)
-        return {behavior_id: _columns(carried) for behavior_id, carried in by_carrier.items()}
+        teams = self._teams() if self._lineups.mixes_brains else 0
+        return {behavior_id: _columns(carried, teams) for behavior_id, carried in by_carrier.items()}
+
+    def _rated_team(self, lineup: Lineup, playing: Collection[int]) -> int | None:
+        """Return the team whose result says how strong somebody is; None if nobody's does."""
+        if lineup.learning_team is not None:
+            return lineup.learning_team
+        return min(playing) if self._lineups.rates_brains and len(playing) > 1 else None
 
     def _teams(self) -> int:
         """Return the number of team ids under the current lineup, unused ones between them included."""
         return 1 + max(map(behavior_team, self._players(self._lineups.current)), default=0)
 
     def _players(self, lineup: Lineup) -> Iterator[str]:
-        return (behavior_id for behavior_id in lineup.players if self._lineups.has_self_play(behavior_id))
+        return (behavior_id for behavior_id in lineup.players if self._lineups.counts_games(behavior_id))
 
 
 def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> float:
@@ -193,9 +209,12 @@ def _ending(behavior_id: str, steps: AgentSteps, row: int) -> _Ending:
     return _Ending(behavior_id, int(steps.agent_ids[row]), reward, bool(steps.terminated[row]))
 
 
-def _columns(games: list[_EndedGame]) -> Columns:
-    rows = [(g.lineup.generation, g.lineup.learning_team, g.lineup.opponent, g.outcome) for g in games]
+def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:
+    rows = [(g.lineup.generation, g.team, g.lineup.opponent, g.outcome) for g in games]
     columns = {column.name: np.array([row[i] for row in rows], column.dtype) for i, column in enumerate(GAME_COLUMNS)}
     if games[0].outcomes is not None:
         columns[_MANY_TEAMS] = np.array([game.outcomes for game in games], np.float32)
+    if drawn_teams:
+        draws = [[game.lineup.draws.get(team, -1.0) for team in range(drawn_teams)] for game in games]
+        columns[GAME_DRAWS] = np.array(draws, np.float32)
     return columns

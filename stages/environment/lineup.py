@@ -4,18 +4,24 @@ A behaviour without self-play acts by its newest policy in every game, and alway
 keeps, in each game, the lineup that was current when the game started: opponents stay frozen until the game ends, and
 its trajectories are stamped with the lineup. When another team learns, nothing is learned any more from games of the
 turn before, which the actor then ends.
+
+Brains that do not learn (`stages.brains`) may decide in a share of the games. Which ones do is drawn as a game begins:
+a game in which some do has a variant of the current lineup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from config.brains import fills
 from queues.messages import Assignment, PolicyUpdate
 from queues.specs import BehaviorSpec, behavior_team
+from stages.brains.protocol import BrainShare
+from stages.environment.brain_draws import BrainDraws
 from stages.policy.protocol import ActingPolicy
 
 
@@ -29,6 +35,8 @@ class LineupPlayer:
     """Number of the snapshot; -1 for a policy straight from the trainer."""
     plain: bool = False
     """True if its behaviour has no self-play."""
+    brain: str = ""
+    """Name of the brain that does not learn; empty for a trainer's policy."""
 
 
 @dataclass
@@ -42,6 +50,8 @@ class Lineup:
     players: dict[str, LineupPlayer] = field(default_factory=dict)
     learners: set[str] = field(default_factory=set)
     """Behaviour ids whose steps are learned from."""
+    draws: dict[int, float] = field(default_factory=dict)
+    """By team: the number that was drawn for its brains, where such decide; see `BrainDraws`."""
 
     def learns(self, behavior_id: str) -> bool:
         """Return True if the steps of this behaviour id are learned from."""
@@ -53,23 +63,37 @@ def no_behavior(behavior_name: str) -> bool:
     return False
 
 
+def no_brains(spec: BehaviorSpec) -> Sequence[BrainShare]:
+    """Return no brain for every behaviour."""
+    return ()
+
+
 class Lineups:
     """The lineups of an actor's running games.
 
     Args:
         make_policy: builds an acting policy for a behaviour spec; its weights come with the first update.
         has_self_play: returns True for a behaviour name if assignments decide by which policies it acts.
+        make_brains: makes the brains that decide for a behaviour spec, with their shares of the games: with self-play
+            where its team is an opponent, without it in all games.
     """
 
     def __init__(
         self,
         make_policy: Callable[[BehaviorSpec], ActingPolicy],
         has_self_play: Callable[[str], bool] = no_behavior,
+        make_brains: Callable[[BehaviorSpec], Sequence[BrainShare]] = no_brains,
     ) -> None:
         self._make_policy = make_policy
         self._has_self_play = has_self_play
+        self._make_brains = make_brains
         self._specs: dict[str, BehaviorSpec] = {}
         self._plain: dict[str, LineupPlayer] = {}
+        self._fixed: dict[str, LineupPlayer] = {}
+        """The first brain of each behaviour id that never learns."""
+        self._brains: dict[str, list[LineupPlayer]] = {}
+        self._draws = BrainDraws()
+        self._variants: dict[tuple[int, ...], Lineup] = {}
         self._updates: dict[str, PolicyUpdate] = {}
         self._pending: Assignment | None = None
         self.current = Lineup(0, -1, None)
@@ -84,12 +108,29 @@ class Lineups:
     @property
     def self_play(self) -> bool:
         """True if any behaviour seen so far has self-play."""
-        return len(self._plain) < len(self._specs)
+        return len(self._plain) + len(self._fixed) < len(self._specs)
 
-    def begin_games(self, num_envs: int) -> None:
-        """Begin a game in every instance."""
-        self.games = [self.current] * num_envs
-        self._mixed, self._slots = False, None
+    @property
+    def mixes_brains(self) -> bool:
+        """True if it is drawn for each game which brains decide in it."""
+        return bool(self._draws)
+
+    @property
+    def rates_brains(self) -> bool:
+        """True if brains alone play, those that do not learn, so that results say how strong these are."""
+        return bool(self._fixed) and len(self._fixed) == len(self._specs)
+
+    def begin_games(self, num_envs: int, random: np.random.Generator | None = None) -> None:
+        """Begin a game in every instance.
+
+        Args:
+            num_envs: their number.
+            random: decides, in these games and those that follow, which brains take part.
+        """
+        if random is not None:
+            self._draws.random = random
+        self.games = self._draw_games(num_envs)
+        self._mixed, self._slots = any(game is not self.current for game in self.games), None
 
     def add_behavior(self, spec: BehaviorSpec) -> None:
         """Add a behaviour id.
@@ -98,12 +139,30 @@ class Lineups:
             SpecError: if its team is not valid.
         """
         behavior_team(spec.behavior_id)
-        self._specs[spec.behavior_id] = spec
-        if not self._has_self_play(spec.name):
-            player = self._plain[spec.behavior_id] = LineupPlayer(self._make_policy(spec), plain=True)
-            for lineup in (self.current, *self.games):
-                lineup.players[spec.behavior_id] = player
-                lineup.learners.add(spec.behavior_id)
+        behavior_id = spec.behavior_id
+        self._specs[behavior_id] = spec
+        fixed = self._add_brains(spec)
+        if self._has_self_play(spec.name):
+            return
+        player = fixed or LineupPlayer(self._make_policy(spec), plain=True)
+        (self._plain if fixed is None else self._fixed)[behavior_id] = player
+        for lineup in (self.current, *self.games):
+            lineup.players[behavior_id] = player
+            if fixed is None:
+                lineup.learners.add(behavior_id)
+
+    def _add_brains(self, spec: BehaviorSpec) -> LineupPlayer | None:
+        """Add a behaviour id's brains; returns the first one if nobody else ever decides."""
+        plain, shares = not self._has_self_play(spec.name), self._make_brains(spec)
+        if not shares:
+            return None
+        brains = [LineupPlayer(share.brain, 0, plain=plain, brain=share.name) for share in shares]
+        self._variants.clear()
+        self._brains[spec.behavior_id] = brains
+        weights = [share.weight for share in shares]
+        never_learns = plain and fills(weights)
+        self._draws.add(spec, weights, differ=len(shares) > 1 or not never_learns)
+        return brains[0] if never_learns else None
 
     def update(self, update: PolicyUpdate) -> None:
         """Use a policy that was published for a behaviour id."""
@@ -126,7 +185,11 @@ class Lineups:
 
     def has_self_play(self, behavior_id: str) -> bool:
         """Return True if the behaviour of an id has self-play."""
-        return behavior_id in self._specs and behavior_id not in self._plain
+        return behavior_id in self._specs and behavior_id not in self._plain and behavior_id not in self._fixed
+
+    def counts_games(self, behavior_id: str) -> bool:
+        """Return True if a behaviour id's episodes show when a game is over: all do where nobody has self-play."""
+        return self.has_self_play(behavior_id) or not self.self_play
 
     def learns(self, behavior_name: str) -> bool:
         """Return True if steps of this behaviour in new games are learned from."""
@@ -142,11 +205,11 @@ class Lineups:
 
     def restart_games(self, env_ids: NDArray[np.int32]) -> None:
         """Begin the next games of instances whose games have ended, under the current lineup."""
-        for env_id in env_ids:
-            self.games[env_id] = self.current
+        for env_id, lineup in zip(env_ids, self._draw_games(len(env_ids)), strict=True):
+            self.games[env_id] = lineup
         if len(env_ids):
             self._slots = None
-        if self._mixed:
+        if self._mixed or self._draws:
             self._mixed = any(lineup is not self.current for lineup in self.games)
 
     def rows_by_lineup(self, env_ids: NDArray[np.int32]) -> list[tuple[Lineup, NDArray[np.intp] | None]]:
@@ -160,6 +223,38 @@ class Lineups:
         parts = [(lineup, np.flatnonzero(slots == slot)) for slot, lineup in enumerate(self._distinct)]
         found = [(lineup, rows) for lineup, rows in parts if len(rows)]
         return [(found[0][0], None)] if len(found) == 1 else [*found]
+
+    def _draw_games(self, count: int) -> list[Lineup]:
+        """Return the lineups of so many games that begin."""
+        if not self._draws or (self.self_play and self.current.learning_team is None):  # nobody can play yet
+            return [self.current] * count
+        return [self._drawn(draws) for draws in self._draws.draw(count)]
+
+    def _drawn(self, draws: dict[int, float]) -> Lineup:
+        """Return the current lineup, or a variant of it in which some brains decide."""
+        current = self.current
+        drawn = {i: self._draws.chosen(i, draws) for i in self._brains if not self._learns_by_turns(i)}
+        chosen = {i: index for i, index in drawn.items() if index > (-1 if i not in self._fixed else 0)}
+        if not chosen:
+            return current
+        key = tuple(chosen.get(behavior_id, -1) for behavior_id in self._brains)
+        if key not in self._variants:
+            players = {behavior_id: self._brains[behavior_id][index] for behavior_id, index in chosen.items()}
+            # Of an opponent in self-play the number says which it is, as that of a snapshot does.
+            opponents = [-2 - index for behavior_id, index in chosen.items() if self.has_self_play(behavior_id)]
+            self._variants[key] = Lineup(
+                current.generation,
+                opponents[0] if opponents else current.opponent,
+                current.learning_team,
+                {**current.players, **players},
+                current.learners - players.keys(),
+                draws,
+            )
+        return self._variants[key]
+
+    def _learns_by_turns(self, behavior_id: str) -> bool:
+        """Return True if it is the turn of a behaviour id's team to learn by self-play, against brains of others."""
+        return self.has_self_play(behavior_id) and behavior_team(behavior_id) == self.current.learning_team
 
     def _number_lineups(self) -> None:
         """Number the lineups of running games and note each instance's: read in each tick, changed in few."""
@@ -177,18 +272,25 @@ class Lineups:
         if not same_team:
             self.turns += 1
             for game in (self.current, *self.games):
-                game.learners = set(self._plain)
+                game.learners = game.learners & self._plain.keys()
         lineup = Lineup(
-            pending.generation, pending.opponent, pending.learning_team, dict(self._plain), set(self._plain)
+            pending.generation,
+            pending.opponent,
+            pending.learning_team,
+            {**self._plain, **self._fixed},
+            set(self._plain),
         )
-        for behavior_id in self._specs.keys() - self._plain.keys():
+        for behavior_id in filter(self.has_self_play, self._specs):
             learns = behavior_team(behavior_id) == pending.learning_team
             if learns:
                 lineup.learners.add(behavior_id)
             lineup.players[behavior_id] = self._player(behavior_id, learns, same_team)
         # A game that lacks a policy for some behaviour id has not begun: it is played under this lineup.
-        self.games = [game if game.players.keys() >= lineup.players.keys() else lineup for game in self.games]
         self.current = lineup
+        self._variants.clear()
+        begun = [game.players.keys() >= lineup.players.keys() for game in self.games]
+        drawn = iter(self._draw_games(begun.count(False)))
+        self.games = [game if has_begun else next(drawn) for game, has_begun in zip(self.games, begun, strict=True)]
         self._mixed, self._slots = any(game is not lineup for game in self.games), None
 
     def _player(self, behavior_id: str, learns: bool, same_team: bool) -> LineupPlayer:
@@ -205,13 +307,15 @@ class Lineups:
             wanted = update.snapshot, update.version
             for lineup in {id(lineup): lineup for lineup in (self.current, *self.games)}.values():
                 player = lineup.players.get(behavior_id)
-                if player is not None and (player.snapshot, player.version) == wanted:
+                if player is not None and not player.brain and (player.snapshot, player.version) == wanted:
                     return player
         player = LineupPlayer(self._make_policy(self._specs[behavior_id]), update.version, update.snapshot)
         player.policy.load(update)
         return player
 
     def _has(self, pending: Assignment, behavior_id: str) -> bool:
+        if behavior_id in self._fixed:
+            return True
         update = self._updates.get(behavior_id)
         if update is None:
             return False

@@ -21,15 +21,16 @@ from stages.environment.deciding import LineupRows, Stamp, decide_rows, players_
 from stages.environment.game_tracker import GameTracker
 from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.parameters import EpisodeParameters, connect_parameters
+from stages.environment.player_memories import PlayerMemories
 from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, Punctual, StepResult, Stoppable
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
-from stages.policy.memories import AgentMemories
-from stages.policy.protocol import ActingPolicy, Recall
 from stages.stage import Source, StageContext
 
 _ACTING = 1
 """Makes the random numbers of decisions differ from all others of the same seed."""
+_DRAWING = 2
+"""The same for the choice of brains."""
 _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What an environment should not raise, beside errors."""
 
@@ -37,9 +38,8 @@ _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 class EnvironmentStage(Source[StepBatch]):
     """Steps one group of environments.
 
-    For policies with memory it keeps the memories of each agent, from decision to decision within an episode. Memories
-    after a decision are kept once the group is stepped with it, so that a decision that is made again starts from the
-    same memories.
+    For policies with memory it keeps the memories of each agent, from decision to decision within an episode; a
+    decision that is made again starts from the same memories.
 
     Args:
         make_group: builds the group; called again when it has to be restarted.
@@ -68,8 +68,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._tracker = GameTracker(lineups)
         self._game_columns: dict[str, Columns] = {}
         self._actions: dict[str, ActionBatch] = {}
-        self._memories: dict[str, AgentMemories] = {}
-        self._pending_memories: list[tuple[AgentMemories, NDArray[np.int64], NDArray[np.int64], Recall]] = []
+        self._memories = PlayerMemories()
         self._random_state: Mapping[str, Any] = {}
         self._known: set[str] = set()
         self._random = np.random.default_rng(0)
@@ -122,12 +121,12 @@ class EnvironmentStage(Source[StepBatch]):
         self.parameters.reseed(seed, self._context.replica, *spawn_key)
         self._result = await self._call("reset", lambda group: group.reset(seed))
         self._tick += 1
-        self._memories, self._pending_memories = {}, []
+        self._memories.clear()
         self._announce()
         if self._result.statistics:
             self._report(self._result.statistics)
         self._game_columns = {}
-        self._lineups.begin_games(self.num_envs)
+        self._lineups.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
         self._tracker.begin(self._result)
 
     async def restart(self, seed: int, spawn_key: tuple[int, ...] = ()) -> None:
@@ -155,8 +154,7 @@ class EnvironmentStage(Source[StepBatch]):
     async def advance(self) -> None:
         """Step the group with the actions last decided."""
         actions = self._actions
-        for memories, agent_ids, episode_ids, recall in self._pending_memories:
-            memories.keep(agent_ids, episode_ids, recall)
+        self._memories.keep()
         self._begun = self.parameters.begun
         self._result = await self._call("step", lambda group: group.step(actions))
         self._tick += 1
@@ -166,7 +164,8 @@ class EnvironmentStage(Source[StepBatch]):
             if gone is not None:
                 self._lose(gone)
         named = type(self._group).__name__
-        self._game_columns = self._tracker.finish(self._result, named) if self._lineups.self_play else {}
+        tracked = self._lineups.self_play or self._lineups.mixes_brains or self._lineups.rates_brains
+        self._game_columns = self._tracker.finish(self._result, named) if tracked else {}
         if self._result.statistics:
             self._report(self._result.statistics)
 
@@ -234,7 +233,8 @@ class EnvironmentStage(Source[StepBatch]):
                 self._lineups.add_behavior(spec)
 
     def _decide(self) -> list[StepBatch]:
-        self._actions, self._pending_memories = {}, []
+        self._actions = {}
+        self._memories.begin_tick()
         return [
             self._decide_for(behavior_id, steps, self._game_columns.get(behavior_id, {}))
             for behavior_id, steps in self._result.steps.items()
@@ -250,15 +250,13 @@ class EnvironmentStage(Source[StepBatch]):
         parts = self._lineups.rows_by_lineup(steps.env_ids[deciding]) if count else alone
         greedy = self._deterministic(behavior_name(behavior_id))
         players = players_of(parts, behavior_id)
-        memories = self._memories_of(behavior_id, players[0][0].policy)
-        recall = None
-        if memories is not None:
-            memories.forget(agent_ids[: steps.ended])
-            recall = memories.recall(agent_ids[deciding], steps.episode_ids[deciding])
-        decision = decide_rows(players, count, observations, steps.action_masks, self._random, greedy, recall)
+        self._memories.forget(behavior_id, agent_ids[: steps.ended])
+        spec, ids, episodes = self.specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]
+        recalls = [self._memories.recall(spec, player, ids, episodes, rows) for player, rows in players]
+        decision, after = decide_rows(players, count, observations, steps.action_masks, self._random, greedy, recalls)
+        for (player, rows), recall in zip(players, after, strict=True):
+            self._memories.note(behavior_id, player, ids, episodes, rows, recall)
         stamp = Stamp(count, parts, behavior_id)
-        if memories is not None and decision.recall is not None:
-            self._pending_memories.append((memories, agent_ids[deciding], steps.episode_ids[deciding], decision.recall))
         self._actions[behavior_id] = decision.actions
         group_ids, group_rewards = self._groups_of(behavior_id, steps)
         return StepBatch(
@@ -314,14 +312,3 @@ class EnvironmentStage(Source[StepBatch]):
         ids = np.zeros(count, np.int64) if given is None else np.where(given, given + self._first_agent_id, 0)
         rewards = steps.group_rewards
         return ids, np.zeros(count, np.float32) if rewards is None else rewards
-
-    def _memories_of(self, behavior_id: str, policy: ActingPolicy) -> AgentMemories | None:
-        """Return the memories of a behaviour id's agents, shared by its policies; None without memory."""
-        if not policy.memory_size:
-            return None
-        memories = self._memories.get(behavior_id)
-        if memories is None:
-            memories = AgentMemories.for_policy(policy, self.specs[behavior_id].actions)
-            assert memories is not None
-            self._memories[behavior_id] = memories
-        return memories

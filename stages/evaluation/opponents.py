@@ -1,4 +1,4 @@
-"""Opponents in evaluations: whom an evaluated policy plays against; `config.evaluation` has the table of built-in ones.
+"""Opponents in evaluations: whom an evaluated policy plays against; `config.evaluation` has their table.
 
 Opponents are the agents of other teams; where an environment has one team only, those of other behaviours. Its mates
 always act by their own newest policies.
@@ -6,18 +6,22 @@ always act by their own newest policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
 from config import RunConfig
-from config.evaluation import EVALUATION_OPPONENTS
+from config.errors import dotted
+from config.evaluation import EVALUATION_OPPONENTS, EvaluationSettings
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
-from stages.errors import LoadError, blaming
-from stages.evaluation.players import SEED, Player, ScriptPlayer, UniformPlayer
+from stages.brains import check_brain, make_brain
+from stages.brains.protocol import BrainRequest
+from stages.errors import LoadError
+from stages.evaluation.players import SEED, GreedyPlayer, Player
 from stages.plugins import check_arguments, construct, find_class
 
-_WHERE = "evaluation.opponents"
+_KEY = ("evaluation", "opponents")
 
 PlayPolicy = Callable[[BehaviorSpec, PolicyUpdate | None], Player]
 """Makes a player by a policy; None for a policy that is not known yet."""
@@ -88,81 +92,63 @@ class SnapshotOpponents:
         return play(spec, self._kept[spec.name])
 
 
-class RandomOpponents:
-    """Actions at random."""
-
-    everyone_counts = False
-
-    def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
-        """Play at random."""
-        return UniformPlayer(spec)
-
-
-class ScriptedOpponents:
-    """A class of the user's, or a game's scripted player: an object of it for each behaviour id and evaluation.
+class BrainOpponents:
+    """A brain that does not learn: one for each behaviour id and evaluation.
 
     Args:
-        use: `module:Class`, for messages.
-        made: the class; takes `spec` (the `BehaviorSpec`) and `seed` if it has such parameters.
-        given: the keyword arguments of the YAML.
+        request: which brain.
     """
 
     everyone_counts = False
 
-    def __init__(self, use: str, made: type[Any], given: Mapping[str, Any]) -> None:
-        self._use = use
-        self._made = made
-        self._given = given
+    def __init__(self, request: BrainRequest) -> None:
+        self._request = request
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
-        """Make an object of the class.
+        """Make a brain.
 
         Raises:
-            LoadError: if that raises.
+            StageError: if that fails.
         """
-        arguments = check_arguments(_WHERE, self._use, self._made, self._given, {"spec": spec, "seed": SEED})
-        return ScriptPlayer(construct(_WHERE, self._use, self._made, arguments), spec, f"{_WHERE}: {self._use}")
+        return GreedyPlayer(make_brain(replace(self._request, spec=spec)), spec)
 
 
 def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponents:
     """Make the opponents that the YAML names.
 
     Raises:
-        LoadError: if a class can't be imported, is no player, or does not take its arguments.
+        LoadError: if a brain can't be made.
     """
     settings = config.evaluation
     assert settings is not None, "asked for by evaluation alone"
     built_in = EVALUATION_OPPONENTS.get(settings.opponents)
     if built_in is None:
-        return ScriptedOpponents(settings.opponents, _find_script(config), settings.opponents_with)
-    made = find_class(_WHERE, built_in.implementation, None)
-    opponents: EvaluationOpponents = construct(
-        _WHERE, settings.opponents, made, check_arguments(_WHERE, settings.opponents, made, {}, {"store": store})
-    )
+        request = _request(config, settings)
+        for mistake in check_brain(request):
+            raise mistake
+        return BrainOpponents(request)
+    where, use = dotted(_KEY), settings.opponents
+    made = find_class(where, built_in.implementation, None)
+    arguments = check_arguments(where, use, made, {}, {"store": store})
+    opponents: EvaluationOpponents = construct(where, use, made, arguments)
     return opponents
 
 
 def check_opponents(config: RunConfig) -> list[LoadError]:
     """Find the mistake for which the opponents can't be made, as far as is known without making them."""
-    if config.evaluation is None or config.evaluation.opponents in EVALUATION_OPPONENTS:
-        return []
-    try:
-        _find_script(config)
-    except LoadError as error:
-        return [error]
-    return []
-
-
-def _find_script(config: RunConfig) -> type[Any]:
-    assert config.evaluation is not None, "asked for by evaluation alone"
     settings = config.evaluation
-    with blaming("evaluation", "opponents"):
-        made = find_class(_WHERE, settings.opponents, config.source_folder)
-        if not any("__call__" in base.__dict__ for base in made.__mro__):
-            raise LoadError(
-                f"{_WHERE}: {settings.opponents} is no player: it has no method "
-                "__call__(self, observations), or __call__(self, observations, masks) where actions are masked"
-            )
-    with blaming("evaluation", "opponents_with"):
-        check_arguments(_WHERE, settings.opponents, made, settings.opponents_with, {"spec": None, "seed": SEED})
-    return made
+    if settings is None or settings.opponents in EVALUATION_OPPONENTS:
+        return []
+    return check_brain(_request(config, settings))
+
+
+def _request(config: RunConfig, settings: EvaluationSettings) -> BrainRequest:
+    return BrainRequest(
+        settings.opponents,
+        settings.opponents_with,
+        _KEY,
+        ("evaluation", "opponents_with"),
+        config.source_folder,
+        config.builtin_game,
+        SEED,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec, behavior_name, behavior_team
 from stages.evaluation.opponents import EvaluationOpponents
-from stages.evaluation.players import GreedyPlayer, Player, UniformPlayer
+from stages.evaluation.players import GreedyPlayer, Player, uniform_player
 from stages.policy.protocol import ActingPolicy
 
 
@@ -22,6 +22,8 @@ class Seating:
         opponents: play against it.
         make_policy: builds an acting policy.
         on_unknown: called with a behaviour name that has no policy yet: its agents act at random.
+        brain_of: returns the brain that always decides for a behaviour id, None for one that learns. It decides unless
+            opponents other than the newest policies are asked for.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Seating:
         opponents: EvaluationOpponents,
         make_policy: Callable[[BehaviorSpec], ActingPolicy],
         on_unknown: Callable[[str], None],
+        brain_of: Callable[[BehaviorSpec], ActingPolicy | None],
     ) -> None:
         self._policy = policy
         self._own = own
@@ -41,6 +44,7 @@ class Seating:
         self._opponents = opponents
         self._make_policy = make_policy
         self._on_unknown = on_unknown
+        self._brain_of = brain_of
         self._players: dict[str, Player] = {}
 
     def player(self, behavior_id: str) -> Player:
@@ -52,8 +56,12 @@ class Seating:
     def _make(self, spec: BehaviorSpec) -> Player:
         if spec.behavior_id in self._own:
             return self._by_policy(spec, self._policy)
-        newest = self._newest.get(spec.name)
-        if self._is_opponent(spec.behavior_id):
+        newest, opponent = self._newest.get(spec.name), self._is_opponent(spec.behavior_id)
+        if not opponent or self._opponents.everyone_counts:
+            brain = self._brain_of(spec)
+            if brain is not None:
+                return GreedyPlayer(brain, spec)
+        if opponent:
             return self._opponents.player(spec, newest, self._by_policy)
         return self._by_policy(spec, newest)
 
@@ -65,5 +73,7 @@ class Seating:
     def _by_policy(self, spec: BehaviorSpec, policy: PolicyUpdate | None) -> Player:
         if policy is None:
             self._on_unknown(spec.name)
-            return UniformPlayer(spec)
-        return GreedyPlayer(self._make_policy(spec), policy, spec)
+            return uniform_player(spec)
+        acting = self._make_policy(spec)
+        acting.load(policy)
+        return GreedyPlayer(acting, spec)

@@ -14,7 +14,7 @@ from queues.specs import BehaviorSpec, behavior_name, behavior_team
 from stages.environment.protocol import EnvironmentGroup, Punctual, StepResult
 from stages.evaluation.episodes import CountedEpisodes
 from stages.evaluation.opponents import EvaluationOpponents
-from stages.evaluation.players import SEED, UniformPlayer
+from stages.evaluation.players import SEED, uniform_player
 from stages.evaluation.seating import Seating
 from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext
@@ -62,6 +62,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         report: called with each result; returns False if a best policy could not be kept, which then is not the best.
         best: the best scores so far by behaviour name, of a resumed run.
         before_reset: called before the environments are reset, with the seed.
+        brain_of: returns the brain that always decides for a behaviour id, None for one that learns.
     """
 
     may_block = True
@@ -76,6 +77,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         report: Callable[[EvaluationResult], object],
         best: Mapping[str, float] | None = None,
         before_reset: Callable[[int], None] = lambda seed: None,
+        brain_of: Callable[[BehaviorSpec], ActingPolicy | None] = lambda spec: None,
     ) -> None:
         self._make_group = make_group
         self._make_policy = make_policy
@@ -85,6 +87,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         self._report = report
         self._best = dict(best or {})
         self._before_reset = before_reset
+        self._brain_of = brain_of
         self._context = StageContext("evaluation")
         self._group: EnvironmentGroup | None = None
         self._ticks = 0
@@ -156,8 +159,8 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         group, name = self._group, policy.behavior_id
         assert group is not None, "the stage was not started"
         result = await self._reset(group)
-        while not (ids := [i for i in group.behavior_specs if behavior_name(i) == name]):  # not there from the start
-            actions = {i: UniformPlayer(group.behavior_specs[i])(steps) for i, steps in result.steps.items()}
+        while not (ids := self._ids_of(name, group)):  # not there from the start
+            actions = {i: uniform_player(group.behavior_specs[i])(steps) for i, steps in result.steps.items()}
             result = await self._step(group, actions)
         ids.sort(key=lambda i: (behavior_team(i), i))
         counted = {
@@ -175,6 +178,11 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             playing = {i: counts for i, counts in counted.items() if side is None or behavior_team(i) == side}
             await self._play_side(group, policy, playing, result)
         return [*counted.values()], group.behavior_specs[ids[0]]
+
+    def _ids_of(self, name: str, group: EnvironmentGroup) -> list[str]:
+        """The ids of a behaviour but for those that a brain always decides for."""
+        specs = group.behavior_specs.items()
+        return [i for i, spec in specs if behavior_name(i) == name and self._brain_of(spec) is None]
 
     async def _step(self, group: EnvironmentGroup, actions: Mapping[str, ActionBatch]) -> StepResult:
         result = await _settled(group.step(actions))
@@ -198,6 +206,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             self._opponents,
             self._make_policy,
             lambda unknown: self._warn(unknown, f"{unknown} has no policy yet, so its agents act at random"),
+            self._brain_of,
         )
         while True:
             for behavior_id, episodes in counted.items():

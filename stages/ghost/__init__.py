@@ -1,5 +1,6 @@
 """The ghost stage: self-play. One team learns at a time, against frozen policies of the others (docs/self-play.md)."""
 
+from stages.ghost.brain_league import BrainLeague
 from stages.ghost.controller import GhostController
 from stages.ghost.opponents import Candidate, OpponentSampler, PrioritisedOpponents, UniformOpponents
 from stages.ghost.policy_history import NEWEST, PolicyHistory
@@ -7,6 +8,7 @@ from stages.ghost.stage import GhostPolicies, GhostStage
 
 __all__ = [
     "NEWEST",
+    "BrainLeague",
     "Candidate",
     "GhostController",
     "GhostPolicies",

@@ -1,20 +1,22 @@
 """The league: the matches of past assignments, and the ratings that follow from the results of games.
 
-A game's result carries the generation of its assignment, which names the whole lineup. So each game is rated for the
-policies that really played it, however late it ends.
+A game's result carries the generation of its assignment, which names the whole lineup, and what was drawn for opponents
+that brains may decide for. So each game is rated for those who really played it, however late it ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from config.brains import drawn
+from queues.columns import GAME_DRAWS
 from queues.messages import Columns
 from queues.specs import behavior_name, behavior_team
-from stages.ghost.policy_history import NEWEST, PolicyHistory, Record
+from stages.ghost.policy_history import NEWEST, Player, PolicyHistory, Record
 from stages.ghost.rating import SkillRating, points_lost, skill
 
 REMEMBERED = 1000
@@ -34,12 +36,12 @@ class Match:
 class _Side:
     """A team in one game."""
 
-    players: tuple[tuple[PolicyHistory, int], ...]
+    players: tuple[tuple[PolicyHistory, Player], ...]
     outcome: float
 
     @property
     def records(self) -> list[Record]:
-        return [history.records[number] for history, number in self.players]
+        return [history.record_of(player) for history, player in self.players]
 
     @property
     def rating(self) -> float:
@@ -74,7 +76,8 @@ class League:
         """Rate games that have ended, each once.
 
         Args:
-            games: `columns.GAME_COLUMNS` [G], optionally with each team's result, `game_outcomes` [G, T].
+            games: `columns.GAME_COLUMNS` [G], optionally with each team's result, `game_outcomes` [G, T], and with
+                what was drawn for each team's brains, `game_draws` [G, T].
 
         Returns:
             (behaviour name, statistic, value) for the rating of each newest policy in each rated game.
@@ -82,11 +85,12 @@ class League:
         if not games:
             return []
         statistics: list[tuple[str, str, float]] = []
-        outcomes = games.get("game_outcomes")
+        outcomes, draws = games.get("game_outcomes"), games.get(GAME_DRAWS)
         for i, (generation, outcome) in enumerate(zip(games["game_generation"], games["game_outcome"], strict=True)):
             match = self._matches.get(int(generation))
             if match is not None:
-                statistics += self._rate(match, float(outcome), None if outcomes is None else outcomes[i])
+                teams = None if outcomes is None else outcomes[i], () if draws is None else draws[i].tolist()
+                statistics += self._rate(match, float(outcome), *teams)
         return statistics
 
     def state_dict(self) -> list[Any]:
@@ -100,13 +104,15 @@ class League:
             for generation, team, players in state
         }
 
-    def _rate(self, match: Match, outcome: float, outcomes: Any) -> list[tuple[str, str, float]]:
-        sides = self._sides(match, outcome, outcomes)
+    def _rate(
+        self, match: Match, outcome: float, outcomes: Any, draws: Sequence[float]
+    ) -> list[tuple[str, str, float]]:
+        sides = self._sides(match, outcome, outcomes, draws)
         learner = sides.pop(match.learning_team)
         others = [side for side in sides.values() if len(_on_both(learner, side)) < len(side.players)]
         if not others:
             return []
-        scores = [outcome] if len(sides) == 1 else [_score(learner.outcome, side.outcome) for side in others]
+        scores = [outcome] if len(sides) == 1 else [score_against(learner.outcome, side.outcome) for side in others]
         k = learner.players[0][0].settings.elo_k
         points = points_lost(learner.rating, [side.rating for side in others], scores, k)
         for side, score, lost in zip(others, scores, points, strict=True):
@@ -116,11 +122,12 @@ class League:
             self._skill.rate([side.records for side in teams], [side.outcome for side in teams])
         return _statistics([learner, *others])
 
-    def _sides(self, match: Match, outcome: float, outcomes: Any) -> dict[int, _Side]:
-        members: dict[int, list[tuple[PolicyHistory, int]]] = {}
+    def _sides(self, match: Match, outcome: float, outcomes: Any, draws: Sequence[float]) -> dict[int, _Side]:
+        members: dict[int, list[tuple[PolicyHistory, Player]]] = {}
         for behavior_id, number in match.players.items():
-            member = (self._histories[behavior_name(behavior_id)], number)
-            members.setdefault(behavior_team(behavior_id), []).append(member)
+            history, team = self._histories[behavior_name(behavior_id)], behavior_team(behavior_id)
+            brain = _brain(history, draws[team]) if team != match.learning_team and team < len(draws) else None
+            members.setdefault(team, []).append((history, number if brain is None else brain))
         by_team = dict.fromkeys(members, 1.0 - outcome) | {match.learning_team: outcome}
         if outcomes is not None:
             by_team |= {team: float(outcomes[team]) for team in members if team < len(outcomes)}
@@ -131,11 +138,11 @@ class League:
         on_both = _on_both(learner, side)
         for history, number in learner.players:
             if history.name not in on_both:
-                history.records[number].rating += lost
+                history.record_of(number).rating += lost
         for met, number in side.players:
             if number == NEWEST and met.name in on_both:
                 continue
-            record = met.records[number]
+            record = met.record_of(number)
             record.rating -= lost
             record.count(score)
             for history, _ in learner.players:
@@ -143,9 +150,20 @@ class League:
                 counts[0 if score > 0.5 else 2 if score < 0.5 else 1] += 1
 
 
+def _brain(history: PolicyHistory, draw: float) -> str | None:
+    """Return the name of the brain that a draw stands for; None if it left a snapshot to play."""
+    brains = history.settings.brains
+    index = drawn([brain.weight for brain in brains], draw) if draw >= 0 else -1
+    return brains[index].name if index >= 0 else None
+
+
 def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
-    statistics = []
     players = [player for side in sides for player in side.players]
+    statistics = [
+        (history.name, f"Self-play/ELO of {player}", history.record_of(player).rating)
+        for history, player in dict.fromkeys(players)
+        if isinstance(player, str)
+    ]
     for history in dict.fromkeys(history for history, number in players if number == NEWEST):
         record = history.records[NEWEST]
         statistics.append((history.name, "Self-play/ELO", record.rating))
@@ -161,7 +179,8 @@ def _on_both(learner: _Side, side: _Side) -> set[str]:
     return {history.name for history, number in side.players if number == NEWEST and history.name in mine}
 
 
-def _score(mine: float, theirs: float) -> float:
+def score_against(mine: float, theirs: float) -> float:
+    """The score of one of two outcomes beside the other: 1 won, 0.5 drawn, 0 lost."""
     return float(np.sign(mine - theirs) + 1) / 2
 
 
@@ -170,8 +189,9 @@ def report(history: PolicyHistory) -> dict[str, Any]:
 
     Returns:
         `snapshots`: each with its rating and its results as an opponent (`won`, `drawn` and `lost` are its own).
+        `brains`: the same of those that do not learn.
         `results`: the matrix, entry by entry: the learner's results between its snapshot `since` and the next one,
-        against `snapshot` of behaviour `against`; -1 stands for the newest policy.
+        against `snapshot` of behaviour `against`; -1 stands for the newest policy, null for `brain`.
     """
     newest = history.records[NEWEST]
     return {
@@ -183,18 +203,32 @@ def report(history: PolicyHistory) -> dict[str, Any]:
                 "snapshot": number,
                 "step": record.step,
                 "version": record.version,
-                "rating": record.rating,
-                "skill": skill(record),
-                "games": record.games,
-                "won": record.losses,
-                "drawn": record.draws,
-                "lost": record.wins,
+                **results_of(record),
             }
             for number, record in history.records.items()
             if number != NEWEST
         ],
+        "brains": [{"brain": name, **results_of(record)} for name, record in history.brains.items()],
         "results": [
-            {"since": since, "against": against, "snapshot": number, "won": won, "drawn": drawn, "lost": lost}
-            for (since, against, number), (won, drawn, lost) in sorted(history.results.items())
+            {"since": since, "against": against, **_met(player), "won": won, "drawn": even, "lost": lost}
+            for (since, against, player), (won, even, lost) in sorted(
+                history.results.items(), key=lambda entry: (*entry[0][:2], str(entry[0][2]).zfill(12))
+            )
         ],
     }
+
+
+def results_of(record: Record) -> dict[str, Any]:
+    """The rating of an opponent and its results, from its own side."""
+    return {
+        "rating": record.rating,
+        "skill": skill(record),
+        "games": record.games,
+        "won": record.losses,
+        "drawn": record.draws,
+        "lost": record.wins,
+    }
+
+
+def _met(player: Player) -> dict[str, Any]:
+    return {"snapshot": None, "brain": player} if isinstance(player, str) else {"snapshot": player}

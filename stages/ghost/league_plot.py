@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+Opponent = tuple[str, int, int | str]
+"""The behaviour, 0 for its policies and 1 for its brains, and which of them."""
+
 _WON, _EVEN, _LOST = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([217, 95, 14])
 _NEVER, _INK, _PAPER = (214, 214, 214), (40, 40, 40), (255, 255, 255)
 _MOST_CELLS: Final = 300
@@ -27,15 +30,26 @@ _MARGIN, _LINE = 12, 14
 
 def draw_league(report: Mapping[str, Any]) -> bytes:
     """The matrix of a `league.report` as a PNG file."""
-    columns = sorted({(entry["against"], entry["snapshot"]) for entry in report["results"]})
+    columns = sorted({_opponent(entry) for entry in report["results"]})
     rows = 1 + max((entry["since"] for entry in report["results"]), default=0)
     counts = np.zeros((rows, len(columns), 3))
     place = {column: at for at, column in enumerate(columns)}
     for entry in report["results"]:
-        at = place[entry["against"], entry["snapshot"]]
+        at = place[_opponent(entry)]
         counts[entry["since"], at] += (entry["won"], entry["drawn"], entry["lost"])
     every = max(1, -(-rows // _MOST_CELLS), -(-len(columns) // _MOST_CELLS))
     return _png(_draw(report, _pooled(counts, every), columns[::every], every))
+
+
+def _opponent(entry: Mapping[str, Any]) -> Opponent:
+    """The opponent of an entry; those that do not learn stand behind all snapshots."""
+    brain = entry.get("brain")
+    return (entry["against"], 0, entry["snapshot"]) if brain is None else (entry["against"], 1, brain)
+
+
+def _label(opponent: Opponent) -> str:
+    name, _, player = opponent
+    return f"{name} newest" if player == -1 else f"{name} {player}"
 
 
 def _pooled(counts: NDArray[np.float64], every: int) -> NDArray[np.float64]:
@@ -46,13 +60,11 @@ def _pooled(counts: NDArray[np.float64], every: int) -> NDArray[np.float64]:
     return np.add.reduceat(np.add.reduceat(counts, rows, axis=0), columns, axis=1)
 
 
-def _draw(
-    report: Mapping[str, Any], counts: NDArray[np.float64], columns: list[tuple[str, int]], every: int
-) -> Image.Image:
+def _draw(report: Mapping[str, Any], counts: NDArray[np.float64], columns: list[Opponent], every: int) -> Image.Image:
     rows, width = counts.shape[:2]
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()
-    labels = [f"{name} {'newest' if number < 0 else number}" for name, number in columns]
+    labels = [_label(opponent) for opponent in columns]
     gap = max(1, -(-_LINE // cell))  # cells from one label to the next
     left = _MARGIN + 8 + int(font.getlength(f"since {rows * every}"))
     below = 8 + max((int(font.getlength(label)) for label in labels), default=0)

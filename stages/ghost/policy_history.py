@@ -20,6 +20,10 @@ NEWEST = -1
 """The snapshot number that stands for the newest policy."""
 
 
+Player = int | str
+"""What a behaviour plays a game with: the number of a snapshot, `NEWEST`, or the name of a brain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A past policy in the window."""
@@ -87,7 +91,8 @@ class PolicyHistory:
     Attributes:
         newest: the newest policy, None before the first.
         records: by snapshot number, and of the newest policy under `NEWEST`.
-        results: (learner's newest snapshot then, opponent's behaviour, its snapshot) → games won, drawn and lost.
+        brains: the same of the brains that it meets learners with, by their names.
+        results: (learner's newest snapshot then, opponent's behaviour, what it played with) → games won, drawn, lost.
     """
 
     def __init__(
@@ -98,7 +103,8 @@ class PolicyHistory:
         self.max_steps = max_steps
         self.newest: PolicyUpdate | None = None
         self.records: dict[int, Record] = {NEWEST: Record(settings.initial_elo)}
-        self.results: dict[tuple[int, str, int], list[int]] = {}
+        self.brains = {brain.name: Record(settings.initial_elo) for brain in settings.brains}
+        self.results: dict[tuple[int, str, Player], list[int]] = {}
         self._window: list[Snapshot] = []
         self._sampler = sampler
         # A swap can't coincide with the end of a first turn that lasts for the whole run.
@@ -143,6 +149,10 @@ class PolicyHistory:
     def turn_is_over(self) -> bool:
         """True if it has learned for `team_change` steps since its turn began."""
         return self.newest is not None and self.newest.step - self._counters.turn_began > self.settings.team_change
+
+    def record_of(self, player: Player) -> Record:
+        """Return the record of a snapshot, of the newest policy, or of a brain."""
+        return self.brains[player] if isinstance(player, str) else self.records[player]
 
     def add(self, update: PolicyUpdate) -> None:
         """Make a trainer's new policy the newest one, and a snapshot if `save_steps` have passed."""
@@ -219,6 +229,7 @@ class PolicyHistory:
             "newest": policy_state(self.newest),
             "window": [{"number": s.number, "update": policy_state(s.update)} for s in self._window],
             "records": [[number, asdict(record)] for number, record in self.records.items()],
+            "brains": {name: asdict(record) for name, record in self.brains.items()},
             "results": [[*key, *counts] for key, counts in self.results.items()],
             "counters": asdict(self._counters),
         }
@@ -230,7 +241,11 @@ class PolicyHistory:
         window = [Snapshot(number, update) for number, update in updates if update is not None]
         self._window = window[-self.settings.window :]
         self.records = {int(number): Record(**record) for number, record in state["records"]}
-        self.results = {(int(a), str(b), int(c)): [int(n) for n in counts] for a, b, c, *counts in state["results"]}
+        self.brains |= {str(name): Record(**record) for name, record in state.get("brains", {}).items()}
+        self.results = {
+            (int(a), str(b), c if isinstance(c, str) else int(c)): [int(n) for n in counts]
+            for a, b, c, *counts in state["results"]
+        }
         self._counters = _Counters(**state["counters"])
 
     @property

@@ -58,7 +58,7 @@ OURS: dict[str, Any] = {
 
 
 def test_the_defaults_are_those_of_ml_agents_and_ours_beside_them():
-    expected = {**ML_AGENTS_DEFAULTS, "framework": None}
+    expected = {**ML_AGENTS_DEFAULTS, "framework": None, "brain": (), "broadcast": False}
     for section in ("hyperparameters", "network_settings"):
         expected[section] = {**ML_AGENTS_DEFAULTS[section], **OURS[section]}
     assert BehaviorSettings().model_dump() == expected
@@ -73,6 +73,7 @@ def test_self_play_has_the_defaults_of_ml_agents():
         "play_against_latest_model_ratio": 0.5,
         "opponents": "latest_or_uniform",
         "opponents_with": {},
+        "brains": (),
         "initial_elo": 1200.0,
         "elo_k": 16.0,
     }

@@ -14,7 +14,7 @@ from pipeline.common.errors import RunError
 from pipeline.control.messages import PartSaved
 from pipeline.hosts.stages import StageHost
 from pipeline.main.run_plan import RunPlan
-from pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler
+from pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler, write_leagues
 from pipeline.reporting.statistics import StatisticsCollector
 from pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder, write_part
 from pipeline.run_folder.folder import RunFolder
@@ -190,7 +190,7 @@ def test_a_checkpoint_without_self_play_is_gone_on_from_with_any_behaviours(tmp_
 
 
 def test_the_league_is_written_for_each_behaviour(self_play, tmp_path):
-    self_play.write_league(tmp_path)
+    write_leagues(self_play.reports(), tmp_path)
     for name in ("Hider", "Seeker"):
         league = json.loads((tmp_path / name / "league.json").read_text())
         assert (league["behavior"], league["rating"], len(league["snapshots"])) == (name, 1200.0, 1)
@@ -199,14 +199,14 @@ def test_the_league_is_written_for_each_behaviour(self_play, tmp_path):
 
 def test_who_had_no_policy_when_a_run_failed_leaves_no_league(self_play, tmp_path):
     self_play.add("Seeker")  # as in a run of its own, whose trainer has sent nothing yet
-    self_play.write_league(tmp_path)
+    write_leagues(self_play.reports(), tmp_path)
     assert (tmp_path / "Hider" / "league.json").exists()
     assert not (tmp_path / "Seeker").exists()
 
 
 def test_a_league_that_can_t_be_written_is_no_reason_to_fail(self_play, tmp_path, caplog):
     (tmp_path / "Hider").write_text("in the way")
-    self_play.write_league(tmp_path)
+    write_leagues(self_play.reports(), tmp_path)
     assert "the league of Hider could not be written" in caplog.text
     assert (tmp_path / "Seeker" / "league.json").exists()
 

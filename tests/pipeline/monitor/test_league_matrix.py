@@ -15,8 +15,24 @@ def report(*results):
 
 def test_each_result_has_its_cell():
     league = league_for_page(report(entry(0, -1, 5, 3), entry(2, 0, 1, 9)))
-    assert league["columns"] == [{"against": "Ball", "snapshot": -1}, {"against": "Ball", "snapshot": 0}]
+    assert [(each["snapshot"], each["brain"]) for each in league["columns"]] == [(-1, None), (0, None)]
     assert league["cells"] == [[[5, 1, 3], None], [None, None], [None, [1, 1, 9]]]
+
+
+def test_brains_that_do_not_learn_stand_behind_all_snapshots_under_their_names():
+    met = entry(1, None, 2, 7) | {"brain": "scripted"}
+    league = league_for_page(report(met, entry(0, 3, 5, 3)) | {"brains": [{"brain": "scripted", "rating": 1300.0}]})
+    assert [(each["snapshot"], each["brain"]) for each in league["columns"]] == [(3, None), (-1, "scripted")]
+    assert league["cells"] == [[[5, 1, 3], None], [None, [2, 1, 7]]]
+    assert league["brains"] == [{"brain": "scripted", "rating": 1300.0}]
+
+
+def test_where_nobody_learns_the_rows_are_brains():
+    brains = [{"brain": "scripted"}, {"brain": "random"}]
+    met = entry(1, None, 0, 4) | {"brain": "scripted"}
+    league = league_for_page(report(met) | {"rating": None, "brains": brains})
+    assert league["rows"] == ["scripted", "random"]
+    assert league["cells"] == [[None], [[0, 1, 4]]]
 
 
 def test_neighbours_of_a_large_league_are_summed():

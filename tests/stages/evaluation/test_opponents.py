@@ -14,12 +14,13 @@ from fakes import EchoPolicy, policy_update
 from config import ConfigError, RunConfig
 from queues.messages import ActionBatch, PolicyUpdate
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.brains.protocol import BrainRequest
 from stages.environment.protocol import AgentSteps, StepResult
 from stages.errors import LoadError, StageError
 from stages.evaluation import EvaluationStage
 from stages.evaluation.opponents import (
+    BrainOpponents,
     NewestOpponents,
-    RandomOpponents,
     SnapshotOpponents,
     check_opponents,
     make_opponents,
@@ -155,7 +156,7 @@ def test_a_resumed_run_plays_against_the_snapshots_that_were_kept():
 
 def test_mates_of_another_behaviour_play_their_newest_policies_whatever_the_opponents():
     group = Duels("Keeper?team=0", "Striker?team=0", "Keeper?team=1", "Striker?team=1")
-    evaluated(group, RandomOpponents(), ("Striker", 0), ("Striker", 4), ("Keeper", 6), episodes=2)
+    evaluated(group, BrainOpponents(BrainRequest("random")), ("Striker", 0), ("Striker", 4), ("Keeper", 6), episodes=2)
     as_first = group.played[-2]  # of Keeper, in team 0
     assert (as_first["Keeper?team=0"], as_first["Striker?team=0"]) == (6.0, 4.0)
     assert all(-1 <= as_first[other] <= 1 for other in ("Keeper?team=1", "Striker?team=1"))
@@ -171,7 +172,7 @@ def test_each_behaviour_has_one_evaluation_in_which_the_others_play_their_newest
 
 def test_without_teams_other_behaviours_are_the_opponents():
     group = Duels("Predator", "Prey")
-    evaluated(group, RandomOpponents(), ("Prey", 0), ("Predator", 5), episodes=2)
+    evaluated(group, BrainOpponents(BrainRequest("random")), ("Prey", 0), ("Predator", 5), episodes=2)
     assert group.played[0]["Predator"] == 5.0
     assert -1 <= group.played[0]["Prey"] <= 1
 
@@ -272,7 +273,7 @@ def test_each_built_in_kind_is_made(tmp_path, name):
 
 
 def test_what_is_no_kind_of_opponents_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="'snapshots' is no kind of opponents.*did you mean 'snapshot'"):
+    with pytest.raises(ConfigError, match="'snapshots' is no brain.*did you mean 'snapshot'"):
         scripted(tmp_path, opponents="snapshots")
     with pytest.raises(ConfigError, match="opponents_with.*'random' accepts nothing"):
         scripted(tmp_path, opponents="random", opponents_with={"seed": 3})

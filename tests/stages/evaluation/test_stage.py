@@ -13,10 +13,11 @@ from fakes import DECISION, Cast, CountingGroup, EchoPolicy, counting_spec, poli
 
 from config import ActionRepeatSettings
 from queues.specs import ActionSpec, BehaviorSpec
+from stages.brains.protocol import BrainRequest
 from stages.environment.action_repeat import RepeatingGroup
 from stages.environment.protocol import AgentSteps, StepResult
 from stages.evaluation import EvaluationStage
-from stages.evaluation.opponents import NewestOpponents, RandomOpponents
+from stages.evaluation.opponents import BrainOpponents, NewestOpponents
 from stages.policy.protocol import Decision, Recall
 from stages.stage import StageContext
 
@@ -254,7 +255,7 @@ def test_random_opponents_do_what_they_may(masked):
 
     crowd = Cast("Crowd", agents=9, shortest=99, longest=99, masked=masked)
     group = Company([Cast("Walker", shortest=3, longest=3), crowd])
-    stage, reports = evaluation(group, opponents=RandomOpponents(), episodes=2)
+    stage, reports = evaluation(group, opponents=BrainOpponents(BrainRequest("random")), episodes=2)
     play(stage, 100)
     assert group.choices == ({0} if masked else {0, 1})
     assert reports[0].episodes == 2

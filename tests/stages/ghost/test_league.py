@@ -142,3 +142,57 @@ def test_who_met_whom_is_saved_and_resumed():
     assert set(again.players(7)) == {"Ball?team=0", "Ball?team=1"}
     again.rate(games(7, 1.0))
     assert ratings(histories["Ball"]) == {NEWEST: 1208.0, 2: 1192.0}
+
+
+# Brains. ---------------------------------------------------------------------------------------------------------------
+
+SHARES = [{"use": "scripted", "weight": 0.25}, {"use": "random", "weight": 0.25}]
+
+
+def drawn_games(*draws):
+    """Games that the learner, team 0, has won, with what was drawn for team 1."""
+    columns = games(4, 1.0)
+    count = len(draws)
+    return {name: np.repeat(column, count) for name, column in columns.items()} | {
+        "game_draws": np.array([[-1.0, draw] for draw in draws], np.float32)
+    }
+
+
+def test_a_game_is_rated_for_the_brain_that_was_drawn():
+    board, histories = make("Ball", brains=SHARES)
+    board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 1}))
+    (said,) = [s for s in board.rate(drawn_games(0.3)) if s[1].startswith("Self-play/ELO of")]
+    assert said == ("Ball", "Self-play/ELO of random", 1192.0)
+    assert ratings(histories["Ball"]) == {NEWEST: 1208.0}, "the snapshot did not play"
+    board.rate(drawn_games(0.1, 0.7, -1.0))
+    played = {name: (record.games, record.wins) for name, record in histories["Ball"].brains.items()}
+    assert played == {"scripted": (1, 1), "random": (1, 1)}
+    assert histories["Ball"].records[1].games == 2
+
+
+def test_a_game_against_a_brain_counts_even_if_the_newest_policy_would_have_met_itself():
+    board, histories = make("Ball", brains=SHARES)
+    board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": NEWEST}))
+    assert board.rate(drawn_games(0.7)) == []
+    board.rate(drawn_games(0.1))
+    assert ratings(histories["Ball"]) == {NEWEST: 1208.0}
+
+
+def test_the_report_has_the_brains_by_name_and_a_resumed_run_goes_on_with_them():
+    board, histories = make("Ball", brains=SHARES)
+    board.begin(4, Match(0, {"Ball?team=0": NEWEST, "Ball?team=1": 1}))
+    board.rate(drawn_games(0.1, 0.1, 0.7))
+    told = report(histories["Ball"])
+    assert [(each["brain"], each["games"], each["lost"]) for each in told["brains"]] == [
+        ("scripted", 2, 2),
+        ("random", 0, 0),
+    ]
+    assert [(each["snapshot"], each.get("brain"), each["won"]) for each in told["results"]] == [
+        (1, None, 1),
+        (None, "scripted", 2),
+    ]
+    resumed = history("Ball", 0, brains=[{"use": "scripted", "weight": 0.5}, {"use": "results/first", "weight": 0.1}])
+    resumed.load_state_dict(histories["Ball"].state_dict())
+    assert resumed.results == histories["Ball"].results
+    assert resumed.brains["scripted"] == histories["Ball"].brains["scripted"]
+    assert resumed.brains["results/first"].games == 0

@@ -1,0 +1,199 @@
+"""Brains: who decides for agents. The table of kinds, and the settings that name one.
+
+A brain that does not learn may decide for a behaviour, for some of its teams, in a share of its games, and as an
+opponent in self-play and in evaluations. What names it, `use`, is the same everywhere. A new kind is one entry here and
+the function that the entry names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from config.errors import Finding, suggest
+from config.fields import Float, Int, PlainMap, Settings, Text, as_tuple, is_reference, report
+
+LEARNING = "learning"
+MODEL_SUFFIXES = (".pt", ".onnx")
+
+
+@dataclass(frozen=True, slots=True)
+class BrainKind:
+    """One kind of brain. The function is given as `module:name`, and imported when a run asks for it."""
+
+    meaning: str
+    """For the reference of the YAML."""
+    maker: str | None
+    """Function from a `stages.brains.protocol.BrainRequest` to what decides, or, where the request has no spec yet, to
+    None, after a check of all that is known without one. None: it is a trainer's policy."""
+    keys: tuple[str, ...] | None = ()
+    """Keys of `with` that it accepts; None: its code checks them."""
+
+
+BRAIN_KINDS: dict[str, BrainKind] = {
+    LEARNING: BrainKind("the newest policy of its trainer", None),
+    "random": BrainKind(
+        "actions at random, uniform in [-1, 1] or among the allowed choices", "stages.brains.uniform:make_uniform"
+    ),
+    "scripted": BrainKind(
+        "the scripted player of a built-in game, or `module:Class` for one of your own",
+        "stages.brains.script:make_script",
+        None,
+    ),
+    "model": BrainKind(
+        "a trained policy: a `.pt` or `.onnx` file, or the policies of a run (`results/first`, `results/first@best`, "
+        "`results/first/Ball@500000`); `with: {deterministic: true}` takes its most likely actions",
+        "pipeline.policies.model_brain:make_model",
+        ("deterministic",),
+    ),
+}
+"""By kind; `kind_of` says which one a `use` names."""
+
+SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
+    "Volley": ("stages.games.volley:ScriptedPlayer",),
+    "ConnectFour": ("stages.games.connect_four:TacticalPlayer",),
+    "Pursuit": ("stages.games.pursuit:ScriptedPursuer", "stages.games.pursuit:ScriptedEvader"),
+}
+"""`module:Class` of each built-in game's scripted player; by team where the teams have different ones."""
+
+
+def kind_of(use: str) -> str | None:
+    """Return the kind of brain that a `use` names; None if it names none."""
+    if use in (LEARNING, "random", "scripted"):
+        return use
+    if is_reference(use):
+        return "scripted"
+    looks_like_a_path = "/" in use or "\\" in use or "@" in use or use.endswith(MODEL_SUFFIXES)
+    return "model" if looks_like_a_path else None
+
+
+def check_use(use: str, more: Collection[str] = ()) -> str:
+    """Return a `use`, or one of some more words.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if use == LEARNING:
+        raise ValueError(
+            "'learning' is no brain that could be listed: a trainer's policy decides in the games that the others "
+            "leave; leave it out, and give them weights below 1"
+        )
+    if use in more or kind_of(use) is not None:
+        return use
+    words = [*more, *(word for word in BRAIN_KINDS if kind_of(word) == word and word != LEARNING)]
+    raise ValueError(
+        f"'{use}' is no brain; expected {', '.join(map(repr, words))}, 'module:Class' of a scripted player, or a "
+        f"model: a .pt or .onnx file, or the folder of a run, such as results/first{suggest(use, words)}"
+    )
+
+
+def check_with(use: str, given: Mapping[str, object], named: str = "use") -> list[Finding]:
+    """Find the arguments that a brain does not take, as far as its code does not check them itself."""
+    accepted = BRAIN_KINDS[kind_of(use) or LEARNING].keys
+    if accepted is None:
+        return []
+    key = "with" if named == "use" else f"{named}_with"
+    takes = ", ".join(map(repr, accepted)) or "nothing"
+    found = [
+        Finding((key, name), f"'{use}' accepts {takes}; leave it out", ((named,),))
+        for name in given
+        if name not in accepted
+    ]
+    found += [
+        Finding((key, name), f"{value!r} does not fit; expected true or false")
+        for name, value in given.items()
+        if name == "deterministic" and name in accepted and not isinstance(value, bool)
+    ]
+    return found
+
+
+def drawn(shares: Sequence[float], at: float) -> int:
+    """Return which of several shares of a whole a number from [0, 1) falls into; -1 for the rest of the whole."""
+    for index, share in enumerate(shares):
+        if at < share:
+            return index
+        at -= share
+    return len(shares) - 1 if fills(shares) else -1
+
+
+def fills(shares: Sequence[float]) -> bool:
+    """Return True if shares leave nothing of the whole."""
+    return sum(shares) > 1 - _ROUNDING
+
+
+_ROUNDING = 1e-5
+"""What three times 0.333333 may lack of 1."""
+
+
+class BrainSettings(Settings):
+    """A brain that does not learn, and its share of the games."""
+
+    use: Annotated[Text, BeforeValidator(lambda value: check_use(value) if isinstance(value, str) else value)] = Field(
+        description="; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items() if kind.maker) + "."
+    )
+    with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
+    weight: Float = Field(
+        1.0, gt=0, le=1, description="Its share of the games: 0.2 for a fifth of them, drawn for each game."
+    )
+    name: Text = Field(
+        "",
+        min_length=1,
+        description="What it is called in ratings and logs; different from the others'.",
+        json_schema_extra={"default_text": "`use`"},
+    )
+
+    @model_validator(mode="after")
+    def _name_it(self) -> BrainSettings:
+        if not self._given("name"):
+            self._fill(name=self.use)
+        report(check_with(self.use, self.with_))
+        return self
+
+
+class OwnBrainSettings(BrainSettings):
+    """A brain of a behaviour: it decides for its agents, or for some of its teams, in its share of the games."""
+
+    teams: Annotated[tuple[Int, ...] | None, BeforeValidator(as_tuple)] = Field(
+        None, min_length=1, description="Ids of the teams that it decides for; null: all of them."
+    )
+
+
+def as_brains(value: object) -> object:
+    """Bring the forms of `brain` into one: nothing for `learning`, a list for all else."""
+    if value in (LEARNING, {"use": LEARNING}):
+        return ()
+    if isinstance(value, str):
+        return ({"use": value},)
+    return (value,) if isinstance(value, Mapping | BrainSettings) else as_tuple(value)
+
+
+def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
+    """Find what contradicts itself in a list of brains."""
+    found = []
+    for index, brain in enumerate(brains):
+        if brain.name in [before.name for before in brains[:index]]:
+            message = f"'{brain.name}' is another one's, too; give each a `name` of its own"
+            found.append(Finding((key, index, "name" if brain._given("name") else "use"), message))
+    teams = {team for brain in brains for team in (getattr(brain, "teams", None) or ())} | {None}
+    for team in sorted(teams, key=str):
+        total = sum(brain.weight for brain in brains_of_team(brains, team))
+        if total > 1 + _ROUNDING:
+            which = "" if team is None else f" of team {team}"
+            message = f"the weights{which} are shares of the games, and add up to {total:g}; expected 1 at most"
+            return [*found, Finding((key,), message)]
+    return found
+
+
+def brains_of_team(brains: Sequence[BrainSettings], team: int | None) -> list[BrainSettings]:
+    """Return the brains that decide for a team; None stands for a team that none of them names."""
+    return [brain for brain in brains if (teams := getattr(brain, "teams", None)) is None or (team in teams)]
+
+
+def leave_nobody_to_learn(brains: Sequence[OwnBrainSettings]) -> bool:
+    """Return True if brains decide in all games: of all teams, or of those that they name, from team 0 to the last."""
+    named = {team for brain in brains for team in brain.teams or ()}
+    teams = sorted(named) if named == set(range(len(named))) and len(named) > 1 else [None]
+    return all(fills([brain.weight for brain in brains_of_team(brains, team)]) for team in teams)

@@ -1,0 +1,78 @@
+"""The brains that a configuration names: those of behaviours, and those that are met in self-play."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from config import BehaviorSettings, RunConfig
+from config.brains import BrainSettings, brains_of_team, fills
+from config.errors import KeyPath
+from queues.specs import BehaviorSpec
+from stages.brains import StandIn, check_brain, make_brain
+from stages.brains.protocol import BrainRequest, BrainShare
+from stages.errors import LoadError, StageError
+from stages.policy.design import design_of
+from stages.policy.protocol import ActingPolicy
+
+
+def brain_maker(config: RunConfig, seed: int) -> Callable[[BehaviorSpec], Sequence[BrainShare]]:
+    """Return what makes the brains that decide for a behaviour id, with their shares of the games."""
+    return partial(_make_brains, config, seed)
+
+
+def check_brains(config: RunConfig) -> list[LoadError]:
+    """Find the mistakes for which brains can't be made, as far as is known without making them."""
+    mistakes = []
+    for path, settings in config.blocks():
+        for _, request in _requests(config, path, settings):
+            mistakes += check_brain(request)
+    return mistakes
+
+
+def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy | None:
+    """Return the brain that decides for a behaviour id; of several the one with the largest share.
+
+    None if a trainer's policy decides in some games.
+    """
+    settings = config.behavior_settings(spec.name)
+    mine = brains_of_team(settings.brain, spec.team)
+    if not mine or not fills([brain.weight for brain in mine]):
+        return None
+    most = max(mine, key=lambda brain: brain.weight)
+    requests = _requests(config, ("behaviors", spec.name), settings, spec, seed)
+    return make_brain(next(request for brain, request in requests if brain is most))
+
+
+def _make_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> Sequence[BrainShare]:
+    settings = config.behavior_settings(spec.name)
+    wanted = [*_requests(config, ("behaviors", spec.name), settings, spec, seed)]
+    if not wanted and settings.learns:
+        return ()
+    mine = brains_of_team([brain for brain, _ in wanted], spec.team)
+    if not settings.learns and not fills([brain.weight for brain in mine]):
+        named = sorted({team for brain in settings.brain for team in brain.teams or ()})
+        raise StageError(
+            f"behaviors.{spec.name}.brain: nobody decides for {spec.behavior_id}: brains are given for the teams "
+            f"{', '.join(map(str, named))} alone; give one for team {spec.team}, or one without 'teams'",
+            ("behaviors", spec.name, "brain"),
+        )
+    design = design_of(spec, settings, config.source_folder)
+    return [
+        BrainShare(brain.name, brain.weight, StandIn(make_brain(request), design))
+        for brain, request in wanted
+        if brain in mine
+    ]
+
+
+def _requests(
+    config: RunConfig, path: KeyPath, settings: BehaviorSettings, spec: BehaviorSpec | None = None, seed: int = 0
+) -> Iterator[tuple[BrainSettings, BrainRequest]]:
+    met = () if settings.self_play is None or config.checkpoint_settings.inference else settings.self_play.brains
+    listed: list[tuple[KeyPath, BrainSettings]] = [
+        *(((*path, "brain", index), brain) for index, brain in enumerate(settings.brain)),
+        *(((*path, "self_play", "brains", index), brain) for index, brain in enumerate(met)),
+    ]
+    folder, game = config.source_folder, config.builtin_game
+    for key, brain in listed:
+        yield brain, BrainRequest(brain.use, brain.with_, (*key, "use"), (*key, "with"), folder, game, seed, spec)

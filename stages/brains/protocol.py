@@ -1,0 +1,73 @@
+"""What is asked of a brain that does not learn, and what others need to know of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from config.errors import KeyPath, dotted
+from queues.messages import Array, PolicyUpdate
+from queues.specs import BehaviorSpec
+from stages.policy.protocol import ActingPolicy, Decision, Recall
+
+
+@dataclass(frozen=True)
+class BrainRequest:
+    """Which brain is wanted, for whom, and by which key of the YAML."""
+
+    use: str
+    """What names it; see `config.brains.kind_of`."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The keyword arguments of the YAML."""
+    key: KeyPath = ()
+    """Where `use` stands, for messages."""
+    given_key: KeyPath = ()
+    """Where the keyword arguments stand."""
+    folder: Path | None = None
+    """That of the YAML, beside which modules and models may lie."""
+    game: str | None = None
+    """The built-in game that is played; None for other environments."""
+    seed: int = 0
+    """For code that draws random numbers of its own."""
+    spec: BehaviorSpec | None = None
+    """The behaviour id; None as long as there is none: then a request is only checked."""
+
+    @property
+    def where(self) -> str:
+        """The key as messages show it."""
+        return dotted(self.key)
+
+
+@dataclass(frozen=True)
+class BrainShare:
+    """A brain, and its share of the games."""
+
+    name: str
+    weight: float
+    brain: ActingPolicy
+
+
+class Memoryless:
+    """The half of an `ActingPolicy` that is the same for all that have neither weights nor memory."""
+
+    memory_size = 0
+    previous_action_size = 0
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Load nothing."""
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Recall | None = None,
+    ) -> Decision:
+        """See `ActingPolicy.act`."""
+        raise NotImplementedError

@@ -1,0 +1,143 @@
+"""The brains of a configuration: what names one, shares of games, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import ConfigError, RunConfig, load_config
+from config.brains import drawn, kind_of
+
+
+def config(brain, **block):
+    return RunConfig.from_plain({"behaviors": {"Ball": {"brain": brain, **block}}})
+
+
+def brains(brain, **block):
+    return config(brain, **block).behaviors["Ball"].brain
+
+
+@pytest.mark.parametrize(
+    ("use", "kind"),
+    [
+        ("random", "random"),
+        ("scripted", "scripted"),
+        ("my_players:Chaser", "scripted"),
+        ("models/Ball.onnx", "model"),
+        ("Ball-500.pt", "model"),
+        ("results/first", "model"),
+        ("results/first/Ball@500000", "model"),
+        ("learning", "learning"),
+        ("sctipted", None),
+    ],
+)
+def test_what_names_a_brain_says_its_kind(use, kind):
+    assert kind_of(use) == kind
+
+
+def test_learning_is_the_default_and_names_no_brain():
+    assert RunConfig.from_plain({"behaviors": {"Ball": {}}}).behaviors["Ball"].brain == ()
+    assert brains("learning") == brains({"use": "learning"}) == ()
+    assert config("learning").behaviors["Ball"].learns
+
+
+@pytest.mark.parametrize("given", ["random", {"use": "random"}, [{"use": "random"}]])
+def test_a_word_a_map_and_a_list_of_one_mean_the_same(given):
+    (brain,) = brains(given)
+    assert (brain.use, brain.name, brain.weight, brain.with_) == ("random", "random", 1.0, {})
+    assert not config(given).behaviors["Ball"].learns
+
+
+def test_what_brains_leave_of_the_games_is_learned_from():
+    assert config([{"use": "random", "weight": 0.3}, {"use": "a/b", "weight": 0.6}]).behaviors["Ball"].learns
+    thirds = [{"use": "random", "weight": 0.333333, "name": name} for name in "abc"]
+    assert not config(thirds).behaviors["Ball"].learns
+
+
+def test_a_team_without_a_brain_learns():
+    assert config({"use": "random", "teams": [1]}).behaviors["Ball"].learns
+    both = [{"use": "random", "teams": [0]}, {"use": "scripted", "teams": [1]}]
+    assert not config(both).behaviors["Ball"].learns
+
+
+def test_the_configuration_survives_its_plain_form():
+    given = [{"use": "m:C", "with": {"size": 3}, "weight": 0.25, "name": "small", "teams": [0, 2]}]
+    again = RunConfig.from_plain(config(given).to_plain())
+    assert again.behaviors["Ball"].brain == brains(given)
+
+
+@pytest.mark.parametrize(
+    ("shares", "at", "index"),
+    [
+        ((0.2, 0.1), 0.0, 0),
+        ((0.2, 0.1), 0.2, 1),
+        ((0.2, 0.1), 0.31, -1),
+        ((0.5, 0.4999999), 0.99999999, 1),
+        ((), 0, -1),
+    ],
+)
+def test_a_draw_falls_into_one_share_or_into_the_rest(shares, at, index):
+    assert drawn(shares, at) == index
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "brain: sctipted",
+            "behaviors.Ball.brain: 'sctipted' is no brain; expected 'random', 'scripted', 'module:Class'",
+        ),
+        ("brain: {use: randm}", "behaviors.Ball.brain.use: 'randm' is no brain.*did you mean 'random'"),
+        ("brain: [{use: learning, weight: 0.8}]", "brain.0.use: 'learning' is no brain that could be listed"),
+        ("brain: {weight: 0.5}", "brain.use: is required but missing"),
+        ("brain: {use: random, weight: 1.5}", "brain.weight: 1.5 is out of range"),
+        ("brain: {use: random, with: {size: 3}}", "brain.with.size: 'random' accepts nothing; leave it out"),
+        ("brain: {use: a/b, with: {deterministic: 1}}", "brain.with.deterministic: 1 does not fit; expected true or"),
+        ("brain: [{use: random}, {use: scripted}]", "brain: the weights are shares of the games, and add up to 2;"),
+        (
+            "brain: [{use: random, weight: 0.5}, {use: random, weight: 0.5}]",
+            "brain.1.use: 'random' is another one's, too; give each a `name` of its own",
+        ),
+        (
+            "{brain: random, self_play: {}}",
+            "self_play: does not go with 'brain'; name opponents that do not learn under",
+        ),
+        ("broadcast: true", "broadcast: has nothing to send"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path, text, said):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"behaviors:\n  Ball: {text}\n" if text[0] == "{" else f"behaviors:\n  Ball:\n    {text}\n")
+    with pytest.raises(ConfigError, match=said) as raised:
+        load_config(path)
+    assert "run.yaml:" in str(raised.value)
+
+
+def test_the_shares_of_a_team_are_added_up_for_themselves():
+    config([{"use": "random", "teams": [0]}, {"use": "scripted", "teams": [1]}])
+    with pytest.raises(ConfigError, match="the weights of team 1 are shares of the games, and add up to 1.5"):
+        config([{"use": "random", "teams": [0, 1]}, {"use": "scripted", "weight": 0.5, "teams": [1]}])
+
+
+def test_brains_of_self_play_are_checked_alike():
+    with pytest.raises(ConfigError, match=r"self_play.brains: the weights .* add up to 1.2"):
+        entries = [{"use": "scripted", "weight": 0.6}, {"use": "random", "weight": 0.6}]
+        RunConfig.from_plain({"behaviors": {"Ball": {"self_play": {"brains": entries}}}})
+
+
+def test_what_only_a_trainer_would_use_is_named_but_not_what_is_inherited():
+    block = {"trainer_type": "sac", "hyperparameters": {"batch_size": 64}, "max_steps": 10}
+    assert [w.partition(" has")[0] for w in config("random", **block).warnings] == [
+        "behaviors.Ball.trainer_type:",
+        "behaviors.Ball.hyperparameters:",
+    ]
+    inherited = {"default_settings": block, "behaviors": {"Ball": {"brain": "random"}, "Goal": {}}}
+    assert not [w for w in RunConfig.from_plain(inherited).warnings if "Ball" in w]
+
+
+def test_a_teacher_that_does_not_learn_has_to_broadcast():
+    student = {"trainer_type": "bc", "hyperparameters": {"teacher": "Ball"}}
+    plain = {"behaviors": {"Ball": {"brain": "random"}, "Student": student}}
+    with pytest.raises(ConfigError, match="'Ball' has a 'brain' that does not learn, whose steps go to nobody; give"):
+        RunConfig.from_plain(plain)
+    plain["behaviors"]["Ball"]["broadcast"] = True
+    RunConfig.from_plain(plain)

@@ -1,0 +1,105 @@
+"""Whole runs with brains that do not learn, beside learners or alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from run_configs import INLINE, cartpole
+from run_folders import streams
+from runs import run_here
+
+from queues.messages import TrajectoryBatch
+from queues.stream_reader import StreamReader
+
+HOSTS = {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}}
+VOLLEY: dict[str, Any] = {"environment": {"kind": "builtin", "id": "Volley", "num_envs": 8}, "pipeline": HOSTS}
+
+
+def recorded(result):
+    """The trajectories in the stream of a run."""
+    (path,) = streams(result.folder)
+    return [frame.message for frame in StreamReader(path) if isinstance(frame.message, TrajectoryBatch)]
+
+
+def volley(**block):
+    return {**VOLLEY, "behaviors": {"Volley": {"max_steps": 3000, **block}}}
+
+
+def test_a_run_in_which_nobody_learns_plays_rates_records_and_resumes(tmp_path):
+    halves = [{"use": "scripted", "weight": 0.5}, {"use": "random", "weight": 0.5}]
+    plain = {**volley(brain=halves, broadcast=True), "record": {"edges": ["agent_processor"]}}
+    result = run_here(plain, tmp_path, "run")
+    assert result.behaviors["Volley"].step >= 3000
+    assert result.behaviors["Volley"].version == 0
+    scripted, chance = json.loads((result.folder / "Volley" / "league.json").read_text())["brains"]
+    assert scripted["rating"] > chance["rating"]
+    assert scripted["games"] == chance["games"] > 0
+    batches = recorded(result)
+    assert sum(batch.num_rows for batch in batches) >= 3000
+    assert not any(batch.trajectories["learning"].any() for batch in batches)
+    plain["behaviors"]["Volley"]["max_steps"] = 4000
+    resumed = run_here(plain, tmp_path, "run", resume=True)
+    assert resumed.behaviors["Volley"].step >= 4000
+    again = json.loads((result.folder / "Volley" / "league.json").read_text())["brains"]
+    assert again[0]["games"] >= scripted["games"]
+
+
+def test_a_share_of_the_games_is_learned_from(tmp_path):
+    plain = cartpole(
+        behaviors__CartPole__max_steps=600,
+        behaviors__CartPole__brain={"use": "random", "weight": 0.5},
+        record__edges=["trainer"],
+        **INLINE,
+    )
+    result = run_here(plain, tmp_path, "run")
+    assert result.behaviors["CartPole"].version > 0
+    learned = [batch.trajectories["learning"] for batch in recorded(result)]
+    assert np.concatenate(learned).all(), "the trainer got none of the brain's steps"
+
+
+def test_opponents_in_self_play_are_brains_in_their_share_of_the_games(tmp_path):
+    self_play = {
+        "save_steps": 500,
+        "team_change": 1000,
+        "swap_steps": 250,
+        "brains": [{"use": "scripted", "weight": 0.5}],
+    }
+    small = {"batch_size": 64, "buffer_size": 512}
+    plain = volley(trainer_type="ppo", hyperparameters=small, self_play=self_play, max_steps=6000)
+    plain["evaluation"] = {"every": 3000, "episodes": 2, "opponents": "scripted"}
+    result = run_here(plain, tmp_path, "run")
+    league = json.loads((result.folder / "Volley" / "league.json").read_text())
+    (scripted,) = league["brains"]
+    assert scripted["games"] > 0
+    assert scripted["rating"] > league["rating"]
+    assert result.behaviors["Volley"].best_evaluation is not None
+    model = {"use": str(result.folder), "with": {"deterministic": True}}
+    played = run_here(volley(brain=[{**model, "teams": [0]}, {"use": "random", "teams": [1]}]), tmp_path, "played")
+    names = [each["brain"] for each in json.loads((played.folder / "Volley" / "league.json").read_text())["brains"]]
+    assert names == [str(result.folder), "random"]
+
+
+def test_a_student_imitates_a_script_whose_steps_are_broadcast(tmp_path):
+    plain: dict[str, Any] = {
+        **VOLLEY,
+        "behaviors": {
+            "Volley": {"brain": "scripted", "broadcast": True},
+            "Student": {
+                "trainer_type": "bc",
+                "hyperparameters": {"teacher": "Volley", "batch_size": 128},
+                "max_steps": 4000,
+            },
+        },
+    }
+    plain["environment"] = {**VOLLEY["environment"], "behavior": "Volley"}
+    result = run_here(plain, tmp_path, "run")
+    assert result.behaviors["Student"].version > 0
+    assert result.behaviors["Student"].export is not None
+    assert result.behaviors["Volley"].export is None
+
+
+def test_without_broadcast_the_steps_of_brains_are_not_recorded(tmp_path):
+    plain = {**volley(brain="scripted", max_steps=500), "record": {"edges": ["agent_processor"]}}
+    assert recorded(run_here(plain, tmp_path, "run")) == []
