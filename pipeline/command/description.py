@@ -89,8 +89,18 @@ def _parameter(parameter: EnvironmentParameter) -> str:
     return f"{parameter.sampler_type}, " + ", ".join(f"{name} {value}" for name, value in drawn.items())
 
 
+def _decided(config: RunConfig, name: str, stages: Sequence[str]) -> Sequence[str]:
+    """Describe a behaviour that does not learn."""
+    settings = config.behavior_settings(name)
+    way = " → ".join(["actors", "counted (main)", *(f"{stage} (main)" for stage in stages)])
+    brains = ", ".join(f"{brain.name} ({100 * brain.weight:g} %)" for brain in settings.brain)
+    return [f"behavior {name}: {way}", f"  decided by {brains}, {'' if settings.broadcast else 'not '}broadcast"]
+
+
 def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence[str]:
     path = route(config, name)
+    if not config.behavior_settings(name).learns:
+        return _decided(config, name, path.before_ghost)
     ghost = (GHOST,) if path.self_play else ()
     middle = [f"{stage} (main)" for stage in (*path.before_ghost, *ghost, *path.after_ghost)]
     settings, shards = config.behavior_settings(name), shard_names(config, name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from config import ConfigError, RunConfig, load_config
@@ -136,7 +138,7 @@ def test_what_only_a_trainer_would_use_is_named_but_not_what_is_inherited():
 
 def test_a_teacher_that_does_not_learn_has_to_broadcast():
     student = {"trainer_type": "bc", "hyperparameters": {"teacher": "Ball"}}
-    plain = {"behaviors": {"Ball": {"brain": "random"}, "Student": student}}
+    plain: dict[str, Any] = {"behaviors": {"Ball": {"brain": "random"}, "Student": student}}
     with pytest.raises(ConfigError, match="'Ball' has a 'brain' that does not learn, whose steps go to nobody; give"):
         RunConfig.from_plain(plain)
     plain["behaviors"]["Ball"]["broadcast"] = True

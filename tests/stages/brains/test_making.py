@@ -13,6 +13,7 @@ from queues.messages import ActionBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.brains import StandIn, check_brain, make_brain
 from stages.brains.protocol import BrainRequest
+from stages.brains.script import ScriptBrain
 from stages.errors import LoadError, StageError
 from stages.policy.design import design_of
 
@@ -85,6 +86,7 @@ def test_a_script_that_decides_nothing_is_named(scripts):
 def test_scripted_is_the_player_of_the_game_and_of_the_team(team, name):
     spec = BehaviorSpec(f"Any?team={team}", (ObservationSpec("seen", (13,)),), ActionSpec(0, (9,)))
     brain = make_brain(BrainRequest("scripted", game="Pursuit", spec=spec))
+    assert isinstance(brain, ScriptBrain)
     assert type(brain._script).__name__ == name
 
 
