@@ -57,7 +57,7 @@ async def test_students_get_copies_under_their_own_names(tmp_path):
     path.students["Student"] = student
     await asyncio.gather(*path.trajectories(fed(trajectories()), learner))
     assert [batch.behavior_id async for batch in learner] == ["Ball?team=0"]
-    assert [batch.behavior_id async for batch in student] == ["Student"]
+    assert [batch.behavior_id async for batch in student] == ["Student?team=0"]
 
 
 async def test_a_learner_that_is_gone_ends_the_way(tmp_path):
