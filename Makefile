@@ -38,10 +38,10 @@ format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 docs: $(VENV)/.installed-dev ## write the pages that are generated from the code
 	$(BIN)/python -m config.reference > docs/configuration.md
 
-PROTO = stages/unity/proto
-proto: $(VENV)/.installed-dev ## compile the description of Unity's protocol, after a change of it
-	$(BIN)/python -m grpc_tools.protoc -I$(PROTO) --descriptor_set_out=$(PROTO)/communicator_objects.binpb \
-		$(PROTO)/communicator_objects.proto
+PROTOS = stages/unity/proto/communicator_objects.proto pipeline/serving/proto/policy_server.proto
+proto: $(VENV)/.installed-dev ## compile the descriptions of protocols, after a change of one
+	for file in $(PROTOS); do $(BIN)/python -m grpc_tools.protoc -I$$(dirname $$file) \
+		--descriptor_set_out=$${file%.proto}.binpb $$file || exit 1; done
 
 bench: $(VENV)/.installed-dev ## run the benchmarks, one after the other
 	set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done

@@ -14,7 +14,7 @@ LOCALHOST = "localhost"
 _LOOPBACK = ("127.0.0.1", "::1")
 """Programs that call `localhost` call either of these."""
 _EVERY = ("::", "0.0.0.0")
-_LAST_PORT = 65535
+LAST_PORT = 65535
 
 
 def hosts_of(listen: str) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def endpoint_of(text: str) -> tuple[str, int | None]:
         host, port = "", text
     elif not colon or text.endswith("]") or _is_address(text):
         host, port = text, ""
-    if port and not (port.isdecimal() and int(port) <= _LAST_PORT):
+    if port and not (port.isdecimal() and int(port) <= LAST_PORT):
         raise ValueError(
             f"'{text}': '{port}' is no port; expected HOST:PORT, such as localhost:8470 (0: any that is free)"
         )

@@ -6,8 +6,12 @@ import errno
 import socket
 import sys
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from config.listen import LOCALHOST, hosts_of
+
+if TYPE_CHECKING:
+    import grpc.aio
 
 _ATTEMPTS = 20
 """To find a port that is free at all addresses, where any will do."""
@@ -41,6 +45,17 @@ def find_port(listen: str, port: int) -> tuple[int, list[str]]:
                 raise
             if not attempts:
                 raise OSError(errno.EADDRINUSE, "another program uses it") from error
+
+
+def add_grpc_port(server: grpc.aio.Server, port: int, hosts: list[str]) -> bool:
+    """Let a server of gRPC listen where `find_port` said; returns False if another program was quicker."""
+    for host in ["::"] if "::" in hosts else hosts:  # gRPC's `::` is every address, those of IPv4 too
+        try:
+            if not server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"):
+                return False
+        except RuntimeError:  # gRPC gives no cause
+            return False
+    return True
 
 
 def _try_all(hosts: tuple[str, ...], named: str | None, port: int) -> tuple[int, list[str]]:

@@ -28,7 +28,7 @@ HEAVY_ALLOWED = {
         "stages/environment/pettingzoo/behavior_spaces.py",
         "stages/environment/gymnasium/vectorising.py",
     ),
-    "grpc": ("stages/unity/server.py",),
+    "grpc": ("stages/unity/server.py", "pipeline/serving/grpc_server.py"),
     "ray": ("pipeline/hosts/ray/",),
     "torch": (
         "stages/policy/network/",

@@ -115,8 +115,8 @@ def _add_serving_options(files: argparse._ArgumentGroup) -> None:
         "--serve",
         metavar="MODEL",
         nargs="+",
-        help="answer observations with actions over HTTP: .pt and .onnx files, folders of runs, or NAME=one of these; "
-        "with --deterministic and --seed",
+        help="answer observations with actions over HTTP and gRPC: .pt and .onnx files, folders of runs, or "
+        "NAME=one of these; with --deterministic and --seed",
     )
     files.add_argument(
         "--listen",

@@ -59,7 +59,7 @@ def read_asked(spec: BehaviorSpec, plain: object) -> Asked:
             raise unfit(f"{key}: there is no such key{suggest(str(key), KEYS)}; there are: {', '.join(KEYS)}")
     if plain.get("observations") is None:
         raise unfit(f"observations: missing; expected {spec.seen}")
-    arrays = [*_by_spec(spec, plain["observations"])]
+    arrays = by_spec(spec, plain["observations"])
     return make_asked(
         spec,
         [observation_array(each, given) for each, given in arrays],
@@ -134,6 +134,19 @@ def _from_bytes(spec: ObservationSpec, given: bytes) -> Array:
     return _of_spec(spec, np.frombuffer(given, dtype).reshape(-1, *spec.shape))
 
 
+def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
+    """Return an observation of n agents [n, *shape] from its numbers, agent by agent, row by row.
+
+    Raises:
+        RequestRefused: if they are none.
+    """
+    if not spec.size or len(values) % spec.size:
+        raise unfit(
+            f"observations.{spec.name}: {len(values)} numbers are no whole number of {spec}, {spec.size} an agent"
+        )
+    return _of_spec(spec, values.reshape(-1, *spec.shape))
+
+
 def _of_spec(spec: ObservationSpec, array: Array) -> Array:
     """Return an array of numbers in the spec's dtype, checked."""
     if array.shape[1:] != spec.shape or not array.ndim:
@@ -141,7 +154,7 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
     dtype = np.dtype(spec.dtype)
     if dtype.kind in "iu" and array.size and array.dtype != dtype:
         limits = np.iinfo(dtype)
-        if array.dtype.kind == "f" or array.min() < limits.min or array.max() > limits.max:
+        if (array != np.floor(array)).any() or array.min() < limits.min or array.max() > limits.max:
             raise unfit(f"observations.{spec.name}: expected whole numbers from {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):  # what is too large becomes infinite
         array = array.astype(dtype, copy=False)
@@ -150,7 +163,7 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
     return array
 
 
-def _by_spec(spec: BehaviorSpec, given: object) -> list[tuple[ObservationSpec, Any]]:
+def by_spec(spec: BehaviorSpec, given: object) -> list[tuple[ObservationSpec, Any]]:
     """Return each observation with what is given for it, by name or by place."""
     specs = spec.observations
     names = [each.name for each in specs]

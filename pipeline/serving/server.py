@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from config.listen import endpoint_of, reaches_others
+from config.listen import LAST_PORT, endpoint_of, reaches_others
 from pipeline.common.errors import CommandError
+from pipeline.serving.grpc_server import GrpcServer
 from pipeline.serving.http_api import OPEN, serving_routes
 from pipeline.serving.loaded import ServedModel, load_models
 from pipeline.serving.service import PolicyService
 from pipeline.web.guards import make_token
-from pipeline.web.site import Site, SiteOptions
+from pipeline.web.site import TRIED_PORTS, Site, SiteOptions
 
 USUAL_PORT = 8480
 MOST_BODY_BYTES = 8 * 1024 * 1024
@@ -32,7 +33,7 @@ class ServingOptions:
     references: Sequence[str]
     """Model references, with names or without (`load_models`)."""
     endpoint: str = ""
-    """`config.listen.Endpoint` of the HTTP server."""
+    """`config.listen.Endpoint` of the HTTP server; that of gRPC has the next port."""
     deterministic: bool = False
     """The mean and the most likely choice, for requests that do not say."""
     seed: int | None = None
@@ -74,19 +75,24 @@ async def _serve(
     service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
     token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
     site = Site(serving_routes(service), _site_options(options, token))
+    listen, port = endpoint_of(options.endpoint)
+    grpc_server = GrpcServer(service, listen, token, MOST_BODY_BYTES, MOST_CONNECTIONS)
     running = asyncio.create_task(service.run())
     running.add_done_callback(lambda _: stop.set())
     try:
         try:
             await site.start()
+            await grpc_server.start(_grpc_ports(site.port, port))
         except OSError as error:
             raise CommandError(f"--listen: {error.strerror}; choose another with --listen=HOST:PORT") from error
-        tell(_words(models, site, token))
+        tell(_words(models, site, grpc_server.port, token))
         await stop.wait()
         if running.done():  # it has failed
             await running
-        await _drain(service, site, at_once)
+        await _drain(service, site, grpc_server, at_once)
     finally:
+        await grpc_server.stop(0.0)
+        await site.stop()
         if not running.done():
             running.cancel()
         with suppress(asyncio.CancelledError):
@@ -106,7 +112,18 @@ def _site_options(options: ServingOptions, token: str) -> SiteOptions:
     )
 
 
-async def _drain(service: PolicyService, site: Site, at_once: Callable[[str, int], None]) -> None:
+def _grpc_ports(taken: int, asked: int | None) -> Sequence[int]:
+    """Return where the gRPC server may listen: beside the HTTP server, or anywhere if that may be anywhere."""
+    if asked is None:
+        return range(taken + 1, taken + 1 + TRIED_PORTS)
+    if asked == LAST_PORT:
+        raise CommandError(f"--listen: gRPC has the next port, and {asked} is the last one")
+    return (0,) if asked == 0 else (asked + 1,)
+
+
+async def _drain(
+    service: PolicyService, site: Site, grpc_server: GrpcServer, at_once: Callable[[str, int], None]
+) -> None:
     """Answer what is under way; new connections are refused meanwhile, and new requests of old ones, too."""
     site.stop_listening()
     try:
@@ -114,13 +131,14 @@ async def _drain(service: PolicyService, site: Site, at_once: Callable[[str, int
             await service.end()
     except TimeoutError:
         at_once(f"requests under way could not be answered within {DRAIN_S:g} s", 1)
+    await grpc_server.stop(1.0)
     await site.stop()
 
 
-def _words(models: Sequence[ServedModel], site: Site, token: str) -> str:
+def _words(models: Sequence[ServedModel], site: Site, grpc_port: int, token: str) -> str:
     """Say what is served, where."""
     lines = [f"{model.name}: {model.newest.path}, step {model.newest.step}" for model in models]
-    lines += [f"HTTP: {site.url}"]
+    lines += [f"HTTP: {site.url}", f"gRPC: port {grpc_port}"]
     if token:
         lines += [f"token: {token}"]
     return "\n".join([*lines, "Serving (Ctrl-C ends)"])

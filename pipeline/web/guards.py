@@ -130,10 +130,17 @@ def check_token(token: str, needed: Callable[[web.Request], bool]) -> Middleware
 
 
 def _is_token(request: web.Request, token: str) -> bool:
-    scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    if scheme.lower() != "bearer":
-        given = request.query.get("token", "")
-    return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
+    header = request.headers.get(hdrs.AUTHORIZATION, "")
+    if not header.lower().startswith("bearer "):
+        header = f"bearer {request.query.get('token', '')}"
+    return has_token(header, token)
+
+
+def has_token(header: str, token: str) -> bool:
+    """Compare what is given in an `authorization` header with the token, in a time that tells nothing of it."""
+    scheme, _, given = header.partition(" ")
+    same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
+    return same and scheme.lower() == "bearer"
 
 
 def header_adder(allowed: Collection[str] = ()) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:

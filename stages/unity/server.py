@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from config.listen import LOCALHOST
-from stages.listening import find_port
+from stages.listening import add_grpc_port, find_port
 from stages.unity.errors import PortUnusable, UnityRefused
 from stages.unity.messages import EXCHANGE
 
@@ -144,7 +144,7 @@ class ExchangeServer:
             except OSError as error:
                 raise self._unusable(error) from error
             server = self._make_server()
-            if _add_port(server, port, hosts):  # otherwise another program was quicker
+            if add_grpc_port(server, port, hosts):  # otherwise another program was quicker
                 self._server = server
                 await server.start()
                 return port
@@ -321,14 +321,3 @@ class ExchangeServer:
         while len(self._greeted) >= _GREETINGS:
             del self._greeted[next(iter(self._greeted))]
         self._greeted[caller] = self.greeting = greeting
-
-
-def _add_port(server: grpc.aio.Server, port: int, hosts: list[str]) -> bool:
-    """Let a server listen; returns False if it can't."""
-    for host in ["::"] if "::" in hosts else hosts:  # gRPC's `::` is every address, those of IPv4 too
-        try:
-            if not server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"):
-                return False
-        except RuntimeError:  # gRPC gives no cause
-            return False
-    return True

@@ -11,11 +11,14 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
+import grpc
 import pytest
 
 pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from runs import COMMAND
 from serving_samples import expected, write_model
+
+from pipeline.serving import messages
 
 pytestmark = pytest.mark.lengthy
 
@@ -59,6 +62,12 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
             status, answer = ask(f"{url}api/models/{name}/act", {"observations": [[[1, 2, 3]]]})
             assert status == 200
             assert answer["continuous"][0] == pytest.approx(decision.actions.continuous[0].tolist(), rel=1e-5)
+        port = re.search(r"gRPC: port (\d+)", said)[1]
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(f"/{messages.SERVICE}/Act")
+            asked = messages.ActRequest(model="Ball", observations=[{"values": [1, 2, 3]}])
+            answer = messages.ActResponse.FromString(call(asked.SerializeToString(), timeout=60))
+            assert list(answer.continuous) == pytest.approx(wanted["Ball"].actions.continuous[0].tolist(), rel=1e-5)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 
@@ -66,7 +75,7 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
 def test_beyond_this_machine_it_has_a_token(tmp_path):
     write_model(tmp_path)
     with served(tmp_path, tmp_path, "--listen=all:0") as (process, said):
-        url, token = re.search(r"HTTP: (http://\S+/)\ntoken: (\S+)\n", said).groups()
+        url, token = re.search(r"HTTP: (http://\S+/)\ngRPC: port \d+\ntoken: (\S+)\n", said).groups()
         asked = {"observations": [[[1, 2, 3]]]}
         assert ask(f"{url}api/models/Ball/act", asked)[0] == 401
         assert ask(f"{url}api/models/Ball/act", asked, Authorization=f"Bearer {token}")[0] == 200

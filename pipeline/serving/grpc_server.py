@@ -1,0 +1,188 @@
+"""The policy server over gRPC: the service of `proto/policy_server.proto`."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from pipeline.serving import messages
+from pipeline.serving.asked import Asked, by_spec, make_asked, observation_array, observation_from_values, unfit
+from pipeline.serving.refused import RequestRefused, Why
+from pipeline.serving.service import PolicyService
+from pipeline.web.guards import has_token
+from queues.messages import Array
+from queues.specs import BehaviorSpec, ObservationSpec
+from stages.listening import add_grpc_port, find_port
+
+_SILENCE_MS = 20_000
+"""Time after which a connection without a word of HTTP/2 is closed."""
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+Method = Callable[[Any], Awaitable[Any]]
+
+
+class GrpcServer:
+    """Answers calls of gRPC.
+
+    Args:
+        service: what answers.
+        listen: a `listen` value.
+        token: what calls have to bring; empty: nothing.
+        most_bytes: of a message.
+        most_calls: at a time.
+
+    Attributes:
+        port: where it listens, once started.
+    """
+
+    def __init__(self, service: PolicyService, listen: str, token: str, most_bytes: int, most_calls: int) -> None:
+        self._service = service
+        self._listen = listen
+        self._token = token
+        self._most_bytes = most_bytes
+        self._most_calls = most_calls
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+
+    async def start(self, ports: Sequence[int]) -> None:
+        """Listen on the first of these ports that is free.
+
+        Raises:
+            OSError: if it can't; `strerror` is the reason, with the address.
+        """
+        reason = OSError(errno.EADDRINUSE, "another program uses it")
+        for wanted in ports:
+            try:
+                port, hosts = find_port(self._listen, wanted)
+            except OSError as error:
+                reason = error
+                continue
+            server = self._make_server()
+            if add_grpc_port(server, port, hosts):
+                await server.start()
+                self._server, self.port = server, port
+                return
+        raise OSError(reason.errno, f"can't listen on {self._listen}:{ports[-1]} for gRPC: {reason.strerror}")
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no further calls, and end those that are not answered in this time; stopping twice is allowed."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace_s)
+
+    def _make_server(self) -> grpc.aio.Server:
+        options = (
+            ("grpc.max_receive_message_length", self._most_bytes),
+            ("grpc.max_allowed_incoming_connections", self._most_calls),
+            ("grpc.server_handshake_timeout_ms", _SILENCE_MS),
+            ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its calls at random
+        )
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
+        methods = {
+            "ListModels": (messages.ListModelsRequest, self._list),
+            "Act": (messages.ActRequest, self._act),
+            "OpenSession": (messages.OpenSessionRequest, self._open),
+            "CloseSession": (messages.CloseSessionRequest, self._close),
+        }
+        # Without deserializers: a message that is none is the caller's mistake, and gRPC would call it the server's.
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(self._answering(kind, method))
+            for name, (kind, method) in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
+        return server
+
+    def _answering(self, kind: Any, method: Method) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+        """Return the handler of a method: it checks the token, reads the message and answers refusals."""
+
+        async def answer(given: bytes, context: _Context) -> bytes:
+            if self._token and not self._is_authorized(context):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
+            try:
+                response = await method(_parsed(kind, given))
+            except RequestRefused as refused:
+                await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
+            found: bytes = response.SerializeToString()
+            return found
+
+        return answer
+
+    def _is_authorized(self, context: _Context) -> bool:
+        found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+        return len(found) == 1 and isinstance(found[0], str) and has_token(found[0], self._token)
+
+    async def _list(self, _: Any) -> Any:
+        response = messages.ListModelsResponse()
+        for model in self._service.models():
+            actions = model["actions"]
+            listed = response.models.add(
+                **{key: model[key] for key in ("name", "behavior", "memory", "version", "step")},
+                **{key: actions[key] for key in ("continuous_size", "discrete_branches", "masked")},
+            )
+            for observation in model["observations"]:
+                listed.observations.add(**observation)
+        return response
+
+    async def _act(self, request: Any) -> Any:
+        answer = await self._service.act(request.model, lambda spec: _asked(spec, request))
+        actions, loaded = answer.actions, answer.loaded
+        return messages.ActResponse(
+            agents=len(actions.continuous),
+            continuous=actions.continuous.reshape(-1).tolist(),
+            discrete=actions.discrete.reshape(-1).tolist(),
+            version=loaded.version,
+            step=loaded.step,
+        )
+
+    async def _open(self, request: Any) -> Any:
+        return messages.OpenSessionResponse(session=self._service.open_session(request.model, request.agents or 1))
+
+    async def _close(self, request: Any) -> Any:
+        self._service.close_session(request.model, request.session)
+        return messages.CloseSessionResponse()
+
+
+def _parsed(kind: Any, given: bytes) -> Any:
+    try:
+        return kind.FromString(given)
+    except DecodeError as error:
+        raise RequestRefused(Why.MALFORMED, f"the message is no {kind.DESCRIPTOR.name}: {error}") from None
+
+
+def _asked(spec: BehaviorSpec, request: Any) -> Asked:
+    """Read a request.
+
+    Raises:
+        RequestRefused: if it does not fit.
+    """
+    given = request.observations
+    named = {each.name: each for each in given}
+    if ("" in named and len(named) > 1) or ("" not in named and len(named) < len(given)):
+        raise unfit("observations: name each of them once, or none of them")
+    observations = [_observation(each, one) for each, one in by_spec(spec, [*given] if "" in named else named)]
+    width, n = spec.actions.mask_size, len(observations[0])
+    masks = np.asarray(request.masks, np.bool_) if request.masks else None
+    if masks is not None and width and len(masks) % width == 0:
+        masks = masks.reshape(-1, width)
+    return make_asked(
+        spec,
+        observations,
+        masks=masks,
+        deterministic=request.deterministic if request.HasField("deterministic") else None,
+        session=request.session,
+        episode_start=np.asarray(request.episode_start, np.bool_) if n and request.episode_start else None,
+    )
+
+
+def _observation(spec: ObservationSpec, given: Any) -> Array:
+    if given.data:
+        if given.values:
+            raise unfit(f"observations.{spec.name}: has both values and data; expected one of them")
+        return observation_array(spec, given.data)
+    return observation_from_values(spec, np.asarray(given.values, np.float32))

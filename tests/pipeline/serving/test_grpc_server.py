@@ -1,0 +1,191 @@
+"""The policy server over gRPC, on loopback: right answers, and the right refusals of everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+pytest.importorskip("prometheus_client", reason="python -m pip install 'headrace[web]'")
+from serving_samples import MEMORY, PICTURE, expected, serving, write_model
+
+from pipeline.serving import messages
+from pipeline.serving.batcher import BatchLimits
+from pipeline.serving.grpc_server import GrpcServer
+
+ROW = [0.5, -1.0, 2.0]
+
+
+class Stub:
+    """What a client's generated code would be."""
+
+    def __init__(self, channel):
+        for name in ("ListModels", "Act", "OpenSession", "CloseSession"):
+            request, response = (getattr(messages, f"{name}{end}") for end in ("Request", "Response"))
+            path = f"/{messages.SERVICE}/{name}"
+            setattr(self, name, channel.unary_unary(path, request.SerializeToString, response.FromString))
+        self.raw = channel.unary_unary(f"/{messages.SERVICE}/Act")
+
+
+@asynccontextmanager
+async def called(*references, token="", most_bytes=100_000, **options):
+    async with serving(*references, **options) as service:
+        server = GrpcServer(service, "127.0.0.1", token, most_bytes, 64)
+        await server.start((0,))
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+                yield service, Stub(channel)
+        finally:
+            await server.stop(0.0)
+
+
+def asking(*rows, name="", model="Ball", **more):
+    values = [number for row in rows or (ROW,) for number in row]
+    return messages.ActRequest(model=model, observations=[{"name": name, "values": values}], **more)
+
+
+async def refusal(call):
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value.code().name, raised.value.details()
+
+
+async def test_it_answers_as_the_policy_decides(tmp_path):
+    write_model(tmp_path)
+    rows = [ROW, [1, 2, 3]]
+    wanted = expected([rows]).actions
+    async with called(tmp_path) as (_, stub):
+        for name in ("", "vector"):
+            answer = await stub.Act(asking(*rows, name=name))
+            np.testing.assert_allclose(answer.continuous, wanted.continuous.reshape(-1), rtol=1e-5)
+            assert list(answer.discrete) == wanted.discrete.reshape(-1).tolist()
+            assert (answer.agents, answer.version, answer.step) == (2, 1, 500)
+        masks = [False, True, False, False, True]
+        assert list((await stub.Act(asking(masks=masks, deterministic=False))).discrete) == [1, 1]
+
+
+async def test_models_are_described(tmp_path):
+    write_model(tmp_path, observed=(PICTURE,), memory=MEMORY)
+    async with called(tmp_path) as (_, stub):
+        (model,) = (await stub.ListModels(messages.ListModelsRequest())).models
+        assert (model.name, model.memory, model.continuous_size, model.masked) == ("Ball", True, 2, True)
+        assert list(model.discrete_branches) == [3, 2]
+        (seen,) = model.observations
+        assert (seen.name, list(seen.shape), seen.dtype) == ("eye", [3, 20, 20], "uint8")
+
+
+async def test_pictures_are_bytes_or_numbers(tmp_path):
+    write_model(tmp_path, observed=(PICTURE,))
+    seen = np.random.default_rng(0).integers(0, 256, (1, *PICTURE.shape), np.uint8)
+    async with called(tmp_path) as (_, stub):
+        data = await stub.Act(messages.ActRequest(model="Ball", observations=[{"data": seen.tobytes()}]))
+        values = await stub.Act(messages.ActRequest(model="Ball", observations=[{"values": seen.reshape(-1).tolist()}]))
+        assert list(data.continuous) == list(values.continuous)
+        np.testing.assert_allclose(
+            data.continuous, expected([seen], observed=(PICTURE,)).actions.continuous[0], rtol=1e-5
+        )
+
+
+async def test_a_session_remembers(tmp_path):
+    write_model(tmp_path, memory=MEMORY)
+    first = expected([[ROW]], memory=MEMORY)
+    second = expected([[ROW]], recall=first.recall, memory=MEMORY)
+    async with called(tmp_path) as (_, stub):
+        key = (await stub.OpenSession(messages.OpenSessionRequest(model="Ball"))).session
+        for wanted, starts in ((first, []), (second, []), (first, [True])):
+            answer = await stub.Act(asking(session=key, episode_start=starts))
+            np.testing.assert_allclose(answer.continuous, wanted.actions.continuous[0], rtol=1e-5)
+        await stub.CloseSession(messages.CloseSessionRequest(model="Ball", session=key))
+        assert (await refusal(stub.Act(asking(session=key))))[0] == "NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "words"),
+    [
+        (asking(model="Bell"), "NOT_FOUND", "did you mean 'Ball'"),
+        (asking(session="none"), "NOT_FOUND", "there is no session 'none'"),
+        (asking([1, 2]), "INVALID_ARGUMENT", "2 numbers are no whole number of vector float32[3], 3 an agent"),
+        (asking([1, 2, float("nan")]), "INVALID_ARGUMENT", "not finite"),
+        (asking(name="vektor"), "INVALID_ARGUMENT", "did you mean 'vector'"),
+        (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: expected [1, 5]"),
+        (asking(masks=[False] * 5), "INVALID_ARGUMENT", "forbids all 3 choices of branch 0"),
+        (asking(episode_start=[True]), "INVALID_ARGUMENT", "the request names none"),
+        (messages.ActRequest(model="Ball"), "INVALID_ARGUMENT", "observations.vector: missing"),
+        (
+            messages.ActRequest(model="Ball", observations=[{"values": ROW}, {"name": "vector", "values": ROW}]),
+            "INVALID_ARGUMENT",
+            "name each of them once, or none of them",
+        ),
+        (
+            messages.ActRequest(model="Ball", observations=[{"values": ROW, "data": b"\0" * 12}]),
+            "INVALID_ARGUMENT",
+            "has both values and data",
+        ),
+        (messages.ActRequest(model="x" * 200_000), "RESOURCE_EXHAUSTED", "larger than max"),
+    ],
+)
+async def test_what_does_not_fit_is_refused_and_nothing_else_happens(tmp_path, request_, code, words):
+    write_model(tmp_path)
+    async with called(tmp_path) as (service, stub):
+        found = await refusal(stub.Act(request_))
+        assert (found[0], words in found[1]) == (code, True), found
+        assert 'headrace_serving_decisions_total{model="Ball"} 0.0' in service.tally.text().decode()
+        assert (await stub.Act(asking())).agents == 1
+
+
+async def test_what_is_no_message_is_the_callers_mistake(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path) as (_, stub):
+        assert (await refusal(stub.raw(b"\xff\xff")))[0] == "INVALID_ARGUMENT"
+        sessions = stub.OpenSession(messages.OpenSessionRequest(model="Ball", agents=-3))
+        assert (await refusal(sessions))[0] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),), (("authorization", "right"),)])
+async def test_only_who_knows_the_token_is_served(tmp_path, metadata):
+    write_model(tmp_path)
+    async with called(tmp_path, token="right") as (_, stub):
+        for call, request in ((stub.Act, asking()), (stub.ListModels, messages.ListModelsRequest())):
+            assert (await refusal(call(request, metadata=metadata)))[0] == "UNAUTHENTICATED"
+            assert await call(request, metadata=(("authorization", "Bearer right"),))
+
+
+async def test_beyond_its_bound_it_refuses(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path, batches=BatchLimits(waiting=0)) as (_, stub):
+        code, words = await refusal(stub.Act(asking()))
+        assert (code, "requests wait already" in words) == ("RESOURCE_EXHAUSTED", True)
+
+
+async def test_when_it_ends_it_says_so(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path) as (service, stub):
+        answers = [asyncio.ensure_future(stub.Act(asking())) for _ in range(5)]
+        await answers[0]
+        await service.end()
+        assert await refusal(stub.Act(asking())) == ("UNAVAILABLE", "the server ends")
+        await asyncio.gather(*answers, return_exceptions=True)
+
+
+async def test_a_port_in_use_is_named(tmp_path):
+    write_model(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with serving(tmp_path) as service:
+            server = GrpcServer(service, "127.0.0.1", "", 1000, 1)
+            with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{port} for gRPC: another program uses it"):
+                await server.start((port,))
+
+
+def test_the_compiled_description_is_that_of_the_source(tmp_path):
+    tools = pytest.importorskip("grpc_tools.protoc", reason="python -m pip install grpcio-tools")
+    folder = messages.files("pipeline.serving").joinpath("proto")
+    source, made = folder.joinpath("policy_server.proto"), tmp_path / "made.binpb"
+    assert tools.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", str(source)]) == 0
+    assert made.read_bytes() == folder.joinpath("policy_server.binpb").read_bytes()
