@@ -61,6 +61,7 @@ def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseM
     for key in path:
         here = [one for kind in here for one in _below(kind, key) if not is_model(one) or _chosen(one, data)]
         data = value_at(data, (key,))
+        here = [one for kind in here for one in _alone(kind, data)]
         here = [kind for kind in here if not is_model(kind) or _fits(kind, data)]
     return [kind for kind in here if is_model(kind)]
 
@@ -78,6 +79,11 @@ def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, typ
                 (f"{key}.<name>", alternatives(get_args(kind)[1])) if get_origin(kind) is dict else (key, [kind])
             )
             yield from ((name, section) for section in inside if is_model(section) and _chosen(section, data))
+
+
+def _alone(kind: Any, data: Any) -> list[Any]:
+    """Return what a map describes that stands where a list of maps may stand: its only item."""
+    return alternatives(get_args(kind)[0]) if get_origin(kind) is tuple and isinstance(data, dict) else [kind]
 
 
 def _below(kind: Any, key: str | int) -> list[Any]:

@@ -147,4 +147,5 @@ def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> boo
     if len(all_settings) != 1 or behavior not in all_settings:
         return False
     settings = all_settings[behavior]
-    return settings.play_against_latest_model_ratio >= 1 and settings.initial_elo <= threshold
+    against_itself = settings.play_against_latest_model_ratio >= 1 and not settings.brains
+    return against_itself and settings.initial_elo <= threshold

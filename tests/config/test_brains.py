@@ -90,6 +90,7 @@ def test_a_draw_falls_into_one_share_or_into_the_rest(shares, at, index):
         ),
         ("brain: {use: randm}", "behaviors.Ball.brain.use: 'randm' is no brain.*did you mean 'random'"),
         ("brain: [{use: learning, weight: 0.8}]", "brain.0.use: 'learning' is no brain that could be listed"),
+        ("brain: {use: random, wieght: 0.5}", "brain.wieght: unknown key; did you mean 'weight'"),
         ("brain: {weight: 0.5}", "brain.use: is required but missing"),
         ("brain: {use: random, weight: 1.5}", "brain.weight: 1.5 is out of range"),
         ("brain: {use: random, with: {size: 3}}", "brain.with.size: 'random' accepts nothing; leave it out"),

@@ -216,6 +216,7 @@ def test_a_lesson_may_end_by_the_rating_of_self_play(load, word):
         ("play_against_latest_model_ratio: 1, initial_elo: 1300", "", True),
         ("play_against_latest_model_ratio: 1, initial_elo: 1301", "", False),
         ("play_against_latest_model_ratio: 0.5", "", False),
+        ("play_against_latest_model_ratio: 1, brains: [{use: random, weight: 0.1}]", "", False),
         ("play_against_latest_model_ratio: 1", ", C: {self_play: {}}", False),
     ],
 )
