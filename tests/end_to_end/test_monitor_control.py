@@ -52,8 +52,8 @@ def stands_still(page):
     [
         pytest.param(LONG, id="straight to the learner"),
         pytest.param(LONG_PLAY, id="through main"),
-        pytest.param(changed(LONG, INLINE), id="inline"),
-        pytest.param(changed(LONG, {"pipeline__deterministic": True}), id="deterministic"),
+        pytest.param(changed(LONG, INLINE), id="inline", marks=pytest.mark.slow),
+        pytest.param(changed(LONG, {"pipeline__deterministic": True}), id="deterministic", marks=pytest.mark.slow),
     ],
 )
 def test_a_pause_stops_the_steps_and_a_checkpoint_can_be_saved_meanwhile(steered, plain):
