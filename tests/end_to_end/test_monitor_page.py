@@ -53,6 +53,8 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
     shown = set(browser.execute_script("return [...document.querySelectorAll('.edge')].map(e => e.dataset.queue)"))
     assert {"trajectories/Volley", "learn/Volley", "updates/Volley"} <= shown
     until(browser, "document.querySelectorAll('.chart canvas').length > 3", "charts")
+    load = "import('./dom.js').then((dom) => arguments[0](dom.labels([0.004996, 0.004998, 0.005])))"
+    assert browser.execute_async_script(load) == ["0.004996", "0.004998", "0.005"]  # not three times 0.005
     before = until(browser, VALUE, "a curve's newest value")
     until(browser, f"{VALUE} !== {before!r}", "a curve that grows")
     until(browser, "document.querySelector('#log .log').children.length > 0", "the log")

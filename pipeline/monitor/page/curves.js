@@ -1,5 +1,5 @@
 // Curves: one small chart for each statistic, drawn when it comes into view.
-import { colour, fill, h, short } from "./dom.js";
+import { colour, fill, h, labels, short, widthOf } from "./dom.js";
 
 const ORDER = ["Environment", "Evaluation", "Self-play", "Losses", "Policy", "action", "Pipeline", "Steps per Second", "Queue Depth", "Producer Wait", "Consumer Wait"];
 const MOST = 3000; // points of a curve that are kept here before all is read again, downsampled
@@ -163,8 +163,8 @@ class Chart {
       cursor: { y: false, drag: { x: true, y: false }, sync: { key: `curves-${this.owner.x}` }, points: { size: 5 } },
       series: [{}, smooth ? { ...line, stroke: colour("curve-raw"), width: 1 } : line, ...(smooth ? [line] : [])],
       axes: [
-        { ...axis, size: 22, gap: 2, space: 60, ...(time ? {} : { values: (_, ticks) => ticks.map((tick) => short(tick)) }) },
-        { ...axis, size: 44, gap: 3, space: 26, values: (_, ticks) => ticks.map((tick) => short(tick)) },
+        { ...axis, size: 26, gap: 6, space: 60, ...(time ? {} : { values: (_, ticks) => labels(ticks) }) },
+        { ...axis, size: (_, values) => widthOf(values), gap: 3, space: 26, values: (_, ticks) => labels(ticks) },
       ],
       hooks: { setCursor: [(plot) => {
         const at = plot.cursor.idx, last = plot.data.at(-1);

@@ -30,11 +30,21 @@ export function fill(parent, ...children) {
 export function short(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 1e6) return `${trim((value / 1e6).toFixed(2))}M`;
-  if (size >= 1e4) return `${trim((value / 1e3).toFixed(1))}k`;
-  if (size !== 0 && size < 1e-3) return value.toExponential(1);
-  return trim(size >= 100 ? value.toFixed(1) : value.toPrecision(digits));
+  if (size >= 1e6) return `${trim((value / 1e6).toFixed(digits - 1))}M`;
+  if (size >= 1e4) return `${trim((value / 1e3).toFixed(digits - 2))}k`;
+  if (size !== 0 && size < 1e-3) return value.toExponential(digits - 2);
+  return trim(size >= 100 ? value.toFixed(digits - 2) : value.toPrecision(digits));
 }
+
+/** Labels of an axis's ticks, with as many digits as tell them apart. @param {number[]} ticks */
+export function labels(ticks) {
+  let made = [];
+  for (let digits = 3; digits < 8 && new Set(made).size < ticks.length; digits++) made = ticks.map((tick) => short(tick, digits));
+  return made;
+}
+
+/** The width of a vertical axis with such labels, in pixels. @param {string[] | null} values */
+export const widthOf = (values) => Math.max(44, 12 + 6 * Math.max(0, ...(values ?? []).map((value) => value.length)));
 
 /** @param {string} text */
 const trim = (text) => (text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text);

@@ -130,11 +130,11 @@ function drawFlow(edge, places, centre, over) {
 }
 
 function drawBox({ host, x, y, height }) {
-  const kind = [host.kind === "main" ? "" : host.kind, host.ended ? "ended" : ""].filter(Boolean).join(" · ");
+  const kind = host.ended ? "ended" : host.kind === "main" ? "" : host.kind;
   const group = h("svg:g", { class: "host", "data-host": host.name });
   group.append(
     h("svg:rect", { class: `box ${host.ended ? "ended" : ""}`, x, y, width: BOX, height, rx: 7 }),
-    h("svg:text", { class: "title", x: x + 10, y: y + 17 }, clip(host.count ? `${host.name.split(" … ")[0].replace(/-0$/, "")} × ${host.count}` : host.name, kind ? 18 : 25)),
+    h("svg:text", { class: "title", x: x + 10, y: y + 17 }, clip(host.count ? `${host.name.split(" … ")[0].replace(/-0$/, "")} × ${host.count}` : host.name, Math.floor(24 - 0.9 * kind.length))),
     h("svg:text", { class: "kind", x: x + BOX - 9, y: y + 17, "text-anchor": "end" }, kind),
   );
   host.stages.forEach((stage, row) => {

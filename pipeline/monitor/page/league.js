@@ -1,5 +1,5 @@
 // The league: ratings of the snapshots, and the matrix of results.
-import { colour, h, short, whole } from "./dom.js";
+import { colour, h, labels, whole, widthOf } from "./dom.js";
 
 const WON = [33, 102, 172], LOST = [217, 95, 14];
 
@@ -20,9 +20,9 @@ export function drawLeague(league) {
 
 function drawRatings(league, element) {
   const soft = colour("soft"), grid = { stroke: colour("grid"), width: 1 };
-  const axis = { stroke: soft, grid, ticks: { show: false }, font: "10px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => short(tick)) };
+  const axis = { stroke: soft, grid, ticks: { show: false }, font: "10px system-ui, sans-serif", values: (_, ticks) => labels(ticks) };
   const data = [league.snapshots.map((each) => each.step), league.snapshots.map((each) => each.rating)];
-  new uPlot({ width: element.clientWidth, height: 200, legend: { show: false }, scales: { x: { time: false } }, series: [{}, { stroke: colour("curve"), width: 1.5, points: { size: 4 } }], axes: [{ ...axis, size: 22 }, { ...axis, size: 44 }] }, data, element);
+  new uPlot({ width: element.clientWidth, height: 200, legend: { show: false }, scales: { x: { time: false } }, series: [{}, { stroke: colour("curve"), width: 1.5, points: { size: 4 } }], axes: [{ ...axis, size: 26, gap: 6 }, { ...axis, size: (_, values) => widthOf(values) }] }, data, element);
 }
 
 function drawMatrix(league, width) {

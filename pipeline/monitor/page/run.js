@@ -74,12 +74,16 @@ export class Run {
   }
 
   async readLeagues() {
-    const leagues = await ask(`runs/${this.run.id}/leagues`);
-    const text = JSON.stringify([leagues, this.players ?? null]);
-    this.selfplay.hidden = !leagues.length;
+    this.leagues = await ask(`runs/${this.run.id}/leagues`);
+    this.showLeagues();
+  }
+
+  showLeagues() {
+    const text = JSON.stringify([this.leagues, this.players ?? null]);
+    this.selfplay.hidden = !this.leagues.length;
     if (text === this.shownLeagues) return;
     this.shownLeagues = text;
-    fill(this.league, ...(this.players ?? []).map(playerTable), ...leagues.map(drawLeague));
+    fill(this.league, ...(this.players ?? []).map(playerTable), ...this.leagues.map(drawLeague));
   }
 
   async readConfiguration() {
@@ -120,7 +124,9 @@ export class Run {
     this.pill.textContent = state.status;
     const fact = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
     const checkpoint = state.checkpoint_under_way ? "being saved" : state.checkpoint >= 0 ? String(state.checkpoint) : "none yet";
-    fill(this.facts, fact("elapsed", duration(state.elapsed_s)), state.seconds_left === undefined ? null : fact("left", duration(state.seconds_left)), fact("checkpoint", checkpoint));
+    const over = ["ended", "failed"].includes(state.status), left = over ? null : state.seconds_left;
+    const facts = [fact("elapsed", duration(state.elapsed_s)), left === null ? null : fact("left", duration(left)), fact("checkpoint", checkpoint)];
+    fill(this.facts, ...(this.run.live ? facts : []));
     this.controls.show(state);
     fill(this.behaviors.firstChild, behaviorTable(state));
     this.behaviors.hidden = !state.behaviors.length;
@@ -142,10 +148,11 @@ export class Run {
     if (atEnd || all) this.log.scrollTop = this.log.scrollHeight;
   }
 
-  /** Draw again in other colours. */
+  /** Draw again, in other colours or another width; nothing is read anew, for the run may be gone. */
   recolour() {
     this.curves.recolour();
     this.shownLeagues = "";
-    this.readLeagues().catch(() => {});
+    if (this.leagues) this.showLeagues();
+    this.log.scrollTop = this.log.scrollHeight;
   }
 }

@@ -26,7 +26,7 @@ export function behaviorTable(state) {
     ...(rated ? [whole(each.elo)] : []),
     short(each.lag),
     whole(each.updates),
-    duration(each.seconds_left),
+    duration(["ended", "failed"].includes(state.status) ? null : each.seconds_left),
   ]);
   return table(heads, rows);
 }
