@@ -109,6 +109,10 @@ class StatisticsReport:
     """For how long a stage of the host has been at something of which nothing comes, although its event loop runs."""
     timings: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """By kind of work, seconds and count since the last report."""
+    cpu_s: float = 0.0
+    """CPU time of the host's process, in all."""
+    memory: int = 0
+    """Resident bytes of the host's process; 0 where the system does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ A host's own work lies in `actor`, `replay`, `learner` and `evaluation`; where i
 from __future__ import annotations
 
 import asyncio
+import os
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
@@ -13,6 +14,7 @@ from typing import Any
 
 from config import ConfigError
 from pipeline.common.errors import RunError
+from pipeline.common.process_usage import read_usage
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import HostFailed, HostFinished, OpenEdge, StatisticsReport
 from pipeline.hosts.plan import HostPlan
@@ -101,8 +103,16 @@ class Host(ABC):
     def report(self) -> None:
         """Send the statistics gathered since the last report, and the counts of queues."""
         queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
+        used = read_usage(os.getpid())
         self.control.send(
-            StatisticsReport(self.statistics.drain(), queues, self.stages.silent_s(), self.stages.timings.drain())
+            StatisticsReport(
+                self.statistics.drain(),
+                queues,
+                self.stages.silent_s(),
+                self.stages.timings.drain(),
+                used.cpu_s if used else 0.0,
+                used.memory if used else 0,
+            )
         )
 
     def _describe(self, failure: BaseException) -> HostFailed:

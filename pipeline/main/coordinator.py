@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from pipeline.common.graph import MAIN, actor_names
+from pipeline.common.process_usage import ProcessUsage
 from pipeline.control import messages as control
 from pipeline.control.credits import CreditRequest
 from pipeline.hosts.protocol import HostHandle
@@ -269,6 +270,9 @@ class Coordinator:
                 self._supervisor.alive(host.plan.name, time.monotonic(), message.silent_s)
                 self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
                 self._timers.add_work(message.timings)
+                if message.memory:
+                    usage = ProcessUsage(time.monotonic(), message.cpu_s, message.memory)
+                    self.running.note_usage(host.plan.name, usage)
                 slot = self._launcher.slot_of(host)
                 if slot is not None:
                     self.starter.heartbeat(slot)

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from config import RunConfig
 from config.host_kinds import HOST_KINDS
+from pipeline.common.process_usage import ProcessUsage
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import Feed, HostFactory, HostHandle
 from stages.loading import load_attribute
@@ -31,6 +32,7 @@ class RunningHosts:
         self._on_start = on_start
         self._factories: dict[str, HostFactory] = {}
         self._hosts: dict[str, HostHandle] = {}
+        self._usage: dict[str, ProcessUsage] = {}
         self._ended: set[str] = set()
         self._killed: set[str] = set()
         self._all_ended = asyncio.Event()
@@ -53,6 +55,14 @@ class RunningHosts:
             replaces.close()
         self._on_start(host)
         return host
+
+    def note_usage(self, name: str, usage: ProcessUsage) -> None:
+        """Note what a host says that its process uses."""
+        self._usage[name] = usage
+
+    def usage(self, name: str) -> ProcessUsage | None:
+        """Return what a host said last that its process uses; None before that."""
+        return self._usage.get(name)
 
     def current(self, host: HostHandle) -> bool:
         """Return True if it is the host of its name, and not one that was replaced."""

@@ -43,9 +43,7 @@ class LiveRun:
 
     def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
         """Take a state from main, and the reports of leagues if they are new."""
-        pids = [host["pid"] for host in state["hosts"] if host["pid"] is not None]
-        used = self._processes.look(pids)
-        state["hosts"] = [{**host, "usage": used.get(host["pid"])} for host in state["hosts"]]
+        state["hosts"] = self._processes.look(state["hosts"])
         self._state, self._at = state, time.monotonic()
         if leagues is not None:
             self._leagues = [league_for_page(report) for report in leagues]

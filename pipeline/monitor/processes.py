@@ -1,17 +1,15 @@
-"""CPU time and memory of processes, from Linux' /proc; nothing elsewhere."""
+"""CPU time and memory of the hosts' processes: read where they run on this machine, told where they don't."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable
-from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_CPU_FIELDS = slice(11, 13)
-"""User and system time, counted behind the name of the program."""
+from config.host_kinds import HOST_KINDS
+from pipeline.common.process_usage import ProcessUsage, read_usage
+
+_SHORT_S = 0.5
+"""Over less time, the share of a core would be an accident of the clock's ticks."""
 
 
 class Usage(TypedDict):
@@ -22,28 +20,41 @@ class Usage(TypedDict):
     cpu_s: float
     """CPU time in all."""
     memory: int
-    """Resident bytes; pages that several share count in each."""
+    """Resident bytes."""
 
 
 class Processes:
-    """Looks at processes now and then."""
+    """Looks at the processes of hosts now and then."""
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[float, float]] = {}
+        self._before: dict[str, tuple[ProcessUsage, float]] = {}
 
-    def look(self, pids: Iterable[int]) -> dict[int, Usage]:
-        """Return what these processes use; those that are gone are absent."""
-        found, seen, now = {}, {}, time.monotonic()
-        for pid in pids:
-            try:
-                text = Path(f"/proc/{pid}/stat").read_text()
-                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            except (OSError, IndexError, ValueError):
-                continue
-            cpu_s = sum(map(int, text.rpartition(")")[2].split()[_CPU_FIELDS])) / _TICKS
-            at, before = self._before.get(pid, (now, cpu_s))
-            seen[pid] = (now, cpu_s) if now - at > 0.5 or pid not in self._before else (at, before)
-            cores = (cpu_s - before) / (now - at) if now > at else 0.0
-            found[pid] = Usage(cpu=round(cores, 3), cpu_s=cpu_s, memory=pages * _PAGE)
-        self._before = seen
+    def look(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the hosts with the `usage` of each; None of those that have ended, and that share main's process.
+
+        Args:
+            hosts: as `state` describes them; `told` is what one said last, for those without a `pid` on this machine.
+        """
+        found = []
+        for host in hosts:
+            told = host.pop("told", None)
+            found.append({**host, "usage": self._usage(host, told)})
         return found
+
+    def _usage(self, host: dict[str, Any], told: ProcessUsage | None) -> Usage | None:
+        if host["pid"] is not None:
+            told = read_usage(host["pid"])
+        elif host["ended"] or HOST_KINDS[host["kind"]].in_main:
+            told = None
+        if told is None:
+            self._before.pop(host["name"], None)
+            return None
+        before, cores = self._before.get(host["name"], (told, 0.0))
+        if told.cpu_s < before.cpu_s:  # a replacement has its name
+            before = told
+        passed = told.at - before.at
+        if passed > _SHORT_S:
+            cores = (told.cpu_s - before.cpu_s) / passed
+        if passed > _SHORT_S or before is told:
+            self._before[host["name"]] = told, cores
+        return Usage(cpu=round(cores, 3), cpu_s=told.cpu_s, memory=told.memory)

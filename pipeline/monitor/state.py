@@ -27,7 +27,10 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
     config, hosts = plan.config, coordinator.running.all()
     status, message = _status(coordinator)
     described = [main_host(config, coordinator.starter.behaviors, os.getpid())]
-    described += [{**host_of(host, config), "ended": coordinator.running.has_ended(host.plan.name)} for host in hosts]
+    for host in hosts:
+        name = host.plan.name
+        known = {"ended": coordinator.running.has_ended(name), "told": coordinator.running.usage(name)}
+        described.append({**host_of(host, config), **known})
     return {
         "status": status,
         "message": message,

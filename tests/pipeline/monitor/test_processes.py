@@ -1,0 +1,51 @@
+"""What the hosts' processes use: read where they run on this machine, told where they don't."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from pipeline.common.process_usage import ProcessUsage
+from pipeline.monitor.processes import Processes
+
+
+def host(name: str, **changes):
+    return {"name": name, "kind": "ray", "pid": None, "ended": False, "told": None, **changes}
+
+
+def usages(processes: Processes, *hosts):
+    found = processes.look(hosts)
+    assert not any("told" in each for each in found)  # which is not for the page
+    return [each["usage"] for each in found]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from Linux' /proc")
+def test_a_process_of_this_machine_is_read():
+    (usage,) = usages(Processes(), host("main", kind="main", pid=os.getpid()))
+    assert usage["memory"] > 2**20
+    assert usage["cpu_s"] > 0
+
+
+def test_one_elsewhere_uses_what_it_says_between_two_reports():
+    processes = Processes()
+    assert usages(processes, host("actor-0")) == [None]  # it has said nothing yet
+    for told, cores in [((10, 3.0), 0.0), ((12, 4.0), 0.5), ((12, 4.0), 0.5), ((14, 4.5), 0.25)]:
+        (usage,) = usages(processes, host("actor-0", told=ProcessUsage(*told, 1000)))
+        assert usage == {"cpu": cores, "cpu_s": told[1], "memory": 1000}
+
+
+def test_a_replacement_begins_anew():
+    processes = Processes()
+    usages(processes, host("actor-0", told=ProcessUsage(10, 50.0, 1000)))
+    assert usages(processes, host("actor-0", told=ProcessUsage(20, 1.0, 1000)))[0]["cpu"] == 0
+    assert usages(processes, host("actor-0", told=ProcessUsage(22, 2.0, 1000)))[0]["cpu"] == 0.5
+
+
+def test_one_that_has_ended_and_one_in_main_use_nothing_of_their_own():
+    told = ProcessUsage(10, 5.0, 1000)
+    assert usages(Processes(), host("actor-0", told=told, ended=True), host("actor-1", told=told, kind="inline")) == [
+        None,
+        None,
+    ]
