@@ -21,6 +21,7 @@ from config.hyperparameters import (
     PPOHyperparameters,
     SACHyperparameters,
 )
+from config.keys import KeyMapSettings, KeySettings
 from config.load import load_config
 from config.network_settings import MemorySettings, NetworkSettings
 from config.overrides import EACH, Override
@@ -58,6 +59,8 @@ __all__ = [
     "GAILSettings",
     "GaussianSampler",
     "ImpalaHyperparameters",
+    "KeyMapSettings",
+    "KeySettings",
     "LearnedSignalSettings",
     "MemorySettings",
     "Mistake",

@@ -23,6 +23,7 @@ from config.fields import (
     report,
     to_number,
 )
+from config.keys import KeyMapSettings
 from config.observation_kinds import OBSERVATION_KINDS
 
 
@@ -213,6 +214,12 @@ class EnvironmentSettings(Settings):
         None,
         description="Teams of a PettingZoo environment change sides with every episode, so that each learns "
         "all of them; null: where the sides have the same behaviours.",
+    )
+
+    keys: dict[Text, KeyMapSettings] = Field(
+        default_factory=dict,
+        description="Keys of a person who plays on the live page, by behaviour name, or id (`Volley?team=1`): "
+        "[play](play.md#keys). Behaviours that are left out have the game's keys, or numbers and arrows.",
     )
 
     @model_validator(mode="after")

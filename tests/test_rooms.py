@@ -31,6 +31,7 @@ ROOMS = {
         "ghost",
         "replay",
         "evaluation",
+        "exhibition",
         "publisher",
         "trainer",
         "trainer/imitation",

@@ -171,6 +171,22 @@ class HostFinished:
     """A host has done all its work and ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShowAnnounced:
+    """What an exhibition shows and may do, as it is now; see `pipeline.hosts.exhibition`."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PictureTaken:
+    """A picture of an exhibition, at its time."""
+
+    values: Mapping[str, Any]
+    image: bytes = b""
+    """JPEG; empty where `values` has shapes."""
+
+
 # Down: from main to a host. ------------------------------------------------------------------------------------------
 
 
@@ -228,6 +244,28 @@ class SetHyperparameter:
     value: float
 
 
+@dataclass(frozen=True, slots=True)
+class DirectShow:
+    """How an exhibition goes on: all that is asked of it, also what it does already."""
+
+    parts: Mapping[str, Any]
+    """By behaviour id: name of the player, and whether a person takes over an agent of it."""
+    paused: bool = False
+    speed: float = 1.0
+    recorded: str = ""
+    """The behaviour id whose person is recorded; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysHeld:
+    """All keys that the person holds who plays for a behaviour id."""
+
+    behavior_id: str
+    number: int
+    """Rising with each message of a person."""
+    keys: tuple[str, ...]
+
+
 ControlMessage = (
     BehaviorSeen
     | LearnerReady
@@ -256,4 +294,8 @@ ControlMessage = (
     | Stop
     | Hold
     | SetHyperparameter
+    | ShowAnnounced
+    | PictureTaken
+    | DirectShow
+    | KeysHeld
 )

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from queues.platform import plain
 
 _numbers = itertools.count()
 _running: subprocess.Popen[bytes] | None = None
+_telling = threading.Lock()
+"""The page's server starts a host of its own, in a thread of its own."""
 
 
 @functools.cache
@@ -72,6 +75,11 @@ def end_group(leader: int) -> None:
 
 def _tell(line: str) -> None:
     """Write to this process's sweeper, which is started when it is first needed, or was killed."""
+    with _telling:
+        _write(line)
+
+
+def _write(line: str) -> None:
     global _running
     if _running is None or _running.poll() is not None:
         _running = subprocess.Popen(

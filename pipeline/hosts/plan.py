@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from config import RunConfig
 
-HostRole = Literal["actor", "replay", "learner", "follower", "replay_shard", "evaluation"]
+HostRole = Literal["actor", "replay", "learner", "follower", "replay_shard", "evaluation", "exhibition"]
 
 
 @dataclass(frozen=True, slots=True)

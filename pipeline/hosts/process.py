@@ -206,7 +206,7 @@ class ProcessHosts:
                 return links
             case "follower":  # what its learner takes in, from shards of a replay buffer too
                 return HostLinks.make(self._policies, 0, self._trajectories, 1 + self._shards)
-            case "evaluation":
+            case "evaluation" | "exhibition":
                 return HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS)
         links = HostLinks.make(self._trajectories, 0 if replaces else self._names, self._policies, self._names * TEAMS)
         if replaces is not None:

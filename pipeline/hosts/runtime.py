@@ -1,6 +1,6 @@
 """The common part of hosts: plan, control channel, ends of queues, statistics; and how a host runs and ends.
 
-A host's own work lies in `actor`, `replay`, `learner` and `evaluation`; where it runs, in `inline` and `process`.
+A host's own work lies in the module of its role (`serve.ROLES`); where it runs, in `inline` and `process`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ ROLES: dict[HostRole, str] = {
     "follower": "pipeline.hosts.follower:FollowerHost",
     "replay_shard": "pipeline.hosts.replay_shard:ReplayShardHost",
     "evaluation": "pipeline.hosts.evaluation:EvaluationHost",
+    "exhibition": "pipeline.hosts.exhibition:ExhibitionHost",
 }
 """The classes of hosts; one is loaded in the host alone: a learner needs no environment library, an actor no torch."""
 

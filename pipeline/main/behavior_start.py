@@ -54,6 +54,7 @@ class BehaviorStarter:
         behaviors: the open behaviours, by name.
         self_play: the run's self-play; None as long as no behaviour with self-play was seen.
         brain_league: rates brains where nobody learns.
+        newest: copies of the newest policies by behaviour name, for those who watch the page of the run.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class BehaviorStarter:
         self.brain_league = BrainLeague()
         if plan.resumed is not None and "brains" in plan.resumed.progress:
             self.brain_league.load_state_dict(plan.resumed.progress["brains"])
+        self.newest: dict[str, PolicyUpdate] = {}
         self._plan = plan
         self._launcher = launcher
         self._broadcaster = broadcaster
@@ -188,6 +190,8 @@ class BehaviorStarter:
     def _policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
         if policy is not None:
             self.behaviors[behavior].sent = policy.version
+            if self._plan.config.monitor is not None:
+                self.newest[behavior] = policy.copy()
         self._evaluation.take(behavior, policy)
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:

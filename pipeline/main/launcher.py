@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.common.graph import learner_name, shard_names
-from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
 from pipeline.hosts.stages import Runner
 from pipeline.main.behavior import BehaviorState
@@ -64,7 +63,7 @@ class Launcher:
         source, self._sources = self._sources, self._sources + 1
         edge = self._run.replay_edge
         plan = replace(
-            self._plan("replay" if edge else "actor", name), replica=replica, source=source, replay_edge=edge
+            self._run.host_plan("replay" if edge else "actor", name), replica=replica, source=source, replay_edge=edge
         )
         host = await self._running.start(
             self._hosts.actors.kind, plan, replaces=old.handle if old is not None else None
@@ -124,7 +123,7 @@ class Launcher:
 
     async def start_evaluation(self, best: Mapping[str, float], replaces: HostHandle | None = None) -> HostHandle:
         """Start the evaluation host, which knows the best scores so far."""
-        plan = replace(self._plan("evaluation", "evaluation"), best=dict(best))
+        plan = replace(self._run.host_plan("evaluation", "evaluation"), best=dict(best))
         return await self._running.start(self._hosts.evaluation.kind, plan, replaces=replaces)
 
     def close_ends(self) -> None:
@@ -139,7 +138,9 @@ class Launcher:
     async def _start_trainer(self, state: BehaviorState, feed: Feed | None = None) -> tuple[HostHandle, list[Runner]]:
         """Start a learner, and make what brings its policies through main."""
         behavior = state.behavior
-        plan = replace(self._plan("learner", learner_name(behavior)), behavior=behavior, spec=state.spec.to_plain())
+        plan = replace(
+            self._run.host_plan("learner", learner_name(behavior)), behavior=behavior, spec=state.spec.to_plain()
+        )
         state.learner = host = await self._running.start(self._hosts.learners.kind, plan, feed)
         updates = self.ends[f"updates/{behavior}"] = await host.inlet(f"updates/{behavior}")
         return host, [*state.path.policies(updates), *await self._start_shards(state, host)]
@@ -149,7 +150,7 @@ class Launcher:
         runners, behavior = [], state.behavior
         for shard, name in enumerate(shard_names(self._run.config, behavior)):
             plan = replace(
-                self._plan("replay_shard", name), behavior=behavior, spec=state.spec.to_plain(), replica=shard
+                self._run.host_plan("replay_shard", name), behavior=behavior, spec=state.spec.to_plain(), replica=shard
             )
             kind = self._hosts.replay.kind
             assert kind is not None, "there are shards"
@@ -160,17 +161,3 @@ class Launcher:
                 outlet = self.ends[f"{queue} out"] = await taker.outlet(queue)
                 runners.append(carry(inlet, outlet))
         return runners
-
-    def _plan(self, role: HostRole, name: str) -> HostPlan:
-        config, folder, resumed = self._run.config, self._run.folder.path, self._run.resumed
-        return HostPlan(
-            role=role,
-            name=name,
-            config=config.to_plain(),
-            config_path=str(config.path) if config.path is not None else None,
-            run_folder=str(folder.resolve()),
-            run_id=folder.name,
-            seed=self._run.seed,
-            resume=resumed is not None and not self._run.playing,
-            resumed_at=resumed.number if resumed is not None else -1,
-        )

@@ -10,6 +10,7 @@ from pathlib import Path
 from config import RunConfig
 from config.host_kinds import HOST_KINDS
 from pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
+from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.main.curricula import Curricula
 from pipeline.policies.ml_agents import left_checkpoint
 from pipeline.run_folder.checkpoint import Checkpoint
@@ -127,3 +128,17 @@ class RunPlan:
     def expected_parts(self, behaviors: Iterable[str]) -> set[str]:
         """Names of all parts that make a checkpoint whole, with these behaviours."""
         return expected_parts(self.config, behaviors, trainers_only=self.replay_edge == TRAINER_EDGE)
+
+    def host_plan(self, role: HostRole, name: str) -> HostPlan:
+        """The plan of a host, with what all of them have in common."""
+        return HostPlan(
+            role=role,
+            name=name,
+            config=self.config.to_plain(),
+            config_path=str(self.config.path) if self.config.path is not None else None,
+            run_folder=str(self.folder.path.resolve()),
+            run_id=self.folder.path.name,
+            seed=self.seed,
+            resume=self.resumed is not None and not self.playing,
+            resumed_at=self.resumed.number if self.resumed is not None else -1,
+        )

@@ -21,7 +21,7 @@ PAGE = {
     "/icon.svg": "icon.svg",
     **{
         f"/{name}.js": f"{name}.js"
-        for name in ("main", "run", "api", "graph", "curves", "tables", "league", "control", "dom")
+        for name in ("main", "run", "api", "graph", "curves", "tables", "league", "control", "watch", "stage", "dom")
     },
 }
 """The page's files by their paths."""

@@ -13,11 +13,13 @@ from aiohttp import web
 
 from config.listen import endpoint_of, reaches_others
 from config.monitor import MonitorSettings
+from pipeline.hosts.process import ProcessHosts
 from pipeline.main.coordinator import Coordinator
 from pipeline.main.run_plan import RunPlan
 from pipeline.monitor.api import OPEN, page_routes, run_routes
 from pipeline.monitor.control import Control
 from pipeline.monitor.event_files import read_events
+from pipeline.monitor.exhibition import Exhibition, exhibition_of
 from pipeline.monitor.feed import StateFeed
 from pipeline.monitor.health import health_routes
 from pipeline.monitor.history import History, HistoryWriter
@@ -25,9 +27,10 @@ from pipeline.monitor.live_run import LiveRun
 from pipeline.monitor.log_tail import LogTail
 from pipeline.monitor.server import PageServer
 from pipeline.monitor.state import leagues_of, state_of
+from pipeline.monitor.watching import watching
 from pipeline.reporting.progress import ProgressSnapshot
 from pipeline.run_folder.folder import folder_name
-from pipeline.web.guards import make_token
+from pipeline.web.guards import carries_token, make_token
 from pipeline.web.site import SiteOptions
 
 log = logging.getLogger(__name__)
@@ -62,7 +65,12 @@ async def monitored(
         await asyncio.to_thread(read_events, plan.folder.path, names, history)
     coordinator.reporter.add_writer(HistoryWriter(history, plan.resumes))
     control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
-    page = LivePage(LiveRun(plan.folder.run_id, plan.config, history, tail), settings, control)
+    show = exhibition_of(
+        plan.config,
+        lambda tasks: ProcessHosts(plan.config, tasks).start(plan.host_plan("exhibition", "exhibition")),
+        lambda: coordinator.starter.newest,
+    )
+    page = LivePage(LiveRun(plan.folder.run_id, plan.config, history, tail), settings, control, show)
     page.server.start()
     watch = _Watch(plan, coordinator, page)
     try:
@@ -81,15 +89,17 @@ class LivePage:
         run: the run.
         settings: where it listens, and what it may do.
         control: carries out what it is asked.
+        show: what is watched on it.
     """
 
-    def __init__(self, run: LiveRun, settings: MonitorSettings, control: Control) -> None:
+    def __init__(self, run: LiveRun, settings: MonitorSettings, control: Control, show: Exhibition) -> None:
         self.run = run
         self._feed = StateFeed()
+        self._show = show
         self._wide = reaches_others(endpoint_of(settings.listen)[0])
         self._token = make_token() if settings.control or self._wide else ""
         site = SiteOptions(settings.listen, USUAL_PORT, self._token, self._needs_token)
-        self.server = PageServer(self._routes(settings, control), site, self._feed.close)
+        self.server = PageServer(self._routes(settings, control), site, self._say_goodbye)
 
     @property
     def address(self) -> str:
@@ -101,11 +111,26 @@ class LivePage:
         self.run.receive(state, leagues)
         self._feed.publish(self.run.event())
 
+    async def _say_goodbye(self) -> None:
+        self._feed.close()
+        await self._show.close()
+
     def _routes(self, settings: MonitorSettings, control: Control) -> list[web.RouteDef]:
         stream = web.get(f"/api/runs/{RUN}/stream", self._feed.stream)
-        options = {"control": settings.control}
+        watch = web.get(f"/api/runs/{RUN}/watch", watching(self._show, self._may_play(settings)))
+        options = {"control": settings.control, "watch": {"refused": self._show.trouble}}
         steering = control.routes(f"/api/runs/{RUN}")
-        return [*page_routes(), stream, *run_routes({RUN: self.run}, options), *health_routes(self.run), *steering]
+        return [
+            *page_routes(),
+            stream,
+            watch,
+            *run_routes({RUN: self.run}, options),
+            *health_routes(self.run),
+            *steering,
+        ]
+
+    def _may_play(self, settings: MonitorSettings) -> Callable[[web.Request], bool]:
+        return lambda request: settings.control and carries_token(request, self._token)
 
     def _needs_token(self, request: web.Request) -> bool:
         return request.method == "POST" or (self._wide and request.path not in OPEN)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,10 +29,12 @@ class PageServer:
     Args:
         routes: what it answers.
         options: what it allows.
-        goodbye: called in its loop before it ends.
+        goodbye: called in its loop before it ends, and awaited.
     """
 
-    def __init__(self, routes: Sequence[web.RouteDef], options: SiteOptions, goodbye: Callable[[], None]) -> None:
+    def __init__(
+        self, routes: Sequence[web.RouteDef], options: SiteOptions, goodbye: Callable[[], Awaitable[None]]
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="page", daemon=True)
         self._site = Site(routes, options)
@@ -70,7 +72,7 @@ class PageServer:
         self._end_thread()
 
     async def _say_goodbye(self) -> None:
-        self._goodbye()
+        await self._goodbye()
         await asyncio.sleep(0.1)  # the newest state is on its way to the viewers
         await self._site.stop()
 

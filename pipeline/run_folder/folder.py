@@ -36,7 +36,7 @@ from pipeline.run_folder.training_status import TrainingStatus
 log = logging.getLogger(__name__)
 
 CONFIGURATION = "configuration.yaml"
-RESERVED = ("run_logs", "checkpoints", "streams", "Pipeline")
+RESERVED = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
 """Folders that no behaviour may have for its own."""
 
 _NOT_IN_FILE_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')

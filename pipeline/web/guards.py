@@ -122,14 +122,15 @@ def check_token(token: str, needed: Callable[[web.Request], bool]) -> Middleware
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if needed(request) and not _is_token(request, token):
+        if needed(request) and not carries_token(request, token):
             raise web.HTTPUnauthorized(text="a token is needed: the one in the address that the command has printed")
         return await handler(request)
 
     return guard
 
 
-def _is_token(request: web.Request, token: str) -> bool:
+def carries_token(request: web.Request, token: str) -> bool:
+    """Return True if a request carries the token, in a header or in its query."""
     header = request.headers.get(hdrs.AUTHORIZATION, "")
     if not header.lower().startswith("bearer "):
         header = f"bearer {request.query.get('token', '')}"

@@ -53,8 +53,14 @@ class EnvironmentRequest:
         return self.replica * self.settings.num_envs
 
 
-def make_group(request: EnvironmentRequest) -> EnvironmentGroup:
+def make_group(
+    request: EnvironmentRequest, film: Callable[[EnvironmentGroup], EnvironmentGroup] | None = None
+) -> EnvironmentGroup:
     """Make the environment group that a configuration describes, with its time limit and action repeat if it has such.
+
+    Args:
+        request: the configuration, and who asks.
+        film: wraps the environments before all that holds their actions or cuts their episodes.
 
     Raises:
         LoadError: if a module or attribute can't be found, or gives no environment.
@@ -63,6 +69,8 @@ def make_group(request: EnvironmentRequest) -> EnvironmentGroup:
     """
     made = load_entry(request.config.environment_kind.group)(request)
     assert isinstance(made, EnvironmentGroup), f"{type(made).__name__} is no environment group"
+    if film is not None:
+        made = film(made)
     settings = request.config.environment
     if settings is None:
         return made

@@ -34,6 +34,10 @@ class GreedyPlayer:
         self._memories = AgentMemories.for_policy(policy, spec.actions)
         self._random = np.random.default_rng((SEED, zlib.crc32(spec.behavior_id.encode())))
 
+    def load(self, update: PolicyUpdate) -> None:
+        """Act by these weights from the next decision on; memories are kept."""
+        self._policy.load(update)
+
     def __call__(self, steps: AgentSteps) -> ActionBatch:
         """Decide for each agent that asks for it."""
         observations = tuple(o[steps.ended :] for o in steps.observations)

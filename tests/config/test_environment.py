@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from placed import without_places
 
-from config import ActionRepeatSettings, ConfigError, ObservationSettings, RoleSettings, RunConfig
+from config import ActionRepeatSettings, ConfigError, KeyMapSettings, ObservationSettings, RoleSettings, RunConfig
 
 HEAD = "behaviors: {B: {}}\nenvironment: {kind: %s, id: A, %s}\n"
 
@@ -204,3 +204,36 @@ def test_unity_repeats_actions_too_with_the_programs_that_env_settings_asks_for(
     again = RunConfig.from_plain(config.to_plain())
     assert (again.environment, again.env_settings) == (config.environment, config.env_settings)
     assert not config.warnings
+
+
+def test_keys_are_said_by_behaviour_and_survive_being_written_down(load):
+    keys = "keys: {B: {rest: [1], press: {a: {branch: 0, value: 2}, d: {index: 1, value: -0.5}}}}"
+    config = load(HEAD % ("gymnasium", keys))
+    press = {"a": {"branch": 0, "value": 2}, "d": {"index": 1, "value": -0.5}}
+    assert config.environment.keys == {"B": KeyMapSettings.model_validate({"rest": (1,), "press": press})}
+    assert RunConfig.from_plain(config.to_plain()).environment == config.environment
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "{value: 1}",
+            "keys.B.press.a: 'branch' and 'index' are both missing; expected 'branch' for a discrete action",
+        ),
+        ("{branch: 0, index: 0, value: 1}", "keys.B.press.a.index: 'branch' and 'index' stand beside each other"),
+        ("{branch: 0, value: 1.5}", "keys.B.press.a.value: 1.5 is no choice of a branch"),
+        ("{branch: 0, value: -1}", "keys.B.press.a.value: -1 is no choice of a branch"),
+        ("{branch: 0}", "keys.B.press.a.value: is required but missing"),
+        ("{brunch: 0, value: 1}", "keys.B.press.a.brunch: unknown key; did you mean 'branch'?"),
+    ],
+)
+def test_a_key_that_means_nothing_is_a_mistake_with_its_place(load, text, message):
+    with pytest.raises(ConfigError) as caught:
+        load(HEAD % ("gymnasium", f"keys: {{B: {{press: {{a: {text}}}}}}}"))
+    assert message in str(caught.value)
+
+
+def test_unity_has_keys_of_its_own(load):
+    with pytest.raises(ConfigError, match="environment.keys: does not go with kind 'unity'"):
+        load("behaviors: {B: {}}\nenvironment: {kind: unity, keys: {B: {press: {a: {branch: 0, value: 1}}}}}\n")

@@ -28,6 +28,22 @@ export async function ask(path, { method = "GET", body } = {}) {
 }
 
 /**
+ * Open a socket of a run.
+ * @param {string} run
+ * @param {string} what Such as "watch".
+ * @returns {WebSocket}
+ */
+export function openSocket(run, what) {
+  const url = new URL(`api/runs/${run}/${what}`, location.href);
+  url.protocol = url.protocol.replace("http", "ws");
+  url.hash = "";
+  url.search = token() ? `?token=${encodeURIComponent(token())}` : "";
+  const socket = new WebSocket(url);
+  socket.binaryType = "arraybuffer";
+  return socket;
+}
+
+/**
  * Follow a run's stream; the browser connects again by itself, with the last number that it has seen.
  * @param {string} run
  * @param {(event: any) => void} onEvent

@@ -6,6 +6,7 @@ import { duration, fill, h } from "./dom.js";
 import { drawGraph } from "./graph.js";
 import { drawLeague } from "./league.js";
 import { behaviorTable, hostTable, playerTable, queueTable } from "./tables.js";
+import { Watch } from "./watch.js";
 
 const MOST_LINES = 400;
 const LEAGUE_EVERY_MS = 10000;
@@ -14,7 +15,7 @@ const LEAGUE_EVERY_MS = 10000;
 export class Run {
   /**
    * @param {{id: string, name: string, live: boolean}} run
-   * @param {{control: boolean}} options
+   * @param {{control: boolean, watch?: {refused: string}}} options
    * @param {boolean} first True for the one that the page's menu leads to.
    * @param {(status: string, message: string) => void} tell Called with what the page should say about it.
    */
@@ -41,9 +42,13 @@ export class Run {
     this.wiring.querySelector(".tools").append(key);
     const curves = section("curves", "Curves", this.charts);
     this.selfplay = section("selfplay", "Self-play", this.league);
+    this.watch = new Watch(run.id, run.live ? options.watch : undefined);
+    const watched = section("watch", "Watch", this.watch.element);
+    watched.querySelector(".tools").append(this.watch.tools);
+    watched.hidden = !this.watch.offered;
     this.processes = section("processes", "Processes", this.hosts);
     const configuration = h("section", { id: first ? "configuration" : null }, h("details", { toggle: () => this.readConfiguration() }, h("summary", {}, "Resolved configuration"), this.yaml));
-    this.element = h("article.run", { "data-run": run.name }, h("div.head", {}, h("h1", {}, run.name), this.pill, this.facts, this.controls.buttons), this.controls.values, this.behaviors, this.wiring, curves, this.selfplay, this.processes, section("log", "Log", this.log), configuration);
+    this.element = h("article.run", { "data-run": run.name }, h("div.head", {}, h("h1", {}, run.name), this.pill, this.facts, this.controls.buttons), this.controls.values, this.behaviors, this.wiring, curves, this.selfplay, watched, this.processes, section("log", "Log", this.log), configuration);
     for (const each of [this.wiring, this.processes]) each.hidden = !run.live;
     this.curves = new Curves(this.charts, curves.querySelector(".tools"), () => this.readCurves());
   }
@@ -59,6 +64,7 @@ export class Run {
   end() {
     clearInterval(this.timer);
     this.stop?.();
+    this.watch.close();
   }
 
   async read() {

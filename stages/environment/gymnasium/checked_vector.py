@@ -212,6 +212,11 @@ class CheckedVector:
         except Exception as error:
             raise self._broken("render", error) from error
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the environment says about itself, such as `render_fps`."""
+        return self._envs.metadata
+
     def close(self) -> None:
         """Close the environment; closing twice is allowed."""
         if self._closed:

@@ -118,6 +118,11 @@ class GymnasiumGroup:
         """
         return self._envs.render(env_id)
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the environment says about itself, such as `render_fps`."""
+        return self._envs.metadata
+
     def close(self) -> None:
         """Close the environment; closing twice is allowed."""
         self._envs.close()

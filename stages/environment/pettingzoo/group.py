@@ -185,6 +185,11 @@ class PettingZooGroup:
         except Exception as error:
             raise BrokenEnvironmentError(f"{self._name}: its render() raised {describe_error(error)}") from error
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the environment says about itself, such as `render_fps`."""
+        return getattr(self._instances[0].env, "metadata", {})
+
     def close(self) -> None:
         """Close all instances; closing twice is allowed."""
         if self._closed:

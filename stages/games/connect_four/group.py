@@ -10,7 +10,7 @@ the two; this one plays some fifty times as many moves in a second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
 from stages.errors import StageError
 from stages.games.connect_four import rules
+from stages.games.connect_four import scene as screen
+from stages.games.scene import Display, Scene
 
 ACTIONS = ActionSpec(discrete_branches=(rules.COLUMNS,), masked=True)
 """The column that a stone is dropped into; full ones are masked."""
@@ -51,6 +53,8 @@ class ConnectFourGroup:
                 "move at least is left"
             )
         self.num_envs = num_envs
+        self.on_tick: Callable[[], None] | None = None
+        """Called after each move, before a board on which the game is over is cleared."""
         self.behavior_ids = tuple(f"{behavior}?team={team}" for team in _TEAMS)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {
             behavior_id: BehaviorSpec(behavior_id, (OBSERVATION,), ACTIONS) for behavior_id in self.behavior_ids
@@ -101,6 +105,8 @@ class ConnectFourGroup:
         if len(full):
             raise StageError(f"connect four: column {columns[full[0]]} of board {full[0]} is full, and masked")
         self._drop(self._boards, columns)
+        if self.on_tick is not None:
+            self.on_tick()
         won = rules.four_in_a_row(self.stones[mover, self._boards])
         ended = np.flatnonzero(won | (self._moves == rules.PLACES)).astype(np.int32)
         final = np.stack([self._seen(team, ended) for team in _TEAMS])
@@ -109,6 +115,15 @@ class ConnectFourGroup:
         self._episodes[ended] += 1
         self._begin(ended)
         return self._result(ended, final, np.stack([victory, -victory]), lengths)
+
+    @property
+    def display(self) -> Display:
+        """What does not change of a board on a screen."""
+        return screen.display(self.behavior_ids)
+
+    def scene(self, env_id: int = 0) -> Scene:
+        """Return what one board looks like now, as shapes."""
+        return screen.scene(self.stones[:1, env_id], self.stones[1:, env_id])
 
     def close(self) -> None:
         """Nothing to release."""

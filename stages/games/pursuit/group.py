@@ -9,7 +9,7 @@ The two sides are behaviours of their own, with teams of unequal size: the small
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from queues.messages import ActionBatch, Floats
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.environment.parameters import EpisodeParameters, check_parameter_names
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from stages.games.pursuit import scene as screen
 from stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
 from stages.games.pursuit.observing import OBSERVATION_SIZE, observe
 from stages.games.pursuit.rules import (
@@ -36,6 +37,7 @@ from stages.games.pursuit.rules import (
     TICK_S,
     TICKS_PER_DECISION,
 )
+from stages.games.scene import Display, Scene
 
 ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
 """Stand still, or one of eight directions."""
@@ -85,6 +87,8 @@ class PursuitGroup:
                 f"({TICK_S * TICKS_PER_DECISION} s); raise it"
             )
         self.num_envs = num_envs
+        self.on_tick: Callable[[], None] | None = None
+        """Called after each tick of motion, so that a screen has more pictures than decisions."""
         self.pursuer_id = f"{pursuer}?team={PURSUER_TEAM}"
         self.evader_id = f"{evader}?team={EVADER_TEAM}"
         observations = (ObservationSpec("arena", (OBSERVATION_SIZE,)),)
@@ -152,6 +156,16 @@ class PursuitGroup:
         rewards = np.where(over, 0, STEP_REWARD).astype(np.float32)
         return self._result(ended, final, fallen[ended], rewards, lengths)
 
+    @property
+    def display(self) -> Display:
+        """What does not change of an arena on a screen."""
+        return screen.display(self.pursuer_id, self.evader_id)
+
+    def scene(self, env_id: int = 0) -> Scene:
+        """Return what one arena looks like now, as shapes."""
+        places, speeds = self.arenas.places[env_id], self.arenas.speeds[env_id]
+        return screen.scene(places, speeds, float(self._time_left(self._env_ids)[env_id]), self._catch_distance)
+
     def close(self) -> None:
         """Nothing to release."""
 
@@ -174,6 +188,8 @@ class PursuitGroup:
         for _ in range(TICKS_PER_DECISION):
             advance(self.arenas, wanted)
             fallen |= caught(self.arenas, self._catch_distance)
+            if self.on_tick is not None:
+                self.on_tick()
         return fallen
 
     def _time_left(self, arenas: NDArray[np.signedinteger]) -> Floats:

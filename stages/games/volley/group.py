@@ -16,6 +16,8 @@ from queues.messages import ActionBatch, Floats
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.environment.parameters import EpisodeParameters, check_parameter_names
 from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from stages.games.scene import Display, Scene
+from stages.games.volley import scene as screen
 from stages.games.volley.observing import OBSERVATION_SIZE, observe
 from stages.games.volley.physics import VX, VY, Courts, X, Y, advance
 from stages.games.volley.rules import (
@@ -39,7 +41,6 @@ PARAMETERS: Mapping[str, str] = {
 
 _MOVES = np.array([-1, 0, 1], dtype=np.float32)
 _JUMPS = np.array([False, True])
-_TEAMS = (0, 1)
 
 
 class VolleyGroup:
@@ -80,7 +81,7 @@ class VolleyGroup:
         self.frame_skip = frame_skip
         self.on_tick: Callable[[], None] | None = None
         """Called after each physics tick, so that a film has more pictures than decisions."""
-        self.behavior_ids = tuple(f"{behavior}?team={team}" for team in _TEAMS)
+        self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
         observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {
             behavior_id: BehaviorSpec(behavior_id, observations, ACTIONS) for behavior_id in self.behavior_ids
@@ -149,6 +150,15 @@ class VolleyGroup:
         from stages.games.volley.rendering import draw  # Pillow only where pictures are made
 
         return draw(self.courts, self.score, env_id, self.points_to_win)
+
+    @property
+    def display(self) -> Display:
+        """What does not change of a court on a screen."""
+        return screen.display(self.behavior_ids)
+
+    def scene(self, env_id: int = 0) -> Scene:
+        """Return what one court looks like now, as shapes."""
+        return screen.scene(self.courts, self.score, self.behavior_ids, env_id)
 
     def close(self) -> None:
         """Nothing to release."""

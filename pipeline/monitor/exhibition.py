@@ -1,0 +1,265 @@
+"""The exhibition of a run: one game for all who watch, in a process that lives while somebody does.
+
+The page's server starts it, in its own thread, so it waits for no update of main, and main for nothing here. Pictures
+are not queued: each viewer gets the newest one when it has read the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from config import RunConfig
+from pipeline.control.messages import (
+    DirectShow,
+    HostFailed,
+    KeysHeld,
+    LogLine,
+    PictureTaken,
+    ShowAnnounced,
+    Stop,
+)
+from pipeline.hosts.process import ProcessHost
+from queues.ends import Outlet
+from queues.errors import QueueClosed
+from queues.messages import PolicyUpdate
+from stages.error_text import describe_error
+
+log = logging.getLogger(__name__)
+
+LINGER_S = 10.0
+"""After so long without a viewer the process ends: a page may be loaded again."""
+HANG_S = 60.0
+"""A process that says nothing for so long is ended; it says something every second."""
+FEED_S = 0.25
+"""Between two looks at whether there are newer policies."""
+END_S = 5.0
+"""Seconds for the process to end in order."""
+_HEADER = struct.Struct("<I")
+
+StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
+
+
+@dataclass
+class Lineup:
+    """What is asked of the show."""
+
+    players: dict[str, str] = field(default_factory=dict)
+    """By behaviour id; `newest` where it is left out."""
+    persons: dict[str, object] = field(default_factory=dict)
+    """By behaviour id: the viewer who plays."""
+    paused: bool = False
+    speed: float = 1.0
+    recorded: str = ""
+
+    def order(self) -> DirectShow:
+        """Return it as the message to the process."""
+        ids = dict.fromkeys((*self.players, *self.persons))
+        parts = {each: (self.players.get(each, "newest"), each in self.persons) for each in ids}
+        return DirectShow(parts, self.paused, self.speed, self.recorded)
+
+
+class Exhibition:
+    """The show as the page's server sees it. All calls come from the server's loop.
+
+    Args:
+        start: starts its process.
+        newest: gives the newest policies by behaviour name; they are never changed.
+        refused: why nothing can be shown; empty if it can.
+    """
+
+    def __init__(self, start: StartProcess, newest: Callable[[], Mapping[str, PolicyUpdate]], refused: str) -> None:
+        self.lineup = Lineup()
+        self.status = "refused" if refused else "off"
+        """`refused`, `off`, `starting`, `on` or `failed`."""
+        self.trouble = refused
+        self.announced: Mapping[str, Any] = {"sides": [], "display": None, "saved": "", "trouble": ""}
+        self.picture = b""
+        """The newest picture: length of the JSON (4 bytes, little-endian), JSON, image."""
+        self.pictures = 0
+        self.revision = 0
+        """Rises when anything but the picture has changed."""
+        self.changed = asyncio.Event()
+        self._start_process = start
+        self._newest = newest
+        self._host: ProcessHost | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._outlets: dict[str, Outlet[Any]] = {}
+        self._sent: dict[str, PolicyUpdate] = {}
+        self._viewers = 0
+        self._alone_since = self._heard = 0.0
+        self._keys = 0
+        self._closed = False
+
+    @property
+    def viewers(self) -> int:
+        """The number of those who watch."""
+        return self._viewers
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Somebody watches within: the show begins, if it has not failed."""
+        self._viewers += 1
+        try:
+            if self.status == "off":
+                self.start()
+            yield
+        finally:
+            self._viewers -= 1
+            self._alone_since = asyncio.get_running_loop().time()
+
+    def start(self) -> None:
+        """Begin the show, also again after a failure; nothing if it goes on."""
+        if self._closed or self.status in ("refused", "starting", "on"):
+            return
+        self.status, self.trouble = "starting", ""
+        self._life = asyncio.get_running_loop().create_task(self._live(), name="exhibition")
+        self.tell()
+
+    def direct(self) -> None:
+        """Pass the lineup on, as it has changed."""
+        if self._host is not None:
+            self._host.control.send(self.lineup.order())
+        self.tell()
+
+    def hold_keys(self, behavior_id: str, keys: tuple[str, ...]) -> None:
+        """Pass on which keys the person holds who plays for a behaviour id."""
+        self._keys += 1
+        if self._host is not None:
+            self._host.control.send(KeysHeld(behavior_id, self._keys, keys))
+
+    def tell(self) -> None:
+        """Let all viewers look again."""
+        self.revision += 1
+        self._wake()
+
+    async def close(self) -> None:
+        """End the show for good, and the viewers' sockets."""
+        self._closed = True
+        self._wake()
+        if self._life is not None:
+            self._life.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._life
+
+    @property
+    def closed(self) -> bool:
+        """True if it has ended for good."""
+        return self._closed
+
+    def _wake(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    # The life of its process. ----------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        try:
+            failure = await self._run()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            failure = describe_error(error)
+        finally:
+            self._host = None
+            self._outlets, self._sent = {}, {}
+            self.lineup.persons, self.lineup.recorded = {}, ""
+        self.status, self.trouble = ("failed", failure) if failure else ("off", "")
+        if failure:
+            log.error("The exhibition on the page has failed: %s\nThe run goes on.", failure)
+        self.tell()
+        if self.status == "off" and self._viewers:  # somebody came while it ended
+            self.start()
+
+    async def _run(self) -> str:
+        """Start the process and stay with it; returns why it has failed, or nothing."""
+        async with asyncio.TaskGroup() as tasks:
+            host = await self._start_process(tasks)
+            self._host, self._heard = host, asyncio.get_running_loop().time()
+            host.control.send(self.lineup.order())
+            care = tasks.create_task(self._care(host))
+            try:
+                failure = await self._listen(host)
+                status = await host.wait()
+            finally:
+                care.cancel()
+                host.kill()
+                host.close()
+        if failure or not status or self._ending:
+            return failure
+        return (
+            f"its process was killed by signal {-status}" if status < 0 else f"its process ended with status {status}"
+        )
+
+    _ending = False
+
+    async def _listen(self, host: ProcessHost) -> str:
+        failure = ""
+        self._ending = False
+        async for message in host.control.receive():
+            self._heard = asyncio.get_running_loop().time()
+            match message:
+                case PictureTaken():
+                    self._take(message)
+                case ShowAnnounced():
+                    self.announced, self.status = message.values, "on"
+                    self.tell()
+                case LogLine():
+                    logging.getLogger(message.logger).log(message.level, "%s", message.text)
+                case HostFailed():
+                    failure = message.message
+        return failure or self._hung
+
+    _hung = ""
+
+    def _take(self, message: PictureTaken) -> None:
+        body = json.dumps(message.values, separators=(",", ":")).encode()
+        self.picture = _HEADER.pack(len(body)) + body + message.image
+        self.pictures += 1
+        self._wake()
+
+    async def _care(self, host: ProcessHost) -> None:
+        """Feed the process, and end it when nobody watches or it hangs."""
+        loop = asyncio.get_running_loop()
+        self._hung = ""
+        while True:
+            await asyncio.sleep(FEED_S)
+            now = loop.time()
+            if now - self._heard > HANG_S:
+                doing = await host.describe()
+                self._hung = f"it has not answered for {now - self._heard:.0f} s; it is {doing}"
+                host.kill()
+                return
+            if not self._viewers and now - self._alone_since > LINGER_S:
+                self._ending = True
+                host.control.send(Stop())
+                await asyncio.sleep(END_S)
+                host.kill()
+                return
+            await self._feed(host)
+
+    async def _feed(self, host: ProcessHost) -> None:
+        for behavior, policy in [*self._newest().items()]:
+            if self._sent.get(behavior) is policy:
+                continue
+            if behavior not in self._outlets:
+                self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
+            self._sent[behavior] = policy
+            with suppress(QueueClosed):  # the process has ended
+                self._outlets[behavior].put_nowait(policy)
+
+
+def exhibition_of(
+    config: RunConfig, start: StartProcess, newest: Callable[[], Mapping[str, PolicyUpdate]]
+) -> Exhibition:
+    """Return the exhibition of a run, which refuses where its environments can't be shown."""
+    from stages.exhibition.making import why_not_shown
+
+    replayed = "the run learns from recordings, so there is no game to watch" if config.environment is None else ""
+    return Exhibition(start, newest, (replayed if config.replay is not None else "") or why_not_shown(config))

@@ -1,0 +1,106 @@
+// The stage: draws pictures of a game, shapes or images, in the size that there is.
+
+/** A canvas that shows the newest picture. */
+export class Stage {
+  /** @param {HTMLCanvasElement} canvas */
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.display = /** @type {any} */ (null);
+    this.drawn = 0;
+    this.waiting = /** @type {any} */ (null);
+    new ResizeObserver(() => this.ask()).observe(canvas);
+  }
+
+  /** @param {any} display View, sky and backdrop of a game that is drawn by shapes; null for images. */
+  prepare(display) {
+    this.display = display;
+    this.still = null;
+  }
+
+  /** @param {any} values @param {ArrayBuffer} image */
+  async show(values, image) {
+    this.picture = values.shapes ? values.shapes : await createImageBitmap(new Blob([image], { type: "image/jpeg" }));
+    this.ask();
+  }
+
+  /** Draw with the next frame of the screen: of several pictures until then, the last one. */
+  ask() {
+    this.waiting ??= requestAnimationFrame(() => {
+      this.waiting = null;
+      this.draw();
+    });
+  }
+
+  draw() {
+    if (!this.picture) return;
+    const shapes = Array.isArray(this.picture);
+    if (shapes && !this.display) return;
+    const ratio = shapes ? this.display.view[2] / this.display.view[3] : this.picture.width / this.picture.height;
+    this.canvas.style.aspectRatio = String(ratio);
+    const width = Math.max(1, Math.round(this.canvas.clientWidth * devicePixelRatio)), height = Math.max(1, Math.round(width / ratio));
+    if (this.canvas.width !== width || this.canvas.height !== height) {
+      this.canvas.width = width;
+      this.canvas.height = height;
+      this.still = null;
+    }
+    const pen = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    if (shapes) {
+      pen.drawImage(this.backdrop(width, height), 0, 0);
+      this.paint(pen, width, height, this.picture);
+    } else {
+      pen.drawImage(this.picture, 0, 0, width, height);
+    }
+    this.drawn++;
+    this.canvas.dataset.drawn = String(this.drawn);
+  }
+
+  /** What never moves, drawn once for each size. @param {number} width @param {number} height */
+  backdrop(width, height) {
+    if (this.still) return this.still;
+    this.still = document.createElement("canvas");
+    this.still.width = width;
+    this.still.height = height;
+    const pen = /** @type {CanvasRenderingContext2D} */ (this.still.getContext("2d"));
+    const sky = pen.createLinearGradient(0, 0, 0, height);
+    this.display.sky.forEach((/** @type {string} */ colour, /** @type {number} */ at) => sky.addColorStop(at, colour));
+    pen.fillStyle = sky;
+    pen.fillRect(0, 0, width, height);
+    this.paint(pen, width, height, this.display.backdrop);
+    return this.still;
+  }
+
+  /** @param {CanvasRenderingContext2D} pen @param {number} width @param {number} height @param {any[]} shapes */
+  paint(pen, width, height, shapes) {
+    const [left, bottom, wide, high] = this.display.view;
+    pen.save();
+    pen.setTransform(width / wide, 0, 0, -height / high, (-left * width) / wide, height + (bottom * height) / high);
+    pen.lineCap = pen.lineJoin = "round";
+    for (const [kind, ...shape] of shapes) {
+      pen.beginPath();
+      if (kind === "disc") {
+        const [x, y, rx, ry, fill, line, stroke] = shape;
+        pen.ellipse(x, y, rx, ry, 0, 0, 2 * Math.PI);
+        this.ink(pen, fill, line, stroke);
+      } else {
+        const [points, colour, stroke] = shape;
+        for (const [x, y] of points) pen.lineTo(x, y);
+        if (kind === "area") this.ink(pen, colour, "", 0);
+        else this.ink(pen, null, colour, stroke);
+      }
+    }
+    pen.restore();
+  }
+
+  /** @param {CanvasRenderingContext2D} pen @param {string|null} fill @param {string} line @param {number} width */
+  ink(pen, fill, line, width) {
+    if (fill) {
+      pen.fillStyle = fill;
+      pen.fill();
+    }
+    if (line) {
+      pen.strokeStyle = line;
+      pen.lineWidth = width;
+      pen.stroke();
+    }
+  }
+}

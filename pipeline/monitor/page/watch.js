@@ -1,0 +1,210 @@
+// Watching one game of the run, and playing in it.
+import { openSocket } from "./api.js";
+import { fill, h, short } from "./dom.js";
+import { Stage } from "./stage.js";
+
+const BEAT_MS = 250;
+const AGAIN_MS = 2000;
+const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
+const SPEEDS = [0.25, 0.5, 1, 2, 4];
+
+/** A key as the server calls it. @param {KeyboardEvent} event */
+const nameOf = (event) => (event.key === " " ? "Space" : event.key.length === 1 ? event.key.toLowerCase() : event.key);
+/** @param {string} key */
+const sign = (key) => SIGNS[/** @type {keyof typeof SIGNS} */ (key)] ?? (key.length === 1 ? key.toUpperCase() : key);
+
+/** The section of the page. */
+export class Watch {
+  /** @param {string} run @param {{refused: string}|undefined} offer Undefined where there is nothing to watch. */
+  constructor(run, offer) {
+    this.run = run;
+    this.offered = Boolean(offer);
+    this.held = new Set();
+    this.number = 0;
+    this.state = /** @type {any} */ (null);
+    this.picture = /** @type {any} */ ({});
+    this.tools = h("div.buttons");
+    this.element = h("div.body.watch");
+    if (!offer) return;
+    if (offer.refused) fill(this.element, h("p.empty", {}, `${offer.refused}.`));
+    else fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game"), h("span.soft", {}, "at its own pace, with the newest policies. It is played in a process of its own while somebody watches.")));
+  }
+
+  open() {
+    this.canvas = h("canvas", { "aria-label": "The game" });
+    this.note = h("div.note", { role: "status" });
+    this.stage = h("div.stage", { tabindex: 0, keydown: (event) => this.key(event, true), keyup: (event) => this.key(event, false), blur: () => this.release() }, this.canvas, this.note);
+    this.drawing = new Stage(this.canvas);
+    this.score = h("div.score");
+    this.pads = h("div.pads");
+    this.said = h("p.soft", { role: "status" });
+    this.sides = h("div.sides");
+    fill(this.element, this.score, this.stage, this.pads, this.sides, this.said);
+    this.pause = h("button", { type: "button", "data-do": "hold", click: () => this.pace(!this.state?.paused, this.state?.speed ?? 1) }, "Pause");
+    this.speed = h("select", { "aria-label": "Speed", change: () => this.pace(this.state.paused, Number(this.speed.value)) }, ...SPEEDS.map((speed) => h("option", { value: speed }, `${speed} ×`)));
+    this.record = h("button", { type: "button", "data-do": "record", hidden: true, click: () => this.send({ do: "record", side: this.state.recorded ? "" : this.mine()?.id ?? "" }) }, "Record");
+    fill(this.tools, this.record, this.speed, this.pause, h("button", { type: "button", click: () => this.close(true) }, "Close"));
+    this.beat = setInterval(() => this.mine() && this.tell(), BEAT_MS);
+    this.connect();
+  }
+
+  connect() {
+    const socket = (this.socket = openSocket(this.run, "watch"));
+    socket.onmessage = (message) => (typeof message.data === "string" ? this.hear(JSON.parse(message.data)) : this.see(message.data));
+    socket.onclose = (event) => {
+      if (socket !== this.socket) return;
+      this.release();
+      this.say(event.code === 1001 ? "The run has ended." : "The connection is lost. Trying again…");
+      if (event.code !== 1001) this.again = setTimeout(() => this.connect(), AGAIN_MS);
+    };
+  }
+
+  /** @param {boolean} [invite] */
+  close(invite = false) {
+    clearInterval(this.beat);
+    clearTimeout(this.again);
+    const socket = this.socket;
+    this.socket = undefined;
+    socket?.close();
+    this.state = null;
+    if (!invite) return;
+    fill(this.tools);
+    fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game")));
+  }
+
+  /** @param {any} wish */
+  send(wish) {
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(wish));
+  }
+
+  mine() {
+    return this.state?.sides.find((/** @type {any} */ side) => side.mine);
+  }
+
+  /** @param {boolean} paused @param {number} speed */
+  pace(paused, speed) {
+    this.send({ do: "pace", paused, speed });
+  }
+
+  /** @param {KeyboardEvent} event @param {boolean} down */
+  key(event, down) {
+    const side = this.mine(), key = nameOf(event);
+    if (!side?.keys.flat().includes(key) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    if (!event.repeat) this.press(key, down);
+  }
+
+  /** @param {string} key @param {boolean} down */
+  press(key, down) {
+    if (down) this.held.add(key);
+    else this.held.delete(key);
+    this.tell();
+  }
+
+  release() {
+    this.held.clear();
+    if (this.mine()) this.tell();
+    this.cue();
+  }
+
+  /** Tell the server all keys that are held: at each change, and now and then, so that it knows we are there. */
+  tell() {
+    this.send({ do: "keys", side: this.mine().id, number: this.number++, held: [...this.held] });
+  }
+
+  /** @param {any} state */
+  hear(state) {
+    if (state.error) return this.say(state.error);
+    const before = this.mine()?.id;
+    this.state = state;
+    if (JSON.stringify(state.display) !== this.prepared) {
+      this.prepared = JSON.stringify(state.display);
+      this.drawing.prepare(state.display);
+    }
+    const mine = this.mine();
+    this.pause.textContent = state.paused ? "Go on" : "Pause";
+    this.speed.value = String(state.speed);
+    this.record.hidden = !mine;
+    this.record.className = state.recorded ? "danger" : "";
+    this.showSides(state);
+    this.showPads(mine);
+    this.say(state.status === "starting" ? "The game is being set up…" : state.trouble || state.saved);
+    if (state.status === "failed") this.said.append(" ", h("button", { type: "button", "data-do": "again", click: () => this.send({ do: "start" }) }, "Start it again"));
+    if (mine && mine.id !== before) {
+      this.number = Math.max(this.number, 1);
+      this.tell();
+      this.stage.focus({ preventScroll: true });
+      this.stage.scrollIntoView({ block: "nearest" });
+    }
+    this.cue();
+    this.showScore();
+  }
+
+  /** @param {any} state */
+  showSides(state) {
+    const key = JSON.stringify([state.sides, state.may_play]);
+    if (key === this.shownSides) return;
+    this.shownSides = key;
+    fill(this.sides, ...state.sides.map((/** @type {any} */ side) => {
+      const choose = h("select", { "aria-label": `Who plays ${side.name}`, "data-side": side.id, change: () => this.send({ do: "give", side: side.id, player: choose.value }) }, ...side.choices.map((/** @type {string} */ name) => h("option", { value: name, selected: name === side.player }, name)));
+      const label = side.mine ? "Leave" : side.taken ? "Taken" : "Play";
+      const take = h(`button${side.mine ? "" : ".primary"}`, { type: "button", "data-take": side.id, disabled: side.taken && !side.mine, click: () => this.send({ do: side.mine ? "leave" : "take", side: side.id }) }, label);
+      return h("div.side", {}, h("b", {}, side.name), choose, state.may_play ? take : null, side.mine ? h("span.pill.running", {}, "you") : side.taken ? h("span.pill", {}, "a person") : null);
+    }), state.may_play ? null : h("span.soft", {}, "To play, start the run with --monitor-control."));
+  }
+
+  /** Buttons for each key, which are what to press on a screen without a keyboard. @param {any} mine */
+  showPads(mine) {
+    const key = JSON.stringify(mine?.keys ?? []);
+    if (key === this.shownPads) return;
+    this.shownPads = key;
+    fill(this.pads, ...(mine?.keys ?? []).map((/** @type {string[]} */ keys) => {
+      const up = () => this.press(keys[0], false);
+      const down = (/** @type {PointerEvent} */ event) => {
+        event.preventDefault();
+        this.stage.focus({ preventScroll: true });
+        this.press(keys[0], true);
+      };
+      return h("button.pad", { type: "button", tabindex: -1, "data-key": keys[0], pointerdown: down, pointerup: up, pointercancel: up, pointerleave: up, contextmenu: (/** @type {Event} */ event) => event.preventDefault() }, h("b", {}, sign(keys[0])), keys.length > 1 ? h("span.soft", {}, keys.slice(1).map(sign).join(" ")) : null);
+    }));
+  }
+
+  /** @param {ArrayBuffer} data */
+  see(data) {
+    const length = new DataView(data).getUint32(0, true);
+    this.picture = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
+    this.drawing.show(this.picture, data.slice(4 + length));
+    this.showScore();
+    this.cue();
+  }
+
+  /** What is written over the game. */
+  cue() {
+    if (!this.note) return;
+    const { note, about } = this.picture, mine = this.mine();
+    const name = this.state?.sides.find((/** @type {any} */ side) => side.id === about)?.name ?? about;
+    const whose = mine?.id === about ? "you" : name;
+    const words = { point: `Point for ${whose}`, won: mine ? (mine.id === about ? "You win!" : "You lose") : `${name} wins`, drawn: "A draw", over: "", key: mine ? "Your move" : "" };
+    let text = /** @type {Record<string, string>} */ (words)[note] ?? note ?? "";
+    if (mine && this.stage !== document.activeElement && !this.held.size) text = "Click here to play";
+    if (this.state?.paused) text = "Paused";
+    if (this.note.textContent !== text) this.note.textContent = text;
+    this.note.hidden = !text;
+  }
+
+  showScore() {
+    const { score = {}, wins = {}, returns = {}, games = 0, recorded = 0 } = this.picture, sides = this.state?.sides ?? [];
+    const points = Object.keys(score).length > 0, teams = points || Object.keys(wins).length > 0;
+    const parts = sides.map((/** @type {any} */ side) => h("span", { "data-score": side.id }, h("span.soft", {}, `${side.name} `), h("b", {}, points ? score[side.id] ?? 0 : teams ? wins[side.id] ?? 0 : short(returns[side.id])), points ? h("span.soft", {}, ` · ${wins[side.id] ?? 0} won`) : null));
+    const last = games ? `${games} ${teams ? "games" : "episodes"}` : "";
+    const key = JSON.stringify([score, wins, returns, games, sides.map((/** @type {any} */ side) => side.name)]);
+    if (key !== this.shownScore) fill(this.score, ...parts, last ? h("span.soft", {}, last) : null);
+    this.shownScore = key;
+    if (this.record) this.record.textContent = this.state?.recorded ? `Stop recording (${recorded})` : "Record";
+  }
+
+  /** @param {string} words */
+  say(words) {
+    this.said.textContent = words ?? "";
+  }
+}

@@ -1,0 +1,276 @@
+"""Watching and playing over a socket: pictures and who plays go out; who should play, and keys, come in.
+
+Out: binary messages are pictures (`Exhibition.picture`), texts are JSON: the state of the show, or `{"error": …}`. In:
+JSON, one of `Wish`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from aiohttp import WSMsgType, hdrs, web
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from pipeline.monitor.exhibition import Exhibition
+
+MOST_VIEWERS = 50
+MOST_BYTES = 4096
+"""Of a message that comes in."""
+PATIENCE_S = 15.0
+"""A viewer that reads nothing for so long is left."""
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
+NOT_ALLOWED = "to take part, start the run with --monitor-control and use the address that it prints"
+
+_Name = Annotated[str, StringConstraints(max_length=500)]
+_Key = Annotated[str, StringConstraints(max_length=20)]
+
+
+class _Wish(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Give(_Wish):
+    """Let somebody else play for a side."""
+
+    do: Literal["give"]
+    side: _Name
+    player: _Name
+
+
+class Take(_Wish):
+    """Take over an agent of a side, or leave it."""
+
+    do: Literal["take", "leave"]
+    side: _Name
+
+
+class Hold(_Wish):
+    """All keys that are held now."""
+
+    do: Literal["keys"]
+    side: _Name
+    number: int = Field(ge=0, lt=2**53)
+    held: list[_Key] = Field(max_length=16)
+
+
+class Pace(_Wish):
+    """Stand still or go on, at another pace."""
+
+    do: Literal["pace"]
+    paused: bool
+    speed: float
+
+
+class Record(_Wish):
+    """Record what the person of a side plays; an empty side ends the recording."""
+
+    do: Literal["record"]
+    side: _Name
+
+
+class Start(_Wish):
+    """Begin again after a failure."""
+
+    do: Literal["start"]
+
+
+Wish = Annotated[Give | Take | Hold | Pace | Record | Start, Field(discriminator="do")]
+_WISH: TypeAdapter[Wish] = TypeAdapter(Wish)
+
+
+class Refused(Exception):
+    """A wish that is not granted; the viewer is told why."""
+
+
+class Viewer:
+    """One socket.
+
+    Args:
+        show: what it watches.
+        may_play: True if it has shown the token of a run that may be controlled.
+    """
+
+    def __init__(self, show: Exhibition, may_play: bool) -> None:
+        self._show = show
+        self._may_play = may_play
+        self._numbers: dict[str, int] = {}
+
+    def state(self) -> dict[str, Any]:
+        """What the page shows beside the picture."""
+        show, lineup = self._show, self._show.lineup
+        sides = [
+            {
+                **side,
+                "player": lineup.players.get(side["id"], "newest"),
+                "taken": side["id"] in lineup.persons,
+                "mine": lineup.persons.get(side["id"]) is self,
+            }
+            for side in show.announced["sides"]
+        ]
+        return {
+            "status": show.status,
+            "trouble": show.trouble or show.announced["trouble"],
+            "sides": sides,
+            "display": show.announced["display"],
+            "saved": show.announced["saved"],
+            "paused": lineup.paused,
+            "speed": lineup.speed,
+            "recorded": lineup.recorded,
+            "may_play": self._may_play,
+        }
+
+    def hear(self, text: str) -> None:
+        """Grant a wish.
+
+        Raises:
+            Refused: if it can't be granted, or is none.
+        """
+        try:
+            wish = _WISH.validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise Refused(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
+        if isinstance(wish, Take | Hold | Record) and not self._may_play:
+            raise Refused(NOT_ALLOWED)
+        match wish:
+            case Hold():
+                self._hold(wish)
+                return
+            case Give():
+                self._give(wish)
+            case Take():
+                self._take(wish)
+            case Pace():
+                self._pace(wish)
+            case Record():
+                self._record(wish)
+            case Start():
+                self._show.start()
+        self._show.direct()
+
+    def leave(self) -> None:
+        """Give back what was taken: the socket is closed."""
+        persons = self._show.lineup.persons
+        left = [side for side, viewer in persons.items() if viewer is self]
+        for side in left:
+            self._let_go(side)
+        if left:
+            self._show.direct()
+
+    def _let_go(self, side: str) -> None:
+        lineup = self._show.lineup
+        lineup.persons.pop(side, None)
+        if lineup.recorded == side:
+            lineup.recorded = ""
+
+    def _hold(self, wish: Hold) -> None:
+        if self._show.lineup.persons.get(wish.side) is not self:
+            return  # it was on its way when the side was left
+        if wish.number > self._numbers.get(wish.side, -1):
+            self._numbers[wish.side] = wish.number
+            self._show.hold_keys(wish.side, tuple(wish.held))
+
+    def _give(self, wish: Give) -> None:
+        side = self._side(wish.side)
+        if wish.player not in side["choices"]:
+            there = ", ".join(side["choices"])
+            raise Refused(f"there is no player '{wish.player}' for {wish.side}; there are: {there}")
+        self._show.lineup.players[wish.side] = wish.player
+
+    def _take(self, wish: Take) -> None:
+        self._side(wish.side)
+        persons = self._show.lineup.persons
+        if wish.do == "leave":
+            if persons.get(wish.side) is self:
+                self._let_go(wish.side)
+            return
+        if persons.get(wish.side, self) is not self:
+            raise Refused(f"somebody else plays for {wish.side}")
+        for side in [side for side, viewer in persons.items() if viewer is self]:
+            self._let_go(side)  # one pair of hands
+        persons[wish.side] = self
+
+    def _pace(self, wish: Pace) -> None:
+        if wish.speed not in SPEEDS:
+            raise Refused(f"the speed can be {', '.join(f'{speed:g}' for speed in SPEEDS)}, not {wish.speed:g}")
+        self._show.lineup.paused, self._show.lineup.speed = wish.paused, wish.speed
+
+    def _record(self, wish: Record) -> None:
+        if wish.side:
+            self._side(wish.side)
+            if self._show.lineup.persons.get(wish.side) is not self:
+                raise Refused("only your own play can be recorded: take the side over first")
+        self._show.lineup.recorded = wish.side
+
+    def _side(self, side: str) -> dict[str, Any]:
+        known: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}
+        if side not in known:
+            raise Refused(f"there is no side '{side}'; there are: {', '.join(known) or 'none yet'}")
+        return known[side]
+
+
+def watching(show: Exhibition, may_play: Callable[[web.Request], bool]) -> Callable[[web.Request], Any]:
+    """Return the handler of the socket.
+
+    Args:
+        show: what is watched.
+        may_play: says who may take part.
+    """
+
+    async def respond(request: web.Request) -> web.WebSocketResponse:
+        if show.viewers >= MOST_VIEWERS:
+            raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} watch already")
+        socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, heartbeat=PATIENCE_S, compress=False)
+        if not socket.can_prepare(request):
+            raise web.HTTPUpgradeRequired(text="this path is for a WebSocket", headers={hdrs.UPGRADE: "websocket"})
+        await socket.prepare(request)
+        if request.transport is not None:
+            request.transport.set_write_buffer_limits(high=64 * 1024)
+        viewer = Viewer(show, may_play(request))
+        async with show.watched():
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    sending = tasks.create_task(_send(show, viewer, socket))
+                    await _receive(viewer, socket)
+                    sending.cancel()
+            except* (ConnectionResetError, TimeoutError):
+                if request.transport is not None:
+                    request.transport.abort()
+            finally:
+                viewer.leave()
+        return socket
+
+    return respond
+
+
+async def _receive(viewer: Viewer, socket: web.WebSocketResponse) -> None:
+    async for message in socket:
+        if message.type is not WSMsgType.TEXT:
+            break
+        try:
+            viewer.hear(message.data)
+        except Refused as error:
+            async with asyncio.timeout(PATIENCE_S):
+                await socket.send_str(json.dumps({"error": str(error)}))
+
+
+async def _send(show: Exhibition, viewer: Viewer, socket: web.WebSocketResponse) -> None:
+    """Send what is new whenever the viewer has read what was: what came in between is left out."""
+    revision = pictures = -1
+    while not show.closed:
+        changed = show.changed
+        async with asyncio.timeout(PATIENCE_S):
+            if revision != show.revision:
+                revision = show.revision
+                await socket.send_str(json.dumps(viewer.state()))
+            if pictures != show.pictures and show.picture:
+                pictures = show.pictures
+                await socket.send_bytes(show.picture)
+        if show.changed is changed:
+            await changed.wait()
+    with suppress(ConnectionError, TimeoutError):
+        await socket.close(code=1001, message=b"the run has ended")

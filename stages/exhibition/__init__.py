@@ -1,0 +1,6 @@
+"""Exhibition: one game at its own pace, for people who watch it or play in it."""
+
+from stages.exhibition.cast import Cast, Part
+from stages.exhibition.show import Show
+
+__all__ = ["Cast", "Part", "Show"]

@@ -1,0 +1,205 @@
+"""The cast of a game: who plays for each behaviour id, and the persons among them.
+
+A part is played by the newest policy, a snapshot, a scripted player or at random; a person may take over one of its
+agents. The part's own player goes on with the others, and with that one when the person has gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from config.keys import KeyMapSettings
+from queues.messages import ActionBatch
+from queues.specs import BehaviorSpec
+from stages.environment.protocol import AgentSteps
+from stages.errors import StageError
+from stages.evaluation.players import SEED, Player, ScriptPlayer, UniformPlayer
+from stages.exhibition.hands import Hands
+from stages.exhibition.keys import action_of
+from stages.plugins import check_arguments, construct, find_class
+
+NEWEST, RANDOM = "newest", "random"
+_MISSED = 100
+"""Decisions of its mates after which an agent that does not come back is left for another one."""
+
+
+class Policies(Protocol):
+    """Gives players that act by policies."""
+
+    def newest(self, spec: BehaviorSpec) -> Player | None:
+        """The player of the newest policy, which follows newer ones; None if there is none yet."""
+        ...
+
+    def snapshots(self, spec: BehaviorSpec) -> Iterable[str]:
+        """The names of the snapshots, the newest first."""
+        ...
+
+    def snapshot(self, spec: BehaviorSpec, name: str) -> Player:
+        """The player of a snapshot.
+
+        Raises:
+            StageError: if it can't be played.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is asked for one behaviour id."""
+
+    player: str = NEWEST
+    """`newest`, `random`, the name of a scripted player, or of a snapshot."""
+    person: bool = False
+    """True if a person takes over an agent of it."""
+
+
+class Cast:
+    """Who plays.
+
+    Args:
+        policies: gives players that act by policies.
+        scripted: gives the scripted players of a behaviour id as `module:Class`, by name.
+        keys: gives the keys of a behaviour id.
+        folder: that of the YAML, beside which modules are found.
+        clock: seconds on a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        policies: Policies,
+        scripted: Callable[[BehaviorSpec], Mapping[str, str]],
+        keys: Callable[[BehaviorSpec], KeyMapSettings],
+        folder: Path | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._policies = policies
+        self._scripted = scripted
+        self._keys = keys
+        self._folder = folder
+        self._clock = clock
+        self.trouble = ""
+        """Why the player that was asked for last does not play."""
+        self._parts: dict[str, Part] = {}
+        self._players: dict[str, tuple[str, Player]] = {}
+        self._persons: dict[str, Person] = {}
+
+    def choices(self, spec: BehaviorSpec) -> list[str]:
+        """Return who may play for a behaviour id."""
+        return [NEWEST, *self._scripted(spec), RANDOM, *self._policies.snapshots(spec)]
+
+    def give(self, behavior_id: str, part: Part) -> None:
+        """Give a part to another player, from the next decision on."""
+        if part.player != self.part(behavior_id).player:
+            self.trouble = ""
+        self._parts[behavior_id] = part
+        if not part.person:
+            self._persons.pop(behavior_id, None)
+        elif behavior_id not in self._persons:
+            self._persons[behavior_id] = Person(Hands(self._clock))
+
+    def part(self, behavior_id: str) -> Part:
+        """Return the part of a behaviour id."""
+        return self._parts.get(behavior_id, Part())
+
+    def hands(self, behavior_id: str) -> Hands | None:
+        """Return the hands of the person who plays for a behaviour id; None without one."""
+        person = self._persons.get(behavior_id)
+        return None if person is None else person.hands
+
+    def person(self, behavior_id: str) -> Person | None:
+        """Return the person who plays for a behaviour id; None if there is none, or has gone."""
+        person = self._persons.get(behavior_id)
+        return person if person is not None and person.hands.there else None
+
+    @property
+    def seats(self) -> list[str]:
+        """The behaviour ids for which persons play, there or not."""
+        return [*self._persons]
+
+    @property
+    def persons(self) -> list[str]:
+        """The behaviour ids for which a person plays who is there."""
+        return [behavior_id for behavior_id in self._persons if self.person(behavior_id) is not None]
+
+    def decide(self, spec: BehaviorSpec, steps: AgentSteps) -> ActionBatch | None:
+        """Decide for all agents of a behaviour id; None if the game waits for its person.
+
+        Raises:
+            StageError: if a player can't play.
+        """
+        person = self.person(spec.behavior_id)
+        asked = steps.agent_ids[steps.ended :]
+        if person is None:
+            return self._player(spec)(steps)
+        row = person.row(asked.tolist())
+        theirs = None
+        if row is not None:
+            allowed = None if steps.action_masks is None else steps.action_masks[row]
+            keys = self._keys(spec)
+            theirs = action_of(keys, person.hands.tapped if keys.wait else person.hands.pressed, spec, allowed)
+            if theirs is None:
+                return None  # nobody else is asked either: players with memory are asked once
+            person.hands.decided()
+        rest = self._player(spec)(steps)  # also for a single agent: a policy with memory has to see what happens
+        if theirs is None or row is None:
+            return rest
+        continuous, discrete = rest.continuous.copy(), rest.discrete.copy()
+        continuous[row], discrete[row] = theirs.continuous[0], theirs.discrete[0]
+        return ActionBatch(continuous, discrete)
+
+    def _player(self, spec: BehaviorSpec) -> Player:
+        wanted = self.part(spec.behavior_id).player
+        name, player = self._players.get(spec.behavior_id, ("", None))
+        if player is None or name != wanted:
+            try:
+                made = self._make(spec, wanted)
+            except StageError as error:  # such as a snapshot that the run has removed meanwhile
+                self.trouble = str(error)
+                made = self._policies.newest(spec)
+            if made is None:  # nothing is learned yet; asked again at the next decision
+                return UniformPlayer(spec)
+            self._players[spec.behavior_id] = wanted, made
+            return made
+        return player
+
+    def _make(self, spec: BehaviorSpec, wanted: str) -> Player | None:
+        if wanted == NEWEST:
+            return self._policies.newest(spec)
+        if wanted == RANDOM:
+            return UniformPlayer(spec)
+        use = self._scripted(spec).get(wanted)
+        if use is None:
+            return self._policies.snapshot(spec, wanted)
+        where = f"the scripted player of {spec.behavior_id}"
+        made: type[Any] = find_class(where, use, self._folder)
+        arguments = check_arguments(where, use, made, {}, {"spec": spec, "seed": SEED})
+        return ScriptPlayer(construct(where, use, made, arguments), spec, use)
+
+
+class Person:
+    """A person who plays one agent.
+
+    Args:
+        hands: what the person presses.
+    """
+
+    def __init__(self, hands: Hands) -> None:
+        self.hands = hands
+        self.agent: int | None = None
+        """The agent; None until one of the behaviour id is asked."""
+        self._missed = 0
+
+    def row(self, agents: list[int]) -> int | None:
+        """Return the row of the person's agent among those that are asked; None if it is not."""
+        if self.agent is None and agents:
+            self.agent = min(agents)
+        if self.agent in agents:
+            self._missed = 0
+            return agents.index(self.agent)
+        self._missed += bool(agents)
+        if self._missed >= _MISSED:
+            self.agent = None
+        return None

@@ -1,0 +1,111 @@
+"""Demonstrations: what a person plays, as a stream that cloning learns from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from queues.messages import ActionBatch, Array, StepBatch
+from queues.specs import BehaviorSpec
+from queues.stream_format import StreamHeader
+from queues.stream_writer import StreamWriter
+from stages.agent.processor import AgentProcessor
+from stages.environment.protocol import AgentSteps
+
+EDGE = "agent_processor"
+"""The edge whose recordings these are like."""
+_LONGEST = 1000
+"""Steps of a trajectory; readers join the pieces of an episode."""
+
+
+class Demonstration:
+    """The steps of one agent that a person plays, written as they are made.
+
+    Args:
+        path: the stream file, which is not there yet.
+        spec: the agent's behaviour.
+        run_id: for the header.
+        config: of the run, as plain data, for the header.
+
+    Raises:
+        StreamError: if the file can't be made.
+    """
+
+    def __init__(self, path: Path, spec: BehaviorSpec, run_id: str, config: Mapping[str, Any]) -> None:
+        # A demonstration is of an agent alone, and each of its actions is what the person pressed then.
+        self._spec = replace(spec, grouped=False, action_repeat=None)
+        self._processor = AgentProcessor(lambda name: _LONGEST)
+        # As the environment receives them: so says `squashed`.
+        header = StreamHeader.of(run_id, time.time(), (EDGE,), (self._spec,), config, squashed=[spec.name])
+        self._writer = StreamWriter(path, header)
+        self._tick = 0
+        self.steps = 0
+        """Decisions so far."""
+
+    @property
+    def path(self) -> Path:
+        """The stream file."""
+        return self._writer.path
+
+    def add(self, steps: AgentSteps, actions: ActionBatch, agent: int) -> None:
+        """Add what happened to the agent at a tick, and what was decided for it.
+
+        Args:
+            steps: the rows of its behaviour id.
+            actions: those of all rows that decide.
+            agent: its id.
+
+        Raises:
+            StreamError: if the disk refuses it.
+        """
+        rows = np.flatnonzero(steps.agent_ids == agent)
+        if not len(rows):
+            return
+        ended = int((rows < steps.ended).sum())
+        deciding = rows[ended:] - steps.ended
+        count, spec = len(deciding), self._spec.actions
+        decisions: dict[str, Array] = {"log_probs": np.zeros((count, spec.log_prob_size), np.float32)}
+        if spec.continuous_size:
+            decisions["continuous_actions"] = actions.continuous[deciding]
+        if spec.discrete_branches:
+            decisions["discrete_actions"] = actions.discrete[deciding]
+        if steps.action_masks is not None:
+            decisions["action_masks"] = steps.action_masks[deciding]
+        self._tick += 1
+        self.steps += count
+        step = StepBatch(
+            behavior_id=self._spec.behavior_id,
+            agent_ids=steps.agent_ids[rows],
+            env_ids=steps.env_ids[rows],
+            episode_ids=steps.episode_ids[rows],
+            observations=tuple(each[rows] for each in steps.observations),
+            rewards=steps.rewards[rows] if steps.group_rewards is None else (steps.rewards + steps.group_rewards)[rows],
+            ended=ended,
+            terminated=steps.terminated[rows[:ended]],
+            truncated=steps.truncated[rows[:ended]],
+            decisions=decisions,
+            policy_versions=np.zeros(count, np.int64),
+            generations=np.zeros(count, np.int32),
+            learning=np.ones(count, np.bool_),
+            opponents=np.full(count, -1, np.int32),
+            tick=self._tick,
+        )
+        for batch in self._processor.process(step):
+            self._writer.write(EDGE, batch, time.monotonic())
+
+    def cut(self) -> None:
+        """End the trajectory here: what comes next is somebody else's play."""
+        for batch in self._processor.close_all():
+            self._writer.write(EDGE, batch, time.monotonic())
+
+    def close(self) -> None:
+        """Write what is left, and the index."""
+        try:
+            self.cut()
+        finally:
+            self._writer.close()

@@ -1,0 +1,128 @@
+"""Film: the pictures of one instance of a group, taken while it is stepped."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch
+from queues.specs import BehaviorSpec
+from stages.environment.protocol import EnvironmentGroup, StepResult
+from stages.games.scene import Display, Drawn
+
+USUAL_FPS = 30.0
+"""Of environments that don't say."""
+_QUALITY = 88
+"""Of JPEG: pictures of games have flat colours, whose edges it would blur at less."""
+_MOST_WAITING = 64
+"""Pictures of a step at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a game looks like at one moment: shapes, or an image."""
+
+    shapes: list[Any] | None = None
+    image: bytes = b""
+    """JPEG."""
+    score: Mapping[str, int] = field(default_factory=dict)
+    """Points in the running game, by behaviour id."""
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """A group whose instances render themselves."""
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """An RGB image [height, width, 3]."""
+        ...
+
+
+class FilmedGroup:
+    """A group of which each environment step is filmed; whatever wraps it may hold actions for several.
+
+    Args:
+        group: one that is `Drawn` or `Pictured`; it is closed with this one.
+    """
+
+    def __init__(self, group: EnvironmentGroup) -> None:
+        self.num_envs = group.num_envs
+        self.display: Display | None = getattr(group, "display", None) if isinstance(group, Drawn) else None
+        self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
+        self._group: Any = group
+        self._waiting: list[Picture] = []
+        if self.display is not None:
+            self._group.on_tick = self._expose
+        for name in ("set_parameters", "limits_episodes"):
+            if hasattr(group, name):
+                setattr(self, name, getattr(group, name))
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds between two pictures, at the game's own pace."""
+        return self.display.frame_s if self.display is not None else 1.0 / frames_per_second(self._group)
+
+    def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
+        """Reset, and take a picture."""
+        self._waiting.clear()
+        return self._filmed(self._group.reset(seed), self._expose)
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
+        """Step, and take a picture, unless the group lets take them within."""
+        return self._filmed(self._group.step(actions), self._expose if self.display is None else None)
+
+    def close(self) -> Awaitable[None] | None:
+        """Close the group."""
+        return self._group.close()  # type: ignore[no-any-return]
+
+    def take(self) -> list[Picture]:
+        """Return the pictures since the last call."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def now(self) -> Picture:
+        """Return a picture of what is there now."""
+        if self.display is None:
+            return Picture(image=encode(self._group.render(0)))
+        scene = self._group.scene(0)
+        return Picture(scene.shapes, b"", scene.score)
+
+    def _expose(self) -> None:
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.append(self.now())
+
+    def _filmed(
+        self, result: StepResult | Awaitable[StepResult], expose: Callable[[], None] | None
+    ) -> StepResult | Awaitable[StepResult]:
+        if inspect.isawaitable(result):
+            return self._later(result, expose)
+        self.behavior_specs = self._group.behavior_specs
+        if expose is not None:
+            expose()
+        return result
+
+    async def _later(self, result: Awaitable[StepResult], expose: Callable[[], None] | None) -> StepResult:
+        arrived = await result
+        self._filmed(arrived, expose)
+        return arrived
+
+
+def frames_per_second(group: Any) -> float:
+    """Return the pace that an environment states in its metadata (`render_fps`)."""
+    stated = getattr(group, "metadata", {}).get("render_fps")
+    return float(stated) if isinstance(stated, int | float) and 0 < stated <= 1000 else USUAL_FPS
+
+
+def encode(image: NDArray[np.uint8]) -> bytes:
+    """Return an RGB image as JPEG."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=_QUALITY, subsampling=0)
+    return buffer.getvalue()

@@ -1,0 +1,127 @@
+"""Keys: what a person presses, as an action of an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from config.keys import KeyMapSettings, KeySettings
+from queues.messages import ActionBatch
+from queues.specs import ActionSpec, BehaviorSpec
+from stages.errors import StageError
+
+_ARROWS = ("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"), ("a", "d"), ("s", "w")
+"""Keys for less and more of the first continuous actions."""
+_DIGITS = "1234567890"
+_TOGETHER = "+"
+"""Joins keys that are pressed together."""
+
+
+def keys_of(
+    spec: BehaviorSpec, given: Mapping[str, KeyMapSettings], usual: Mapping[str, KeyMapSettings]
+) -> KeyMapSettings:
+    """Return the keys of a behaviour id: the YAML's for the id, or for its name, the game's own, or arrows and digits.
+
+    Args:
+        spec: the behaviour id.
+        given: `environment.keys`.
+        usual: the game's own, by behaviour id.
+
+    Raises:
+        StageError: if the YAML's don't fit the behaviour's actions.
+    """
+    for key in (spec.behavior_id, spec.name):
+        if key in given:
+            check_keys(given[key], choosable(spec), f"environment.keys.{key}", ("environment", "keys", key))
+            return given[key]
+    return usual.get(spec.behavior_id) or default_keys(choosable(spec))
+
+
+def choosable(spec: BehaviorSpec) -> ActionSpec:
+    """Return the actions that a person decides on: of a learned action repeat a person needs to know nothing."""
+    actions = spec.actions
+    learned = spec.action_repeat == "learned"
+    return ActionSpec(actions.continuous_size, actions.discrete_branches[:-1] if learned else actions.discrete_branches)
+
+
+def default_keys(actions: ActionSpec) -> KeyMapSettings:
+    """Return arrows for continuous actions, arrows for a choice between two, digits for one among more."""
+    press: dict[str, KeySettings] = {}
+    for index, pair in enumerate(_ARROWS[: actions.continuous_size]):
+        press |= {key: KeySettings(index=index, value=value) for key, value in zip(pair, (-1.0, 1.0), strict=True)}
+    if actions.discrete_branches:
+        choices = actions.discrete_branches[0]
+        keys = _ARROWS[0] if choices == 2 and not actions.continuous_size else _DIGITS[:choices]
+        press |= {key: KeySettings(branch=0, value=choice) for choice, key in enumerate(keys)}
+    return KeyMapSettings(press=press)
+
+
+def buttons(keys: KeyMapSettings) -> list[list[str]]:
+    """Return the keys by what they do, one list for each action that has a key alone: a page shows a button for it."""
+    found: dict[KeySettings, list[str]] = {}
+    for key, does in keys.press.items():
+        if len(key) == 1 or _TOGETHER not in key:
+            found.setdefault(does, []).append(key)
+    return [*found.values()]
+
+
+def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tuple[str, ...] = ()) -> None:
+    """Check that keys name actions that there are.
+
+    Raises:
+        StageError: if they don't.
+    """
+    branches = actions.discrete_branches
+    for key, does in keys.press.items():
+        if does.index is not None and does.index >= actions.continuous_size:
+            raise StageError(f"{where}.press.{key}: there is no continuous action {does.index}: {actions}", key=path)
+        if does.branch is not None and (does.branch >= len(branches) or does.value >= branches[does.branch]):
+            raise StageError(
+                f"{where}.press.{key}: there is no choice {does.value:g} of branch {does.branch}: {actions}", key=path
+            )
+    if keys.rest and (
+        len(keys.rest) != len(branches) or any(not 0 <= at < of for at, of in zip(keys.rest, branches, strict=True))
+    ):
+        raise StageError(f"{where}.rest: {list(keys.rest)} is no choice for each branch: {actions}", key=path)
+
+
+def action_of(
+    keys: KeyMapSettings, pressed: Collection[str], spec: BehaviorSpec, allowed: NDArray[np.bool_] | None
+) -> ActionBatch | None:
+    """Return the action of one agent; None if the game waits for a key and none that may be pressed is.
+
+    Args:
+        keys: the agent's keys.
+        pressed: those that are pressed.
+        spec: the agent's behaviour.
+        allowed: [sum of branches] its action mask; None: everything.
+    """
+    actions = spec.actions
+    continuous = np.zeros((1, actions.continuous_size), np.float32)
+    discrete = np.zeros((1, len(actions.discrete_branches)), np.int32)
+    discrete[0, : len(keys.rest)] = keys.rest
+    chosen = False
+    for key, does in keys.press.items():
+        if not set(key.split(_TOGETHER) if len(key) > 1 else key).issubset(pressed):
+            continue
+        if does.index is not None:
+            continuous[0, does.index] += does.value
+            chosen = True
+        elif does.branch is not None and _may(actions, does.branch, int(does.value), allowed):
+            discrete[0, does.branch] = int(does.value)
+            chosen = True
+    if keys.wait and not chosen:
+        return None
+    bounded = [index for index in range(actions.continuous_size) if index not in actions.unbounded]
+    continuous[0, bounded] = continuous[0, bounded].clip(-1, 1)
+    if allowed is not None:
+        for branch, choices in enumerate(actions.discrete_branches):
+            if not _may(actions, branch, int(discrete[0, branch]), allowed):  # to rest is forbidden here
+                discrete[0, branch] = next(c for c in range(choices) if _may(actions, branch, c, allowed))
+    return ActionBatch(continuous, discrete)
+
+
+def _may(actions: ActionSpec, branch: int, choice: int, allowed: NDArray[np.bool_] | None) -> bool:
+    return allowed is None or bool(allowed[sum(actions.discrete_branches[:branch]) + choice])

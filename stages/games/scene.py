@@ -1,0 +1,88 @@
+"""Scenes: what a built-in game looks like, as a few shapes in its own units, which whoever shows it draws in any size.
+
+A shape is a list of plain data, so that it can be sent as it is. Points are x, y with y upwards; colours are as in CSS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from config.keys import KeyMapSettings, KeySettings
+
+Shape = list[Any]
+Points = Sequence[tuple[float, float]]
+
+
+def disc(x: float, y: float, rx: float, ry: float, fill: str | None, line: str = "", width: float = 0.0) -> Shape:
+    """Return an ellipse with half axes `rx` and `ry`."""
+    return ["disc", _cut(x), _cut(y), _cut(rx), _cut(ry), fill, line, width]
+
+
+def area(points: Points, fill: str) -> Shape:
+    """Return a filled polygon."""
+    return ["area", [[_cut(x), _cut(y)] for x, y in points], fill]
+
+
+def stroke(points: Points, line: str, width: float) -> Shape:
+    """Return a line through points, with round ends."""
+    return ["stroke", [[_cut(x), _cut(y)] for x, y in points], line, width]
+
+
+def _cut(number: float) -> float:
+    """A thousandth of a unit is less than a pixel."""
+    return round(float(number), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a game looks like at one moment."""
+
+    shapes: list[Shape]
+    """From the back to the front, before the backdrop."""
+    score: Mapping[str, int] = field(default_factory=dict)
+    """Points in the running game, by behaviour id; empty for a game without points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """What does not change of a game on a screen."""
+
+    frame_s: float
+    """Seconds between two scenes, at the game's own pace."""
+    view: tuple[float, float, float, float]
+    """Left, bottom, width and height of what is seen."""
+    sky: tuple[str, str]
+    """Colours of the background, at its top and bottom."""
+    backdrop: list[Shape]
+    """What stands behind all scenes."""
+    sides: Mapping[str, str]
+    """What people call the agents of each behaviour id."""
+    keys: Mapping[str, KeyMapSettings]
+    """By behaviour id: the keys of a person who plays for it."""
+    scripted: Mapping[str, Mapping[str, str]]
+    """By behaviour id: scripted players as `module:Class`, by name."""
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A group that draws itself as scenes."""
+
+    on_tick: Any
+    """Called with nothing after each tick that is worth a scene, if it is not None."""
+
+    @property
+    def display(self) -> Display:
+        """What does not change."""
+        ...
+
+    def scene(self, env_id: int = 0) -> Scene:
+        """What one instance looks like now."""
+        ...
+
+
+def choices(rest: Sequence[int], wait: bool = False, **keys: tuple[int, int]) -> KeyMapSettings:
+    """Return a map of keys to branch and choice."""
+    press = {key: KeySettings(branch=branch, value=value) for key, (branch, value) in keys.items()}
+    return KeyMapSettings(press=press, rest=tuple(rest), wait=wait)

@@ -1,0 +1,125 @@
+"""A person watches a real run in a real browser, plays in it, and is imitated by a clone."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+from browsers import complaints, needs_browser, opened_browser
+from page_calls import Page
+from run_configs import volley
+from runs import PATIENCE_S, run_here
+
+from pipeline.policies.model_files import find_model, read_model
+from stages.trainer.imitation import load_recorded
+
+pytestmark = [pytest.mark.lengthy, needs_browser]
+LONG = volley(
+    environment__kind="builtin",
+    environment__id="Volley",
+    environment__factory=None,
+    environment__options={"points_to_win": 5},
+    behaviors__Volley__max_steps=10**8,
+    behaviors__Volley__checkpoint_interval=10**8,
+)
+DRAWN = "Number(document.querySelector('canvas')?.dataset.drawn ?? 0)"
+PLACE = "(window.place ?? 0)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with opened_browser() as driver:
+        yield driver
+
+
+def until(browser, condition, what):
+    """Wait until a JavaScript expression holds; it is returned."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, PATIENCE_S).until(lambda b: b.execute_script(f"return {condition}"), what)
+
+
+def click(browser, selector):
+    browser.execute_script(f"document.querySelector({selector!r}).click()")
+
+
+def hold(browser, key, seconds_until):
+    """Hold a key of the real keyboard until a condition holds."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser).key_down(key).perform()
+    until(browser, seconds_until, "what the key does")
+    ActionChains(browser).key_up(key).perform()
+
+
+SPY = """
+const done = arguments[0];
+import('/stage.js').then(({ Stage }) => {
+  const show = Stage.prototype.show;
+  Stage.prototype.show = function (values, image) {
+    window.place = values.shapes.filter((s) => s[0] === 'disc' && s[6] && Math.abs(s[3] - 0.34) < 0.04)[0][1];
+    return show.call(this, values, image);
+  };
+  done();
+});
+"""
+"""Keeps the place of the left player of the last picture that came, as the page itself only draws it."""
+
+
+def test_a_key_moves_the_players_agent_and_what_was_recorded_trains_a_clone(start, browser, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    page = Page(start(LONG, "--monitor=0", "--monitor-control"))
+    browser.get(page.address)
+    until(browser, "document.querySelector('[data-do=watch]')", "the section")
+    browser.execute_async_script(SPY)
+    click(browser, "[data-do=watch]")
+    until(browser, f"{DRAWN} > 10", "pictures")
+    assert "red, left" in browser.execute_script("return document.querySelector('.score').textContent")
+    click(browser, "[data-take='Volley?team=0']")
+    until(browser, "document.querySelector('.note').textContent === '1'", "the countdown")
+    until(browser, "document.activeElement.className === 'stage'", "the keyboard's focus")
+    click(browser, "[data-do=record]")
+    hold(browser, Keys.ARROW_LEFT, f"{PLACE} < -2.5")
+    hold(browser, Keys.ARROW_RIGHT, f"{PLACE} > -0.6")
+    hold(browser, Keys.ARROW_LEFT, f"{PLACE} < -2.5")
+    click(browser, "[data-do=record]")
+    until(browser, "document.querySelector('.watch').textContent.includes('demonstrations/Volley')", "what was saved")
+    assert complaints(browser) == []
+    page.command.interrupt()
+    assert page.command.wait() == 0, page.command.output
+
+    stream = page.command.run_folder / "demonstrations" / "Volley-agent_processor-0001.stream"
+    seen = load_recorded(str(stream), "Volley")
+    assert {0, 2} <= set(seen.choices[:, 0].tolist())
+    for path in (stream, stream.with_suffix(".demo")):
+        run_id = f"clone-of-{path.suffix[1:]}"
+        cloning = {"demo_path": str(path), "batch_size": 16, "buffer_size": 64, "num_epoch": 4, "learning_rate": 0.01}
+        block = {"trainer_type": "bc", "max_steps": 4000, "hyperparameters": cloning, "summary_freq": 1000}
+        run_here({"behaviors": {"Volley": block}, "env_settings": {"seed": 1}}, tmp_path, run_id)
+        model = read_model(find_model(str(tmp_path / run_id)))
+        made = model.make_policy().act((seen.observations.vectors,), None, None, deterministic=True)
+        agreed = (made.actions.discrete == seen.choices).all(axis=1).mean()
+        assert agreed > 0.8, path
+
+
+def test_a_killed_game_is_said_and_starts_again_while_the_run_goes_on(start, browser):
+    page = Page(start(LONG, "--monitor=0"))
+    browser.get(page.address)
+    until(browser, "document.querySelector('[data-do=watch]')", "the section")
+    click(browser, "[data-do=watch]")
+    until(browser, f"{DRAWN} > 3", "pictures")
+    assert browser.execute_script("return document.querySelectorAll('[data-take]').length") == 0  # no token
+    os.kill(page.command.pid_of("exhibition"), signal.SIGKILL)
+    until(browser, "document.querySelector('.watch').textContent.includes('killed by signal 9')", "the failure")
+    before = page.step()
+    page.until(lambda state: sum(each["step"] for each in state["behaviors"]) > before, "further steps")
+    drawn = browser.execute_script(f"return {DRAWN}")
+    click(browser, "[data-do=again]")
+    until(browser, f"{DRAWN} > {drawn + 3}", "pictures again")
+    page.command.interrupt()
+    assert page.command.wait() == 0, page.command.output
+    assert page.command.output.count("The exhibition on the page has failed") == 1

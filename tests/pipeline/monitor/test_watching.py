@@ -1,0 +1,254 @@
+"""Those who watch and play: who may ask for what, and what comes of it."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+
+from pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
+from pipeline.monitor import exhibition
+from pipeline.monitor.exhibition import Exhibition
+from pipeline.monitor.watching import Refused, Viewer
+from queues.messages import PolicyUpdate
+
+SIDES = [{"id": each, "name": each, "choices": ["newest", "random"], "keys": [["a"]]} for each in ("left", "right")]
+
+
+class Process:
+    """A process that says what it is told to, in the place of one of the system."""
+
+    def __init__(self):
+        self.said = asyncio.Queue()
+        self.heard = []
+        self.status = 0
+        self.killed = False
+        self.queues = {}
+        self.control = self
+
+    def send(self, message):
+        self.heard.append(message)
+
+    async def receive(self):
+        while (message := await self.said.get()) is not None:
+            yield message
+
+    async def outlet(self, name, newest):
+        assert newest
+        self.queues[name] = []
+        return self
+
+    def put_nowait(self, policy):
+        self.queues[f"policies/{policy.behavior_id}"].append(policy)
+
+    async def wait(self):
+        return self.status
+
+    async def describe(self):
+        return "in step()"
+
+    def kill(self):
+        self.killed = True
+        self.said.put_nowait(None)
+
+    def close(self):
+        pass
+
+
+class Stand:
+    """A show with such processes."""
+
+    def __init__(self, refused=""):
+        self.processes = []
+        self.newest = {}
+        self.show = Exhibition(self.start, lambda: self.newest, refused)
+
+    async def start(self, tasks):
+        self.processes.append(Process())
+        return self.processes[-1]
+
+    async def until(self, holds):
+        """Wait, in virtual time, until something holds; a minute is enough for anything."""
+        async with asyncio.timeout(50):
+            while not holds():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def announced(self, number=1):
+        await self.until(lambda: len(self.processes) == number)
+        values = {"sides": SIDES, "display": None, "saved": "", "trouble": ""}
+        self.processes[-1].said.put_nowait(ShowAnnounced(values))
+        await self.until(lambda: self.show.status == "on")
+        return self.processes[-1]
+
+
+def ask(viewer, **wish):
+    viewer.hear(json.dumps(wish))
+
+
+@pytest.fixture
+def viewer():
+    show = Exhibition(None, dict, "")
+    show.announced = {"sides": SIDES, "display": None, "saved": "", "trouble": ""}
+    return Viewer(show, may_play=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "Invalid JSON"),
+        ("[]", "message"),
+        ('{"do": "fly"}', "fly"),
+        ('{"do": "give", "side": "left"}', "player"),
+        ('{"do": "give", "side": "up", "player": "newest"}', "there is no side 'up'; there are: left, right"),
+        ('{"do": "give", "side": "left", "player": "../../x.pt"}', "there is no player '../../x.pt' for left"),
+        ('{"do": "take", "side": "up"}', "there is no side 'up'"),
+        ('{"do": "pace", "paused": false, "speed": 1000}', "the speed can be 0.25"),
+        ('{"do": "pace", "paused": false, "speed": NaN}', "speed"),
+        ('{"do": "record", "side": "left"}', "only your own play can be recorded"),
+        ('{"do": "keys", "side": "left", "number": 0, "held": ["' + "a" * 50 + '"]}', "held"),
+        ('{"do": "keys", "side": "left", "number": -1, "held": []}', "number"),
+        ('{"do": "start", "more": 1}', "more"),
+    ],
+)
+def test_what_cannot_be_granted_is_refused_and_nothing_happens(viewer, text, words):
+    before = viewer._show.lineup.order()
+    with pytest.raises(Refused, match=words.replace("'", ".").replace("/", ".")):
+        viewer.hear(text)
+    assert viewer._show.lineup.order() == before
+
+
+@pytest.mark.parametrize("wish", [{"do": "take"}, {"do": "keys", "number": 0, "held": []}, {"do": "record"}])
+def test_without_the_token_one_may_watch_and_choose_but_not_take_part(viewer, wish):
+    guest = Viewer(viewer._show, may_play=False)
+    ask(guest, do="give", side="left", player="random")
+    assert viewer._show.lineup.players == {"left": "random"}
+    with pytest.raises(Refused, match="--monitor-control"):
+        ask(guest, side="left", **wish)
+
+
+def test_a_side_has_one_person_and_a_person_one_side(viewer):
+    other = Viewer(viewer._show, may_play=True)
+    ask(viewer, do="take", side="left")
+    with pytest.raises(Refused, match="somebody else"):
+        ask(other, do="take", side="left")
+    ask(other, do="leave", side="left")  # not theirs to leave
+    ask(viewer, do="take", side="right")
+    assert viewer._show.lineup.persons == {"right": viewer}
+    ask(other, do="take", side="left")
+    assert [side["mine"] for side in other.state()["sides"]] == [True, False]
+    assert viewer._show.lineup.order().parts == {"right": ("newest", True), "left": ("newest", True)}
+
+
+def test_who_closes_the_page_gives_the_side_back_and_ends_the_recording(viewer):
+    ask(viewer, do="take", side="left")
+    ask(viewer, do="record", side="left")
+    assert viewer._show.lineup.recorded == "left"
+    viewer.leave()
+    assert viewer._show.lineup.order().parts == {}
+    assert viewer._show.lineup.recorded == ""
+
+
+@pytest.mark.virtual_time
+async def test_keys_are_passed_on_in_order_and_only_the_players_own():
+    stand = Stand()
+    async with stand.show.watched():
+        process = await stand.announced()
+        first, second = (Viewer(stand.show, may_play=True) for _ in range(2))
+        ask(first, do="take", side="left")
+        process.heard.clear()
+        ask(first, do="keys", side="left", number=3, held=["a"])
+        ask(first, do="keys", side="left", number=3, held=["b"])
+        ask(second, do="keys", side="left", number=9, held=["c"])
+        ask(first, do="leave", side="left")
+        ask(second, do="take", side="left")
+        ask(second, do="keys", side="left", number=0, held=["d"])
+        held = [(each.number, each.keys) for each in process.heard if hasattr(each, "keys")]
+        assert held == [(1, ("a",)), (2, ("d",))]
+    await stand.show.close()
+
+
+@pytest.mark.virtual_time
+async def test_the_newest_policies_are_passed_on_each_once():
+    stand = Stand()
+    async with stand.show.watched():
+        process = await stand.announced()
+        old, new = (PolicyUpdate("Ball", version, np.zeros(1, np.float32), (), 0) for version in (1, 2))
+        stand.newest["Ball"] = old
+        await stand.until(lambda: process.queues.get("policies/Ball") == [old])
+        stand.newest["Ball"] = new
+        await stand.until(lambda: process.queues["policies/Ball"] == [old, new])
+    await stand.show.close()
+    assert process.killed
+
+
+@pytest.mark.virtual_time
+async def test_what_fails_is_said_once_and_begins_again_when_asked(caplog):
+    stand = Stand()
+    async with stand.show.watched():
+        process = await stand.announced()
+        process.said.put_nowait(PictureTaken({"number": 1}, b"jpeg"))
+        await stand.until(lambda: stand.show.picture)
+        process.said.put_nowait(HostFailed("step() raised ValueError: no", ""))
+        process.said.put_nowait(None)
+        await stand.until(lambda: stand.show.status == "failed")
+        assert stand.show.trouble == "step() raised ValueError: no"
+        assert [r.message for r in caplog.records if r.levelname == "ERROR"] == [
+            "The exhibition on the page has failed: step() raised ValueError: no\nThe run goes on."
+        ]
+        async with stand.show.watched():  # another viewer: not begun by that
+            assert len(stand.processes) == 1
+        ask(Viewer(stand.show, may_play=False), do="start")
+        await stand.announced(2)
+    await stand.show.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_killed_process_is_a_failure_and_its_persons_have_left():
+    stand = Stand()
+    async with stand.show.watched():
+        process = await stand.announced()
+        ask(Viewer(stand.show, may_play=True), do="take", side="left")
+        process.status = -9
+        process.said.put_nowait(None)
+        await stand.until(lambda: stand.show.status == "failed")
+        assert stand.show.trouble == "its process was killed by signal 9"
+        assert stand.show.lineup.persons == {}
+
+
+@pytest.mark.virtual_time
+async def test_a_process_that_hangs_is_ended_with_what_it_does(monkeypatch):
+    monkeypatch.setattr(exhibition, "HANG_S", 0.1)
+    stand = Stand()
+    async with stand.show.watched():
+        await stand.announced()
+        await stand.until(lambda: stand.show.status == "failed")
+        assert stand.show.trouble.startswith("it has not answered for")
+        assert stand.show.trouble.endswith("it is in step()")
+
+
+@pytest.mark.virtual_time
+async def test_it_ends_when_nobody_has_watched_for_a_while_and_begins_with_the_next_one(monkeypatch):
+    monkeypatch.setattr(exhibition, "LINGER_S", 0.1)
+    stand = Stand()
+    async with stand.show.watched():
+        process = await stand.announced()
+    await stand.until(lambda: any(isinstance(each, Stop) for each in process.heard))
+    process.said.put_nowait(StatisticsReport({}))
+    process.said.put_nowait(LogLine(20, "stages.exhibition", "goodbye"))
+    process.said.put_nowait(None)
+    await stand.until(lambda: stand.show.status == "off")
+    async with stand.show.watched():
+        await stand.announced(2)
+    await stand.show.close()
+
+
+@pytest.mark.virtual_time
+async def test_what_cannot_be_shown_starts_nothing():
+    stand = Stand("Unity shows its games itself")
+    async with stand.show.watched():
+        stand.show.start()
+        assert stand.show.status == "refused"
+        assert stand.show.trouble == "Unity shows its games itself"
+    assert stand.processes == []

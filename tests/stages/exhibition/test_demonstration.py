@@ -1,0 +1,59 @@
+"""What a person plays is a demonstration: steps of one agent, as cloning reads them."""
+
+import numpy as np
+import pytest
+
+from queues.messages import ActionBatch
+from queues.stream_reader import StreamReader
+from stages.exhibition.demonstration import Demonstration
+from stages.games.volley import VolleyGroup
+from stages.trainer.imitation import load_recorded
+
+LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
+
+
+def play(group, result, demonstration, ticks, agent=0):
+    """Jump at every third tick, and record it; the result of the last tick."""
+    for tick in range(ticks):
+        actions = ActionBatch(np.zeros((1, 0), np.float32), np.array([[1 + tick % 2, tick % 3 == 0]], np.int32))
+        if demonstration is not None:
+            demonstration.add(result.steps[LEFT], actions, agent)
+        result = group.step({LEFT: actions, RIGHT: actions})
+    return result
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    group = VolleyGroup(1, points_to_win=1)
+    return group, group.reset(2), Demonstration(tmp_path / "a.stream", group.behavior_specs[LEFT], "run", {})
+
+
+def test_each_step_is_recorded_with_its_action_and_what_came_of_it(recorded):
+    group, result, demonstration = recorded
+    seen = result.steps[LEFT].observations[0][0].copy()
+    play(group, result, demonstration, 60)
+    demonstration.close()
+    found = load_recorded(str(demonstration.path), "Volley")
+    assert len(found) == demonstration.steps - 1 == 59  # what comes of the last decision is not known
+    assert len(found.episode_lengths) > 1
+    first = next(iter(StreamReader(demonstration.path))).message
+    np.testing.assert_array_equal(first.rows["obs_0"][0], seen)
+    assert found.choices[:3].tolist() == [[1, 1], [2, 0], [1, 0]]
+
+
+def test_what_others_play_in_between_is_left_out(recorded):
+    group, result, demonstration = recorded
+    result = play(group, result, demonstration, 5)
+    demonstration.cut()
+    result = play(group, result, None, 20)
+    play(group, result, demonstration, 5)
+    demonstration.close()
+    lengths = [k for frame in StreamReader(demonstration.path) for k in frame.message.lengths.tolist()]
+    assert lengths == [4, 4]
+
+
+def test_another_agents_steps_are_no_part_of_it(recorded):
+    group, result, demonstration = recorded
+    play(group, result, demonstration, 5, agent=7)
+    assert demonstration.steps == 0
+    demonstration.close()

@@ -1,0 +1,65 @@
+"""A person's keys come late, twice, or never again."""
+
+from stages.exhibition.hands import AWAY_S, LATE_S, Hands
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_held_keys_count_until_they_are_let_go():
+    hands = Hands(Clock())
+    hands.hear(0, ["a", "b"])
+    assert hands.pressed == {"a", "b"}
+    hands.decided()
+    hands.hear(1, ["b"])
+    assert hands.pressed == {"b"}
+
+
+def test_a_tap_between_two_decisions_counts_once():
+    hands = Hands(Clock())
+    hands.hear(0, ["a"])
+    hands.hear(1, [])
+    assert hands.pressed == hands.tapped == {"a"}
+    hands.decided()
+    assert hands.pressed == hands.tapped == frozenset()
+
+
+def test_a_key_that_is_held_on_is_tapped_once():
+    hands = Hands(Clock())
+    hands.hear(0, ["a"])
+    hands.decided()
+    hands.hear(1, ["a"])
+    assert hands.pressed == {"a"}
+    assert hands.tapped == frozenset()
+
+
+def test_a_message_that_comes_twice_or_too_late_is_left_out():
+    hands = Hands(Clock())
+    hands.hear(5, ["a"])
+    hands.hear(5, ["b"])
+    hands.hear(4, [])
+    assert hands.pressed == {"a"}
+
+
+def test_after_a_while_without_a_message_no_key_is_pressed_and_then_nobody_is_there():
+    clock = Clock()
+    hands = Hands(clock)
+    hands.hear(0, ["a"])
+    clock.now = LATE_S
+    assert hands.pressed == frozenset()
+    assert hands.there
+    clock.now = AWAY_S
+    assert not hands.there
+    hands.hear(1, ["b"])
+    assert hands.there
+    assert hands.pressed >= {"b"}
+
+
+def test_no_more_keys_than_a_person_has_fingers_are_kept():
+    hands = Hands(Clock())
+    hands.hear(0, [str(n) for n in range(1000)])
+    assert len(hands.pressed) == 16

@@ -1,0 +1,93 @@
+"""Keys: what a person presses becomes an action that the environment takes."""
+
+import numpy as np
+import pytest
+
+from config import KeyMapSettings
+from queues.specs import ActionSpec, BehaviorSpec
+from stages.errors import StageError
+from stages.exhibition.keys import action_of, buttons, check_keys, default_keys, keys_of
+
+
+def spec(continuous=0, branches=(), **more):
+    return BehaviorSpec("Ball?team=1", (), ActionSpec(continuous, branches, **more))
+
+
+def keys(press, **more):
+    return KeyMapSettings.model_validate({"press": press, **more})
+
+
+def test_a_pressed_key_chooses_and_the_rest_holds_otherwise():
+    both = keys({"a": {"branch": 0, "value": 2}, "b": {"branch": 1, "value": 1}}, rest=(1, 0))
+    ball = spec(branches=(3, 2))
+    assert action_of(both, (), ball, None).discrete.tolist() == [[1, 0]]
+    assert action_of(both, {"a"}, ball, None).discrete.tolist() == [[2, 0]]
+    assert action_of(both, {"a", "b", "x"}, ball, None).discrete.tolist() == [[2, 1]]
+
+
+def test_continuous_values_add_up_within_their_bounds():
+    push = keys({"a": {"index": 0, "value": -1}, "d": {"index": 0, "value": 1}, "e": {"index": 0, "value": 0.5}})
+    assert action_of(push, {"a", "d"}, spec(1), None).continuous.tolist() == [[0.0]]
+    assert action_of(push, {"d", "e"}, spec(1), None).continuous.tolist() == [[1.0]]
+    assert action_of(push, {"d", "e"}, spec(1, unbounded=(0,)), None).continuous.tolist() == [[1.5]]
+
+
+def test_of_several_keys_for_a_branch_the_last_in_the_map_counts_as_for_two_together():
+    ways = keys({"a": {"branch": 0, "value": 1}, "b": {"branch": 0, "value": 2}, "a+b": {"branch": 0, "value": 3}})
+    assert action_of(ways, {"b", "a"}, spec(branches=(4,)), None).discrete.tolist() == [[3]]
+    assert action_of(ways, {"b"}, spec(branches=(4,)), None).discrete.tolist() == [[2]]
+    assert buttons(ways) == [["a"], ["b"]]
+
+
+def test_a_forbidden_choice_is_not_made():
+    one = keys({"a": {"branch": 0, "value": 1}})
+    allowed = np.array([True, False, True])
+    assert action_of(one, {"a"}, spec(branches=(3,)), allowed).discrete.tolist() == [[0]]
+    assert action_of(one, {"a"}, spec(branches=(3,)), np.array([False, False, True])).discrete.tolist() == [[2]]
+
+
+def test_a_game_that_waits_waits_for_a_key_that_is_allowed():
+    board = keys({"1": {"branch": 0, "value": 0}, "2": {"branch": 0, "value": 1}}, wait=True)
+    allowed = np.array([False, True])
+    assert action_of(board, (), spec(branches=(2,)), allowed) is None
+    assert action_of(board, {"1"}, spec(branches=(2,)), allowed) is None
+    assert action_of(board, {"2"}, spec(branches=(2,)), allowed).discrete.tolist() == [[1]]
+
+
+def test_the_map_of_the_id_comes_before_that_of_the_name_and_the_games_own():
+    mine, named, own = keys({"x": {"branch": 0, "value": 1}}), keys({"y": {"branch": 0, "value": 1}}), keys({})
+    usual = {"Ball?team=1": own}
+    ball = spec(branches=(2,))
+    assert keys_of(ball, {"Ball": named, "Ball?team=1": mine}, usual) is mine
+    assert keys_of(ball, {"Ball": named}, usual) is named
+    assert keys_of(ball, {}, usual) is own
+    assert list(keys_of(ball, {}, {}).press) == ["ArrowLeft", "ArrowRight"]
+
+
+def test_without_a_map_there_are_arrows_and_digits_that_fit():
+    for actions in (ActionSpec(3), ActionSpec(0, (2,)), ActionSpec(0, (12, 2)), ActionSpec(2, (3,)), ActionSpec(9)):
+        made = default_keys(actions)
+        assert made.press
+        check_keys(made, actions, "keys")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"press": {"a": {"branch": 1, "value": 0}}}, "press.a: there is no choice 0 of branch 1: branch of 3 choices"),
+        ({"press": {"a": {"branch": 0, "value": 3}}}, "no choice 3 of branch 0"),
+        ({"press": {"a": {"index": 0, "value": 1}}}, "no continuous action 0"),
+        ({"press": {}, "rest": [3]}, r"rest: \[3\] is no choice for each branch"),
+        ({"press": {}, "rest": [0, 0]}, "is no choice for each branch"),
+    ],
+)
+def test_keys_for_actions_that_there_are_not_are_refused(given, words):
+    with pytest.raises(StageError, match=words) as caught:
+        keys_of(spec(branches=(3,)), {"Ball": KeyMapSettings.model_validate(given)}, {})
+    assert caught.value.key[:3] == ("environment", "keys", "Ball")
+
+
+def test_of_a_learned_repeat_a_person_needs_to_know_nothing():
+    ball = BehaviorSpec("Ball", (), ActionSpec(0, (2, 4)), action_repeat="learned")
+    made = keys_of(ball, {}, {})
+    assert action_of(made, {"ArrowRight"}, ball, None).discrete.tolist() == [[1, 0]]

@@ -1,0 +1,209 @@
+"""The show: the game's own pace, persons beside players, a countdown, and the score."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from config import RunConfig
+from stages.environment.factory import EnvironmentRequest
+from stages.errors import StageError
+from stages.evaluation.players import UniformPlayer
+from stages.exhibition import Cast, Part, Show
+from stages.exhibition.hands import AWAY_S
+from stages.exhibition.keys import keys_of
+from stages.exhibition.making import make_shown_group
+
+LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
+
+
+class NoPolicies:
+    """A run that has learned nothing yet, but has left a snapshot, which can't be read."""
+
+    def newest(self, spec):
+        return None
+
+    def snapshots(self, spec):
+        return ["step 100"]
+
+    def snapshot(self, spec, name):
+        raise StageError(f"{name} is damaged")
+
+
+class Enough(Exception):
+    pass
+
+
+class Stand:
+    """A show in virtual time: `seen` has (seconds, note, about) of each picture."""
+
+    def __init__(self, environment, most=200, behaviors=None):
+        config = RunConfig.from_plain({"environment": environment, "behaviors": behaviors or {"Volley": {}}}, None)
+        self.group, self.film = make_shown_group(EnvironmentRequest(config))
+        self.now = 0.0
+        self.seen, self.played = [], []
+        self.most = most
+        self.on_picture = lambda shown: None
+        display = self.film.display
+        self.cast = Cast(
+            NoPolicies(),
+            lambda spec: {} if display is None else display.scripted[spec.behavior_id],
+            lambda spec: keys_of(spec, {}, {} if display is None else display.keys),
+            None,
+            lambda: self.now,
+        )
+        self.show = Show(self.group, self.film, self.cast, self._put, self._played, lambda: self.now, self._sleep)
+
+    async def _put(self, shown):
+        self.seen.append((round(self.now, 3), shown.note, shown.about))
+        self.on_picture(shown)
+        if len(self.seen) >= self.most:
+            raise Enough
+
+    def _played(self, result, actions):
+        self.played.append((self.now, actions))
+
+    async def _sleep(self, seconds):
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    async def run(self, seed=3):
+        with pytest.raises(Enough):
+            await self.show.run(seed)
+        return self
+
+
+def volley(**more):
+    return Stand({"kind": "builtin", "id": "Volley", "num_envs": 50}, **more)
+
+
+async def test_a_game_is_shown_at_its_own_pace_and_decided_as_often_as_in_training():
+    stand = await volley().run()
+    running = [at for at, note, _ in stand.seen if not note]
+    assert np.diff(running).min() == pytest.approx(0.02, abs=1e-3)
+    assert np.diff([at for at, _ in stand.played])[:3].tolist() == pytest.approx([0.12] * 3)
+    assert stand.group.num_envs == 1
+
+
+async def test_at_a_higher_pace_pictures_are_left_out():
+    stand = volley()
+    stand.show.speed = 4.0
+    await stand.run()
+    assert np.diff([at for at, _ in stand.played])[:3].tolist() == pytest.approx([0.03] * 3)
+    assert np.diff([at for at, _, _ in stand.seen]).min() >= 0.019
+
+
+async def test_a_persons_game_begins_with_a_countdown_and_the_keys_move_the_agent():
+    stand = volley(most=40)
+    stand.cast.give(LEFT, Part("scripted", person=True))
+    stand.on_picture = lambda shown: stand.cast.hands(LEFT).hear(len(stand.seen), ["ArrowRight"])
+    await stand.run()
+    assert [note for _, note, _ in stand.seen[:4]] == ["3", "2", "1", ""]
+    assert all(actions[LEFT].discrete.tolist() == [[2, 0]] for _, actions in stand.played)
+
+
+async def test_who_goes_lets_all_keys_go_and_then_the_sides_own_player_plays_on():
+    stand = volley(most=700)
+    stand.cast.give(LEFT, Part("scripted", person=True))
+    stand.cast.hands(LEFT).hear(0, ["ArrowUp"])
+    await stand.run()
+    at_rest = [actions[LEFT].discrete.tolist() == [[1, 0]] for at, actions in stand.played if 1.9 < at < AWAY_S]
+    assert at_rest
+    assert all(at_rest)
+    after = [actions[LEFT].discrete.tolist() for at, actions in stand.played if at > AWAY_S]
+    assert any(action != [[1, 0]] for action in after)
+
+
+async def test_points_and_games_are_counted_and_looked_at():
+    stand = volley(most=3000)
+    stand.cast.give(RIGHT, Part("scripted"))
+    await stand.run()
+    notes = {note for _, note, _ in stand.seen}
+    assert {"point", "won"} <= notes
+    assert sum(stand.show.standings.wins.values()) == stand.show.standings.games > 0
+    assert all(about in (LEFT, RIGHT) for _, note, about in stand.seen if note == "point")
+
+
+async def test_who_takes_over_begins_a_new_game_from_nil():
+    stand = volley(most=400)
+
+    def take(shown):
+        if len(stand.seen) == 200:
+            stand.group.score = stand.film._group.score
+            stand.film._group.score[0, 0] = 3
+            stand.cast.give(LEFT, Part(person=True))
+            stand.show.restart()
+
+    stand.on_picture = take
+    await stand.run()
+    assert [note for _, note, _ in stand.seen[200:]].count("3") == 1
+    assert stand.film.now().score[LEFT] < 3
+
+
+async def test_at_a_board_the_game_waits_for_a_person():
+    stand = Stand({"kind": "builtin", "id": "ConnectFour"}, 60, {"ConnectFour": {}})
+    first = "ConnectFour?team=0"
+    stand.cast.give(first, Part(person=True))
+    waited = []
+
+    def press(shown):
+        if shown.note == "key":
+            waited.append(len(stand.played))
+            held = ["4"] if len(waited) % 3 == 0 else []
+            stand.cast.hands(first).hear(len(stand.seen), held)
+
+    stand.on_picture = press
+    await stand.run()
+    moves = [actions[first].discrete.tolist() for _, actions in stand.played if len(actions[first].discrete)]
+    assert waited[:3] == [0, 0, 0]
+    assert moves[0] == [[3]]
+    assert len(moves) > 1
+
+
+async def test_a_snapshot_that_cannot_be_played_is_said_and_the_game_goes_on():
+    stand = volley(most=30)
+    stand.cast.give(LEFT, Part("step 100"))
+    assert stand.cast.choices(stand.group.behavior_specs[LEFT]) == ["newest", "scripted", "random", "step 100"]
+    await stand.run()
+    assert stand.cast.trouble == "step 100 is damaged"
+
+
+async def test_a_paused_show_stands_still():
+    stand = volley(most=60)
+    stand.show.pause(True)
+    running = asyncio.create_task(stand.run())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(stand.played) == 0
+    stand.show.pause(False)
+    await running
+    assert stand.played
+
+
+async def test_pictures_of_gymnasium_are_images_at_its_pace():
+    pytest.importorskip("pygame")
+    stand = Stand({"kind": "gymnasium", "id": "CartPole-v1", "num_envs": 4}, 5, {"CartPole": {}})
+    await stand.run()
+    assert stand.film.now().image[:2] == b"\xff\xd8"  # JPEG
+    assert stand.film.frame_s == pytest.approx(0.02)
+    keys = keys_of(stand.group.behavior_specs["CartPole"], {}, {})
+    assert list(keys.press) == ["ArrowLeft", "ArrowRight"]
+
+
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        ({}, "Unity shows its games itself"),
+        ({"environment": {"kind": "mlagents", "factory": "a:b"}}, "have no pictures"),
+    ],
+)
+def test_what_has_no_pictures_is_refused_by_name(plain, words):
+    config = RunConfig.from_plain({"behaviors": {"Ball": {}}, **plain}, None)
+    with pytest.raises(StageError, match=words):
+        make_shown_group(EnvironmentRequest(config))
+
+
+def test_the_players_of_a_part_are_uniform_until_something_is_learned():
+    stand = volley()
+    spec = stand.group.behavior_specs[LEFT]
+    assert isinstance(stand.cast._player(spec), UniformPlayer)
